@@ -415,6 +415,13 @@ def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make,
     later = tna_onnx.evaluate(tmp_path / "out.onnx", data, preprocessing=tna_onnx.Recipe(interpolation="bicubic"))
     assert later.preprocessing is not None
     assert (later.preprocessing["interpolation"], later.preprocessing["scale"]) == ("bicubic", 1.0)
+    again = {"output": tmp_path / "again.onnx", "map": "ts", "search": "none"}
+    tna_onnx.calibrate(
+        model, data, preprocessing=tna_onnx.Recipe(scale=1.0, resize=(8, 8), interpolation="bicubic"), **again
+    )
+    back = tna_onnx.evaluate(tmp_path / "again.onnx", data, preprocessing=tna_onnx.Recipe(interpolation="bilinear"))
+    assert back.preprocessing is not None
+    assert (back.preprocessing["interpolation"], back.preprocessing["scale"]) == ("bilinear", 1.0)
     proto = network()
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
     onnx.save(proto, tmp_path / "open.onnx")

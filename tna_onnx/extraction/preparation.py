@@ -66,7 +66,6 @@ _VARIATIONS = {  # of pixels of 0 to 1: contrast about the usual pixel, and what
     "inverted pixels": (-1.0, 1 - 2 * _USUAL_PIXEL),
 }
 _LAYERS = {"Conv", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "Einsum"}
-_NOTHING_STATED = Recipe()
 _SIDES = (48, 80)  # of images by which it shows whether a network resizes them
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
@@ -270,8 +269,7 @@ def _geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
     if recipe is None:
         return {}
     names = ("resize", "crop", "crop_pct", "layout", "color", "interpolation")
-    stated = {name: getattr(recipe, name) for name in names}
-    return {name: value for name, value in stated.items() if value != getattr(_NOTHING_STATED, name)}
+    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
 
 
 def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:
@@ -425,7 +423,7 @@ def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
     if recipe.crop_pct is not None:
         words.append(f"crop-pct {recipe.crop_pct:g}")
     if words:
-        words.append(recipe.interpolation)
+        words.append(recipe.interpolation or "bilinear")
     return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)
 
 
@@ -457,9 +455,7 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     shapes = [{"resize": (height, width)}]
     if height == width:
         shapes = [{"crop_pct": share} for share in _SHARES] + shapes
-    filters: tuple[str, ...] = (stated.interpolation,)
-    if stated.interpolation == _NOTHING_STATED.interpolation:
-        filters = ("bilinear", "bicubic")
+    filters = (None, "bicubic") if stated.interpolation is None else (stated.interpolation,)
     first, *rest = [{**shape, "interpolation": name} for name in filters for shape in shapes]
     return [first], rest
 

@@ -177,7 +177,7 @@ class Recipe:
         std: divisor after that, likewise; None is 1.
         layout: order of the input's axes; None reads it from the axis that has 1 or 3 channels.
         color: order of the channels; None is RGB for 3 channels and L (grey) for 1.
-        interpolation: filter for resizing.
+        interpolation: filter for resizing; None is bilinear.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -188,7 +188,7 @@ class Recipe:
     std: tuple[float, ...] | None = None
     layout: Layout | None = None
     color: Color | None = None
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | None = None
 
     def resolve(self, spec: InputSpec) -> ResolvedRecipe:
         """Return the recipe for the model input `spec`, with every automatic value decided.
@@ -211,9 +211,8 @@ class Recipe:
         axis = _HEIGHT_AXIS[layout]
         height, width = spec.shape[axis : axis + 2]
         resize, crop = self._sizes(spec, height, width)
-        return ResolvedRecipe(
-            resize, crop, scale, mean, std, layout, color, self.interpolation, height, width, spec.dtype
-        )
+        interpolation = self.interpolation or "bilinear"
+        return ResolvedRecipe(resize, crop, scale, mean, std, layout, color, interpolation, height, width, spec.dtype)
 
     def override(self, **fields: Any) -> Recipe:
         """Return the recipe with some fields replaced; setting `resize` clears `crop_pct`, and the reverse.
@@ -231,7 +230,7 @@ class Recipe:
         for flag, value, choices in [
             ("--layout", self.layout, (None, *get_args(Layout))),
             ("--color", self.color, (None, *get_args(Color))),
-            ("--interpolation", self.interpolation, get_args(Interpolation)),
+            ("--interpolation", self.interpolation, (None, *get_args(Interpolation))),
         ]:
             if value not in choices:
                 allowed = ", ".join(choice for choice in choices if choice)
