@@ -165,12 +165,22 @@ def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
     sums = reduce(functools.partial(_in_two_classes, _moments, beta))
     # The slope is negative for every beta then; where the exponentials underflow it would look like a root.
     if sums[4] == 0:
+        if reduce(functools.partial(_in_two_classes, _range, beta)) == 0:
+            raise DataError(
+                "temperature: the logits do not differ from one another; check the head and the preprocessing"
+            )
         raise DataError(
             "temperature: the NLL falls all the way to T = 0, because every calibration sample is classified "
             "right; expected data with some errors (were these samples trained on?), or use --map none"
         )
     first, second, third = (sums[:3] / sums[3]).tolist()
     return first, second, third
+
+
+def _range(_beta: float, logits: Any, _labels: NDArray[np.int64]) -> float:
+    """Sum over samples of max s - min s."""
+    xp = array_api_compat.array_namespace(logits)
+    return float(xp.sum(row_max(logits) + row_max(-logits)))
 
 
 def _moments(beta: float, logits: Any, labels: NDArray[np.int64]) -> NDArray[np.float64]:
