@@ -15,7 +15,7 @@ import tna_onnx
 from tests.runtimes.matrix import Source
 from tests.runtimes.tools import Outputs, outputs_in
 
-LEVELS = {"risk": 20.0, "coverage": 90.0, "device": "cpu"}
+LEVELS = {"accept": {"risk": 20.0}, "set": {"coverage": 90.0}}  # of the outputs that are added
 
 GUARDED: dict[str, dict[str, Any]] = {
     "confidence, accept": {"add": ["confidence", "accept"]},
@@ -42,7 +42,9 @@ TURNED = {"coverage": 0.8, "risk": 0.3, "class_prior": [0.05, 0.4, 0.3, 0.05, 0.
 def write_guarded(name: str, source: Source, folder: Path) -> Path:
     """Write a file of `GUARDED`."""
     path = folder / f"{name.replace(' ', '-').replace(',', '')}.onnx"
-    words = {**LEVELS, **GUARDED[name]}
+    words = {"device": "cpu", **GUARDED[name]}
+    for output in words.get("add", ()):
+        words |= LEVELS.get(output, {})
     if "roll-up" in name:
         groups = folder / "groups.csv"
         groups.write_text("class,group\n0,a\n1,b\n2,a\n3,b\n4,b\n", "utf-8")
