@@ -183,5 +183,5 @@ def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
         )
     notes = [f"{text}, which label shift does not explain" for text in [*large, *small]]
     if evidence.changed_p > 0.05:
-        notes.append(f"noise alone explains the change of frequencies (p = {evidence.changed_p:.2g})")
+        notes.append(f"noise alone could explain the change of frequencies (p = {evidence.changed_p:.2g})")
     return notes
