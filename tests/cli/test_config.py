@@ -64,6 +64,14 @@ def test_the_order_of_the_sources(small: Small, folder: Path, monkeypatch: pytes
     assert bins(small) == 6
 
 
+def test_settings_of_samples_do_not_keep_verify_from_running_without_any(small: Small, folder: Path) -> None:
+    code = cli("verify", small.model, small.model).exit_code
+    (folder / "tna.toml").write_text('max-ece = 2\npreset = "imagenet"\nscale = 1\n')
+    words = ["verify", small.model, small.model, "--config", "tna.toml"]
+    assert cli(*words).exit_code == code != 2
+    refused(2, "--max-nll is about samples", *words, "--max-nll", "1")
+
+
 def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None:
     (folder / "settings").mkdir()
     (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
@@ -120,6 +121,9 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     inspection.require_scores()
 
 
+_OF_SAMPLES = ("labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy", "preset", *options.RECIPE_PARTS)
+
+
 @click.command(cls=Command)
 @click.argument("original", type=click.Path())
 @click.argument("recalibrated", type=click.Path())
@@ -152,6 +156,11 @@ def verify(**arguments: Any) -> None:
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
 
+    if arguments["data"] is None:
+        # what a file or the environment says of samples is for runs that have some
+        ctx = click.get_current_context()
+        unused = [name for name in _OF_SAMPLES if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE]
+        arguments.update(dict.fromkeys(unused))
     difference = carry_out(run, difference_text, arguments)
     # after the table, which says in what the files differ
     if not difference.passed:

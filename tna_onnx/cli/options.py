@@ -435,8 +435,8 @@ run_options = together(
 bins_option = field_options(Settings, "bins")
 confidence_option = field_options(Settings, "confidence_level")
 
-# Fields of Recipe that have an option of the same name.
-_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
+RECIPE_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
+"""Fields of Recipe that have an option of the same name."""
 
 preprocessing_options = together(
     click.option(
@@ -481,7 +481,7 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
     from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
 
     # popped: what is left are the API's own keywords
-    values = {name: arguments.pop(name) for name in _PARTS}
+    values = {name: arguments.pop(name) for name in RECIPE_PARTS}
     parts = {name: value for name, value in values.items() if value is not None}
     if preset in PRESETS:
         return PRESETS[preset].override(**parts)
