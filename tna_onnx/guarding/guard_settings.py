@@ -225,5 +225,5 @@ def refuse_unused(settings: GuardSettings) -> None:
         serves = _SERVES.get(name, ())
         if serves and getattr(settings, name) != default and not added & {*serves}:
             raise UsageError(
-                f"--{name.replace('_', '-')} is about {' and '.join(serves)}, and none is added; leave it out"
+                f"--{name.replace('_', '-')} belongs to {' or '.join(serves)}, and none is added; leave it out"
             )
