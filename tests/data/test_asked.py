@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.samples import gather, spec, write_columns
 from tna_onnx.data import Recipe, open_source
-from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS, Row
+from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, DataFormat
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
@@ -34,7 +34,7 @@ def test_a_new_source_is_its_file_and_its_row(tmp_path: Path, monkeypatch: pytes
     module = ModuleType("tna_onnx.data.sources.text")
     module.open_text = open_text  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(ROWS, "text", Row("text:open_text", files=(".dat",)))  # type: ignore[misc]
+    monkeypatch.setitem(DATA_FORMATS, "text", DataFormat("text:open_text", files=(".dat",)))  # type: ignore[misc]
     rows = np.random.default_rng(0).random((5, 4)).astype(np.float32)
     np.savetxt(tmp_path / "calib.dat", np.column_stack([rows, [0, 1, 2, 0, 1]]))
     source: Source = open_source(tmp_path / "calib.dat", [spec()], 3)

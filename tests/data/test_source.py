@@ -427,8 +427,8 @@ REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])
 
 EVERYTHING = (
     "import importlib; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
-    "from tna_onnx.data.choices import ROWS; "
-    "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in ROWS.values()]"
+    "from tna_onnx.data.choices import DATA_FORMATS; "
+    "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in DATA_FORMATS.values()]"
 )
 
 

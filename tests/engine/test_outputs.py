@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, source_of
 from tna_onnx.data import open_source
-from tna_onnx.engine.scoring import Both, NotFinite, _Tally, run_both, score_model
+from tna_onnx.engine.scoring import FilePair, NotFinite, _Tally, run_both, score_model
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.load import load_model
@@ -109,7 +109,9 @@ def several() -> onnx.ModelProto:
 
 def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
     model = opened(several())
-    both = Both(model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout))
+    both = FilePair(
+        model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout)
+    )
     return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent).outputs
 
 

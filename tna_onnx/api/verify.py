@@ -11,7 +11,7 @@ from tna_onnx.api.arguments import ProgressWord, VerifyWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
-from tna_onnx.engine.scoring import Both, NotFinite, run_both
+from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolation import open_source
@@ -143,7 +143,7 @@ def _compared(
     # the recalibrated file says how the images were prepared that it was fitted to
     preparation = Preparation(files.new, output, classifier.session)
     data, source = preparation.settle(data, read_inputs(classifier, data))
-    both = Both(old, classifier.session, files.new, files.readouts, output)
+    both = FilePair(old, classifier.session, files.new, files.readouts, output)
     notes: tuple[str, ...] = ()
     try:
         size = choose_batch_size(batch_size, both.session, [both.output.name], source)

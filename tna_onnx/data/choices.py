@@ -43,7 +43,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True)
-class Row:
+class DataFormat:
     """One format."""
 
     # `module:function` in `tna_onnx.data.sources`; the function takes a path and a `tna_onnx.data.request.Request`,
@@ -56,17 +56,17 @@ class Row:
 _TABLES = (".parquet", ".arrow", ".feather", ".ipc")
 
 # In the order in which they are tried.
-ROWS: dict[Format, Row] = {
-    "npz": Row("arrays:open_arrays", files=(".npz",)),
-    "npy": Row("arrays:open_npy", files=(".npy",), in_folder=(".npy",)),
-    "webdataset": Row("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
-    "table": Row("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
-    "hdf5": Row("arrays:open_hdf5", files=(".h5", ".hdf5")),
-    "manifest": Row("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
+DATA_FORMATS: dict[Format, DataFormat] = {
+    "npz": DataFormat("arrays:open_arrays", files=(".npz",)),
+    "npy": DataFormat("arrays:open_npy", files=(".npy",), in_folder=(".npy",)),
+    "webdataset": DataFormat("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
+    "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
+    "hdf5": DataFormat("arrays:open_hdf5", files=(".h5", ".hdf5")),
+    "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.
-    "folder": Row("image_files:open_folder"),
+    "folder": DataFormat("image_files:open_folder"),
     # Never recognised: code runs only when the user asks for it.
-    "loader": Row("objects:open_loader"),
+    "loader": DataFormat("objects:open_loader"),
 }
 
 _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times

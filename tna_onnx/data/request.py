@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, FORMATS, ROWS, Limits
+from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, FORMATS, Limits
 from tna_onnx.data.foreign import any_array, is_url, local_path
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
@@ -398,7 +398,7 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         request.check_no_table(str(path))
     if format_name in ("folder", "manifest", "webdataset"):
         request.check_one_class(str(path))
-    module, function = ROWS[format_name].opener.split(":")
+    module, function = DATA_FORMATS[format_name].opener.split(":")
     source: Source = getattr(importlib.import_module(f"tna_onnx.data.sources.{module}"), function)(path, request)
     return source
 
@@ -406,11 +406,11 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
 def _recognise(path: Path, request: Request) -> Format:
     suffix = path.suffix.lower()
     if path.is_dir():
-        for kind, row in ROWS.items():
+        for kind, row in DATA_FORMATS.items():
             if any(any(path.glob(f"*{ending}")) for ending in row.in_folder):
                 return kind
         return "folder"
-    for kind, row in ROWS.items():
+    for kind, row in DATA_FORMATS.items():
         if suffix in row.files:
             # a list of images is of use to a model that takes images, and to no other
             if kind != "manifest" or request.takes_images:
@@ -421,7 +421,7 @@ def _recognise(path: Path, request: Request) -> Format:
                     ".parquet) with a column for the label, or arrays (.npz)"
                 )
             return "table"
-    suffixes = " ".join(ending for row in ROWS.values() for ending in row.files)
+    suffixes = " ".join(ending for row in DATA_FORMATS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "
         f"these under another name, say which with --format ({', '.join(FORMATS)})"

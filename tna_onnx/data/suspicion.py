@@ -88,7 +88,7 @@ class Suspicion:
     confusions: tuple[Confusion, ...]  # the most frequent wrong predictions of a class, largest share first
 
     @property
-    def tells(self) -> bool:
+    def discredits_labels(self) -> bool:
         """Whether it speaks against the labels, so that nothing should rest on them."""
         return self.kind != "one class"
 
@@ -171,7 +171,7 @@ def checked_warnings(
 ) -> tuple[str, ...]:
     """Return the suspicion as report notes, if it does not discredit the labels or the user trusts them."""
     warnings = warnings_of(suspicion, class_names)
-    if suspicion is not None and suspicion.tells and not trusted:
+    if suspicion is not None and suspicion.discredits_labels and not trusted:
         raise DataError(f"{where}: {warnings[0]}; --trust-labels writes the model all the same")
     return warnings
 

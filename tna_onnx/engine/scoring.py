@@ -32,7 +32,7 @@ from tna_onnx.results.inspection import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session, parse_device
 
 
-class Runs(Protocol):
+class BatchRunner(Protocol):
     """Anything that runs a batch, such as a session."""
 
     def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
@@ -40,7 +40,7 @@ class Runs(Protocol):
 
 
 def score_model(
-    session: Runs, output: ClassOutput, source: Source, batch_size: int, progress: Progress
+    session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64]]:
     """Run a model over samples and score its predictions.
 
@@ -63,7 +63,7 @@ def score_model(
 
 
 def probabilities_of(
-    session: Runs, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
+    session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
 ) -> NDArray[np.float32]:
     """Return (N, C) probabilities."""
     parts = []
@@ -175,7 +175,7 @@ class TableScorer:
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class FilePair:
     """An original, opened, and the file that was made of it."""
 
     old: Model  # the original
@@ -200,32 +200,32 @@ class Moved:
     notes: tuple[str, ...]
 
 
-def run_both(both: Both, device: Device, source: Source, batch_size: int, progress: Progress) -> Moved:
+def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, progress: Progress) -> Moved:
     """Run both files on all samples.
 
     Raises NotFinite: such values in that of the new file.
     """
-    new_session = in_rows(open_model(both.new, device), both.output, both.new.name)
+    new_session = in_rows(open_model(pair.new, device), pair.output, pair.new.name)
     # outputs that only the new file has are no obstacle
-    if input_specs(both.session) != input_specs(new_session) or not {*both.old.outputs} <= {*both.new.outputs}:
-        raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
-    output = both.output
+    if input_specs(pair.session) != input_specs(new_session) or not {*pair.old.outputs} <= {*pair.new.outputs}:
+        raise UnsupportedModel(f"{pair.new.name}: other inputs or outputs than {pair.old.name}")
+    output = pair.output
     notes: list[str] = []
-    for model, session in ((both.old, both.session), (both.new, new_session)):
+    for model, session in ((pair.old, pair.session), (pair.new, new_session)):
         notes += require_independence(model, session, output, source, batch_size)
     sums = _Sums()
     scores: tuple[list[SampleScores], list[SampleScores]] = ([], [])
-    tallies = {name: _Tally() for name in both.old.outputs if name != output.name}
+    tallies = {name: _Tally() for name in pair.old.outputs if name != output.name}
     names = [output.name, *tallies]
     where = source.describe()
     done = 0
     for batch in source.batches(batch_size):
         labels = source.labels[done : done + len(next(iter(batch.values())))]
         # both files on one batch: the samples are read once
-        before = both.session.run(names, batch)
+        before = pair.session.run(names, batch)
         after = new_session.run(names, batch)
-        p = _probabilities(before[0], output, len(labels), both.old.name, done)
-        q = _probabilities(after[0], output, len(labels), both.new.name, done, NotFinite)
+        p = _probabilities(before[0], output, len(labels), pair.old.name, done)
+        q = _probabilities(after[0], output, len(labels), pair.new.name, done, NotFinite)
         sums.add(p, q, labels)
         for part, values in zip(scores, (before[0], after[0]), strict=True):
             part.append(_score(values, labels, output, where, done))
@@ -234,22 +234,22 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         done += len(labels)
         progress("compare", done, len(source))
     before_scores, after_scores = (SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores)
-    difference = _difference(both, source, sums, tallies, new_session.provider)
+    difference = _difference(pair, source, sums, tallies, new_session.provider)
     return Moved(difference, before_scores, after_scores, tuple(notes))
 
 
 def _difference(
-    both: Both, source: Source, sums: _Sums, tallies: Mapping[str, _Tally], provider: str
+    pair: FilePair, source: Source, sums: _Sums, tallies: Mapping[str, _Tally], provider: str
 ) -> OutputDifference:
     n = len(source)
-    downstream = _downstream(both.old, both.readouts)
+    downstream = _downstream(pair.old, pair.readouts)
     return OutputDifference(
         data=source.describe(),
         samples=n,
-        output=both.output.name,
-        output_kind=both.output.kind,
+        output=pair.output.name,
+        output_kind=pair.output.kind,
         largest=sums.largest,
-        mean=sums.difference / (n * both.output.n_classes),
+        mean=sums.difference / (n * pair.output.n_classes),
         same_class=sums.same,
         confidence_before=sums.confidence[0] / n,
         confidence_after=sums.confidence[1] / n,

@@ -215,7 +215,7 @@ def collect_features(
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class BatchRows:
     """What is kept of one batch."""
 
     arrays: dict[str, NDArray[Any]]  # by name in the store, a row per sample
@@ -301,7 +301,7 @@ class Collector:
             return self.source.batches(self.batch_size)
         return self.source.batches(self.batch_size, np.arange(done, total))
 
-    def rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: Batch) -> BatchRows:
         """Run one batch and return what is kept of it."""
         results = batch_in_rows(self._session, batch)
         names = list(self.tensors.computed)
@@ -325,7 +325,7 @@ class Collector:
             if self._head:
                 arrays["logits"] = results[self.tensors.logits]
         as_several = self._head is not None and not self._head.linear and len(raw) != count
-        return Rows(arrays, scalars, arrays["features"].shape[1] if as_several else 0)
+        return BatchRows(arrays, scalars, arrays["features"].shape[1] if as_several else 0)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""

@@ -360,7 +360,7 @@ def _by_place(model: Model, tensor: str) -> bool:
 def _enter(
     opened: OpenModel, values: dict[str, NDArray[Any]], labels: NDArray[np.int64], kind: str, data: Data, title: str
 ) -> Samples:
-    """Take arrays by the names of the tensors that they are."""
+    """Make samples of features or logits, by the name of the tensor at which they enter the graph."""
     # what was asked for and would not be done is refused, not ignored
     if data.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")

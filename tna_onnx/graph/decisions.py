@@ -173,7 +173,7 @@ def without_decisions(model: Model, names: Iterable[str], dials: Dials) -> onnx.
 
 
 def _set_limit(ops: DecisionOps, dials: Dials, threshold: NDArray[np.float32], results: Mapping[str, str]) -> str:
-    """Write what the score of a class in the set is not above."""
+    """Write the largest score that a class of the set may have, and return its tensor."""
     if isinstance(dials.set, ClassSetDial):
         return ops.class_limits(dials.set)
     if isinstance(dials.set, SetDial):

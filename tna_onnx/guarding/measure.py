@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.source import rows_by_weight
-from tna_onnx.engine.scoring import Runs, score_model
+from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
@@ -404,7 +404,7 @@ def check_decisions(
             )
 
 
-def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch) -> None:
+def check_posterior(written: BatchRunner, output: ClassOutput, name: str, batch: Batch) -> None:
     """Compare the probabilities under the default class frequencies with those of the output."""
     posterior, values = written.run([name, output.name], batch)
     change = float(np.max(np.abs(posterior - output.probabilities(values))))
@@ -415,7 +415,7 @@ def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch)
 
 
 def largest_change(
-    model: Model, before: Runs, after: Runs, source: Source, rows: NDArray[np.int64], batch_size: int
+    model: Model, before: BatchRunner, after: BatchRunner, source: Source, rows: NDArray[np.int64], batch_size: int
 ) -> float:
     """Return the largest change of a value of the outputs of a model."""
     outputs = tensor_outputs(model)

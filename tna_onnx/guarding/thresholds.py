@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import clusters_of
-from tna_onnx.engine.scoring import Runs
+from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
 from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial, ThresholdDial
@@ -80,7 +80,7 @@ class Listening:
 
     def __init__(
         self,
-        session: Runs,
+        session: BatchRunner,
         output: ClassOutput,
         names: Mapping[str, str],
         labels: NDArray[np.int64],
@@ -143,7 +143,7 @@ class Listening:
 
 
 def collect_values(
-    session: Runs,
+    session: BatchRunner,
     output: ClassOutput,
     names: Mapping[str, str],
     source: Source,

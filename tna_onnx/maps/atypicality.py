@@ -73,7 +73,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, Rows, without_features
+from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, SampleColumns, without_features
 from tna_onnx.numerics.fitting import Curvature, convex_minimum
 from tna_onnx.numerics.multinomial import Arrow
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
@@ -208,7 +208,7 @@ class _Moments:
 
 def _distance_without_itself(
     space: FeatureSpace, between: FloatArray | None, count: FloatArray, _: Any, labels: NDArray[np.int64], features: Any
-) -> Rows:
+) -> SampleColumns:
     """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
     rows = np.arange(len(labels))
     z = _host(features) - space.mean
@@ -237,7 +237,7 @@ def _distance_without_itself(
     with_v *= (k / remainder)[:, None]
     distance += with_v
     distance[rows, class_of] = np.where(alone, np.inf, f**2 * square / remainder)
-    return Rows.of(distance.min(axis=1))
+    return SampleColumns.of(distance.min(axis=1))
 
 
 # Weight of |v|^2 / C in the loss: without it the biases are free to move together.

@@ -179,18 +179,18 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SampleColumns:
     """Columns with a row for each sample, in parts, for fits that need all samples together; `+` joins two chunks."""
 
     parts: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, *columns: Any) -> Rows:
+    def of(cls, *columns: Any) -> SampleColumns:
         """Return the columns of one chunk: arrays, or labels of any kind."""
         return cls((columns,))
 
-    def __add__(self, addend: Rows) -> Rows:
-        return Rows(self.parts + addend.parts)
+    def __add__(self, addend: SampleColumns) -> SampleColumns:
+        return SampleColumns(self.parts + addend.parts)
 
     @property
     def columns(self) -> tuple[Any, ...]:

@@ -62,7 +62,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import CalibrationMap, Reduce, Rows, listed
+from tna_onnx.maps.base import CalibrationMap, Reduce, SampleColumns, listed
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, plain_labels, to_host, weigh, weights_of
@@ -148,12 +148,12 @@ class TopVersusAll(CalibrationMap):
         return cls((tuple(x.tolist()), tuple(d.tolist())), temperature)
 
 
-def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleColumns:
     """Return the largest tempered probability, whether its class is the label, and the labels."""
     xp = array_api_compat.array_namespace(logits)
     p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
     hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
-    return Rows.of(np.asarray(to_host(p), np.float64), hit, labels)
+    return SampleColumns.of(np.asarray(to_host(p), np.float64), hit, labels)
 
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
@@ -220,11 +220,11 @@ def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: 
     return np.stack([count, to_host(xp.sum(weigh(p, labels), axis=0, dtype=xp.float64))])
 
 
-def _probabilities(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+def _probabilities(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleColumns:
     """Return the softmax of logits over a temperature, and the labels."""
     p = ArrayOps(logits).softmax(logits * (1 / temperature))
     # float32: the probabilities of all samples are in memory together
-    return Rows.of(np.asarray(to_host(p), np.float32), labels)
+    return SampleColumns.of(np.asarray(to_host(p), np.float32), labels)
 
 
 Steps = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, Rows, without_features
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, SampleColumns, without_features
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import principal_axes, ridge_path
 from tna_onnx.numerics.ops import Ops, to_host, total_weight, weigh
@@ -117,12 +117,12 @@ def _size(_: Any, labels: NDArray[np.int64], features: Any) -> NDArray[np.int64]
     return np.array([len(labels), len(labels) * features.shape[1]])
 
 
-def _every(step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> Rows:
+def _every(step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> SampleColumns:
     """Take every step-th sample."""
     rows = np.flatnonzero(index % step == 0)
     # chosen where they are: few of many are brought to the host
     s, z = (np.asarray(to_host(values[rows]), np.float32) for values in (logits, features))
-    return Rows.of(s, labels[rows], z)
+    return SampleColumns.of(s, labels[rows], z)
 
 
 def _scaled(features: FloatArray, labels: Any) -> tuple[FloatArray, FloatArray]:

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, Rows
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, SampleColumns
 from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import metric_value
@@ -292,13 +292,13 @@ class EnsembleTemperature(CalibrationMap):
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
 
 
-def _likelihoods(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+def _likelihoods(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleColumns:
     """Return the probability of the label under each of the three distributions, (B, 3), and the labels."""
     op = ArrayOps(logits)
     columns = [to_host(own_column(p, labels)) for p in (op.softmax(logits / temperature), op.softmax(logits))]
     # the third distribution is uniform
     columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
-    return Rows.of(np.concatenate(columns, axis=1).astype(np.float64), labels)
+    return SampleColumns.of(np.concatenate(columns, axis=1).astype(np.float64), labels)
 
 
 def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:

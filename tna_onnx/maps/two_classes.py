@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, Rows, listed
+from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, listed
 from tna_onnx.maps.isotonic import MIN_SAMPLES, Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import fit_logistic
@@ -223,8 +223,8 @@ class LabelColumns:
         return [fits.get(c, together) for c in labels], tuple(c for c in labels if c not in fits)
 
 
-def _gathered(logits: Any, labels: Any, *_: Any) -> Rows:
-    return Rows.of(to_host(logits), labels)
+def _gathered(logits: Any, labels: Any, *_: Any) -> SampleColumns:
+    return SampleColumns.of(to_host(logits), labels)
 
 
 def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]:

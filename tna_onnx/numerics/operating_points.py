@@ -95,7 +95,7 @@ class DecisionRule:
         return np.where(chosen == p.shape[1], -1, chosen)
 
     def scores(self, p: Floats, thresholds: Floats) -> Floats:
-        """Return what is largest at the column that `ratio` decides, (N, A)."""
+        """Return the score of each action, (N, A): minus its cost under p / thresholds, or p / thresholds."""
         ratios: Floats = p / thresholds
         return -(ratios @ self.cost) if self.cost.size else ratios
 

@@ -264,7 +264,7 @@ class SampleScores:
     confidence: NDArray[np.float32]  # float32 in (0, 1], probability of the predicted class
     hit: NDArray[np.bool_]  # bool, whether the predicted class is the label
     nll: NDArray[np.float32]  # float32 in nats, negative log-likelihood of the label
-    brier: NDArray[np.float32]  # float32 in [0, 2], squared distance of the probabilities from the one-hot label
+    brier: NDArray[np.float32]  # float32 in [0, 2], sum over classes of (p - one-hot)^2; of labels, (p - y)^2
     # which of them depend on one another, (N,) integers, equal within a cluster: predictions for the parts of one
     # text, say. None where all are independent.
     clusters: NDArray[np.int64] | None = None

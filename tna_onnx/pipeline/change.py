@@ -91,7 +91,7 @@ def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[
     return {
         "step": "head",
         "source": source,
-        "readout": _words_of(readout),
+        "readout": _readout_entries(readout),
         "weight": change.weight is not None,
         "bias": _stated_bias(readout, change, encoder),
         "folded": encoder.encoded(change.folded),
@@ -457,8 +457,8 @@ def _size(file: Model) -> int:
     return int(file.proto.ByteSize()) + sum(len(value) for value in file.large_values.values()) + external
 
 
-def _words_of(readout: Readout) -> dict[str, Any]:
-    """Return what a readout is found by again."""
+def _readout_entries(readout: Readout) -> dict[str, Any]:
+    """Return the entries of the metadata by which a readout is found again."""
     head = readout if isinstance(readout, Head) else None
     return {
         "output": readout.output,
@@ -481,12 +481,12 @@ def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
         with contextlib.suppress(UnsupportedModel):
             head = choose_head(model, node, output, kind)
             readout = head.without_head() if node is None else _head_as_written(model, head, words)
-            if _words_of(readout) == words:
+            if _readout_entries(readout) == words:
                 return readout
         if node is None:
             with contextlib.suppress(UnsupportedModel):
                 readout = choose_readout(model, output, kind)
-                if _words_of(readout) == words:
+                if _readout_entries(readout) == words:
                     return readout
     raise NotRebuilt(f"{model.name} has no such head or scores at output '{output}'")
 

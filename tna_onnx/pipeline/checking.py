@@ -48,7 +48,7 @@ from tna_onnx.data.digest import file_sha256
 from tna_onnx.data.positions import PositionSource, first_batches
 from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.engine.scoring import Runs
+from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.independence import (
     VERIFIED,
@@ -364,7 +364,7 @@ def require_intact(model: Model, path: Path) -> Proof:
 
 
 def check_probabilities(
-    runner: Runs,
+    runner: BatchRunner,
     task: Task,
     checked: Collected,
     rows: NDArray[np.int64],

@@ -202,7 +202,7 @@ class Task:
 
     @property
     def settings(self) -> Settings:
-        """Those of search, map and intervals."""
+        """The job's settings: search, map, intervals."""
         return self.job.settings
 
     @property

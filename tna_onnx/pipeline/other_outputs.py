@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.engine.scoring import Runs
+from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.cut import ancestors
@@ -219,7 +219,7 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
     return names
 
 
-def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
+def _outputs(runner: BatchRunner, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
     """Run all batches; an output without one row a sample, of one shape, is left out."""
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for batch in batches:

@@ -114,7 +114,7 @@ def _check_marks(task: Task) -> LabelCheck:
 def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:
     """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same."""
     warnings = warnings_of(suspicion, names)
-    if suspicion is not None and suspicion.tells and not trusted:
+    if suspicion is not None and suspicion.discredits_labels and not trusted:
         raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
     return warnings
 

@@ -18,7 +18,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.engine.scoring import Runs, probabilities_of
+from tna_onnx.engine.scoring import BatchRunner, probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
@@ -98,7 +98,7 @@ def taught(
 
     def run(collected: Collected, stage: str) -> NDArray[np.float32]:
         source = _as_inputs_of(classifier, collected, opened.inputs)
-        session: Runs = classifier.session
+        session: BatchRunner = classifier.session
         if len(classifier.inputs) == 1:
             session = _OneInput(classifier.session, classifier.inputs[0].name)
         return probabilities_of(session, output, source, batch_size, stage, progress)

@@ -286,7 +286,8 @@ def result_sentence(
     class that loses recall, and most of it. `chance` is the ECE that calibrated confidences have on as many samples, a
     fraction. A metric that is worse by its whole interval is named, whatever the word.
 
-    >>> old, new = (Metrics(100, 15, 0.9, ece, 0.1, 0.3, 0.1) for ece in (0.05, 0.01))
+    >>> rest = {"n": 100, "bins": 15, "accuracy": 0.9, "adaece": 0.1, "nll": 0.3, "brier": 0.1}
+    >>> old, new = (Metrics(ece=ece, **rest) for ece in (0.05, 0.01))
     >>> same = Interval(0.0, -0.01, 0.01, 0.95)
     >>> d = {"accuracy": same, "nll": same, "ece": Interval(-0.04, -0.05, -0.03, 0.95)}
     >>> result_sentence("improved", old, new, d).partition(": ")[2]

@@ -216,7 +216,7 @@ class _Search:
     take: Callable[[SampleScores], SampleScores]
 
     def extend(self, quarters: Sequence[int], members: int) -> None:
-        """Look at those of some angles that are new."""
+        """Score those of the angles that were not scored with so many members."""
         new = [q for q in quarters if not self.walk.has(q, members)]
         for scored in self.scored.candidates(self.settings.angles(new), members):
             self.walk.add([replace(candidate, scores=self.take(candidate.scores)) for candidate in scored])

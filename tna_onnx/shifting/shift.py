@@ -17,7 +17,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.options import Data, read_prior, restricted
 from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
+from tna_onnx.engine.scoring import BatchRunner, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.head_check import Probed, check_readout
@@ -185,7 +185,7 @@ def _holds(model: Model, head: Head, probed: Probed) -> bool:
 
 
 def check_result(
-    opened: ShiftSamples, rewritten: Rewritten, session: Runs, old: NDArray[Any], change: FloatArray
+    opened: ShiftSamples, rewritten: Rewritten, session: BatchRunner, old: NDArray[Any], change: FloatArray
 ) -> float:
     """Compare the written file with the formula; return the largest difference of a probability.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS
+from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS
 from tna_onnx.data.foreign import (
     check_inside,
     file_system,
@@ -41,7 +41,7 @@ UNFINISHED = "_unfinished"
 """Name of the mark in a folder that is being written."""
 
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
-_SUFFIXES = ROWS["table"].files
+_SUFFIXES = DATA_FORMATS["table"].files
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 # What `datasets` writes beside its Arrow files: how a data set is stored, and the names of its splits.
 _STATE = "state.json"
