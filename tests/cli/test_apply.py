@@ -23,7 +23,7 @@ from tests.conftest import Small
 from tests.pipeline.test_integer_heads import FORMS, quantized, samples
 from tests.support import PLAIN, TILTED, WALKED, cli, ok, refused
 from tna_onnx.graph import tensors
-from tna_onnx.graph.nodes import linear_model
+from tna_onnx.graph.nodes import scores_model
 from tna_onnx.pipeline.change import _seal, _text_of
 from tna_onnx.pipeline.patch import _npz, _read_npz
 from tna_onnx.runtime import adapter_bytes, read_adapter
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_bfloat16(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     weight = torch.tensor(rng.standard_normal((3, 6))).bfloat16()
-    model = linear_model(weight.float().numpy(), np.zeros(3, np.float32))
+    model = scores_model(weight.shape[1], (weight.float().numpy(), np.zeros(3, np.float32)))
     x = rng.standard_normal((300, 6)).astype(np.float32)
     logits = x @ weight.float().numpy().T
     y = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(axis=1)
@@ -330,7 +330,7 @@ def test_values_that_do_not_fit_the_type_of_the_checkpoint(tmp_path: Path) -> No
     weight[0] = [1, 2, 3]
     x = rng.standard_normal((400, 3)).astype(np.float32) / 1e5
     y = (x @ (weight[1] - weight[0]).astype(np.float32) * 3 + rng.logistic(size=400) > 0).astype(np.int64)
-    onnx.save(linear_model(weight.astype(np.float32), np.zeros(2, np.float32)), tmp_path / "m.onnx")
+    onnx.save(scores_model(weight.shape[1], (weight.astype(np.float32), np.zeros(2, np.float32))), tmp_path / "m.onnx")
     data = {"scores": x, "labels": y}
     made = tna_onnx.calibrate(tmp_path / "m.onnx", data, dry_run=True, patch=tmp_path / "p.npz", **PLAIN, **LENIENT)
     assert made.parameters["temperature"] < 60000 / 65504

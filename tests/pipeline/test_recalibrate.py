@@ -26,7 +26,7 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
 from tna_onnx.results.report import Report
-from tna_onnx.runtime import Session
+from tna_onnx.runtime import Session, providers
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -173,6 +173,7 @@ class Sessions:
 
 
 def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "allowed_cores", lambda: 2)
     count = Sessions(monkeypatch)
     tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=True, **TILTED)
     # with all cores for a batch, then with some of them for each of several
@@ -184,6 +185,7 @@ def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device two may not fit beside each other; a second output has both files run."""
+    monkeypatch.setattr(providers, "allowed_cores", lambda: 2)
     alive: weakref.WeakSet[Session] = weakref.WeakSet()
     most = 0
     for module in (sessions, given):
