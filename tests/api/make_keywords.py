@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.data.choices import DataFields, EngineFields, FeatureFields
+from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings

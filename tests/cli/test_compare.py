@@ -20,7 +20,7 @@ from tests import support
 from tests.builders import small_model
 from tests.conftest import Small
 from tests.render.html.test_calibration import check_page
-from tna_onnx.extraction import sessions as opening
+from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.scores import SampleScores

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.data import positions
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, Several, first_batches, sample_labels
-from tna_onnx.data.request import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 

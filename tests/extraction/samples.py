@@ -10,7 +10,7 @@ from onnx import helper
 
 from tests.builders import small_model, tensor_info
 from tna_onnx.data import Source, open_source
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.runtime import Device, Session

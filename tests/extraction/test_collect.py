@@ -16,9 +16,10 @@ from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, 
 from tna_onnx.data import InputSpec, mapped, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import collect
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable, Tensors, collect_features
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import OpenModel, layout_of, rows_of
+from tna_onnx.extraction.sessions import layout_of, rows_of
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.scores import find_readout

@@ -19,9 +19,9 @@ from tna_onnx import FeatureExtractor
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.maps.temperature import Temperature

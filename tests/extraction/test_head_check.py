@@ -15,8 +15,8 @@ from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, 
 from tna_onnx.data import Batch
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction import head_check as tails
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import Probed, Tail, check_readout
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 

@@ -13,8 +13,8 @@ import numpy as np
 from tests.fuzz.models import data_of
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout, class_logits
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head

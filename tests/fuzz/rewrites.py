@@ -18,8 +18,8 @@ from tests.fuzz.heads import SAMPLES, assert_linear, inputs
 from tests.fuzz.models import data_of
 from tests.graph.rewriting import drawn
 from tna_onnx.data import open_source
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout, class_logits
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head

@@ -11,8 +11,8 @@ from tests.graph.rewriting import unexpected
 from tests.graph.samples import CLASSES, FEATURES, Builder, Sample, run
 from tna_onnx.data import open_source
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import rewrite

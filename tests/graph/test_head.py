@@ -22,8 +22,8 @@ from tests.graph.samples import (
 )
 from tna_onnx.data import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output

@@ -25,9 +25,9 @@ from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
-from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.outputs import ClassOutput

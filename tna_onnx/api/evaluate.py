@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import EvaluateWords, ProgressWord
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import BatchSize, EngineFields, FeatureFields
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data
@@ -27,9 +28,9 @@ from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
-from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput

@@ -21,7 +21,8 @@ import numpy as np
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import FeatureWords, ProgressWord
 from tna_onnx.data import Recipe, Source
-from tna_onnx.data.choices import BatchSize, FeatureFields
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import Data
@@ -34,12 +35,12 @@ from tna_onnx.data.sources.tables import label_names, table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
+from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples, read_inputs
-from tna_onnx.extraction.sessions import Classifier, OpenModel
 from tna_onnx.fields import check_settings
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource

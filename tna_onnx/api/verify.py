@@ -14,10 +14,10 @@ from tna_onnx.data.suspicion import preprocessing_notes
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance

@@ -17,7 +17,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
-from tna_onnx.data.choices import DataFields
+from tna_onnx.data.data_settings import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates

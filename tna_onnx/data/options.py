@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import IGNORED, DataFields, Limits
+from tna_onnx.data.choices import IGNORED, Limits
+from tna_onnx.data.data_settings import DataFields
 from tna_onnx.data.foreign import is_url, local_path, parse_json, read_text, text_lines
+from tna_onnx.data.formats import open_request
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
 from tna_onnx.data.positions import Several
-from tna_onnx.data.request import BESIDE, Request, label_columns, names_of, open_request
+from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
 from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError

@@ -1,28 +1,19 @@
-"""Opening labelled samples of any kind. `Request` is what the model needs and what the user stated, the argument of
-every source's opener; `open_source` finds the format (`tna_onnx.data.choices`) and calls its opener.
-
-A URL is copied first, and its copy is recognised. Each source is imported only when it is used.
-"""
+"""What a source of labelled samples is asked for: `Request`, what the model needs and what the user stated."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, FORMATS, Limits
-from tna_onnx.data.foreign import any_array, is_url, local_path
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
+from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.labels import check_labels, label_indices, listed, of_dummies
-from tna_onnx.data.multi_label import LabelSource
-from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.labels import label_indices, listed, of_dummies
 from tna_onnx.data.source import NO_LABELS, ClassPrior, source_beside
 from tna_onnx.errors import DataError, UsageError
 
@@ -31,7 +22,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tna_onnx.data.choices import Format
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.positions import Several
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray, Source
@@ -297,132 +287,3 @@ def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[
             )
         parts.append(str(match[1] if expression.groups else match[0]))
     return parts
-
-
-def open_source(
-    data: Any,
-    inputs: Sequence[InputSpec],
-    n_classes: int,
-    recipe: Recipe | None = None,
-    *,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    **words: Any,
-) -> Source:
-    """Open labelled samples.
-
-    `data`: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set or
-    batches (`tna_onnx.data.sources.objects`). `recipe`: preprocessing for images; None is `Recipe()`. `format`: what a
-    path is; None recognises it by what is there.
-    """
-    return open_request(data, Request(inputs, n_classes, recipe, **words), format)
-
-
-def open_request(data: Any, request: Request, format: Format | None = None) -> Source:  # noqa: A002
-    """Open labelled samples; see `open_source`."""
-    if format is not None and format not in FORMATS:
-        raise UsageError(f"format '{format}' is not known; expected {', '.join(FORMATS)}")
-    source = _open(data, request, format)
-    request.require_beside(source)
-    if request.multi_label:
-        if source.labels.ndim > 1:
-            return source
-        return LabelSource.of(source)
-    if request.several is None:
-        return source
-    return PositionSource.of(source, request.n_classes, request.several)
-
-
-def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`
-    if not isinstance(data, (str, Path)):
-        return _open_object(data, request)
-    if format == "loader":
-        request.check_no_table(str(data))
-        from tna_onnx.data.sources.objects import open_loader  # noqa: PLC0415
-
-        return open_loader(str(data), request)
-    if isinstance(data, str):
-        data = local_path(data)
-    if is_url(str(data)):
-        return _open_url(str(data), request, format)
-    return _open_path(Path(data), request, format)
-
-
-def _open_object(data: Any, request: Request) -> Source:
-    # By its members: a source from elsewhere need not know the classes of this package.
-    if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
-        source: Source = data
-        # opened for such a model before, as those are of which a part is taken
-        if request.multi_label and source.labels.shape == (len(source), request.n_classes):
-            return source
-        request.check_one_class(source.describe())
-        check_labels(source.labels, len(source), request.n_classes, source.describe())
-        return source
-    from tna_onnx.data.sources.objects import open_object  # noqa: PLC0415
-
-    return open_object(data, request)
-
-
-def _open_url(url: str, request: Request, kind: Format | None) -> Source:
-    from tna_onnx.data.labelfile import read_label_file  # noqa: PLC0415
-    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415
-
-    copy = Copy(url, request.limits)
-    with copy.named():
-        if copy.path.is_file() and (kind or _recognise(copy.path, request)) == "manifest":
-            # The images that a manifest names lie beside it, behind the URL.
-            table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
-            copy.fetch(table.paths or ())
-        source = _open_path(copy.path, request, kind)
-    # images that are prepared in another way are another source of the same files
-    copy.keep_for(getattr(source, "files", source))
-    return source
-
-
-def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
-    if not path.exists():
-        from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset  # noqa: PLC0415
-
-        if shards := expand_braces(path):
-            return open_webdataset(path, request, shards)
-        advice = "give a file or folder of samples (docs/data.md lists the formats)"
-        with contextlib.suppress(OSError):
-            for near in get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1, 0.75):
-                advice = f"did you mean {path.with_name(near)}?"
-        if ".py:" in str(path):
-            advice = "to run a function of a Python file, add --format loader"
-        raise UsageError(f"{path}: no such file or folder; {advice}")
-    if not path.is_file() and not path.is_dir():
-        raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")
-    format_name = kind or _recognise(path, request)
-    if format_name != "table":
-        request.check_no_table(str(path))
-    if format_name in ("folder", "manifest", "webdataset"):
-        request.check_one_class(str(path))
-    module, function = DATA_FORMATS[format_name].opener.split(":")
-    source: Source = getattr(importlib.import_module(f"tna_onnx.data.sources.{module}"), function)(path, request)
-    return source
-
-
-def _recognise(path: Path, request: Request) -> Format:
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        for kind, row in DATA_FORMATS.items():
-            if any(any(path.glob(f"*{ending}")) for ending in row.in_folder):
-                return kind
-        return "folder"
-    for kind, row in DATA_FORMATS.items():
-        if suffix in row.files:
-            # a list of images is of use to a model that takes images, and to no other
-            if kind != "manifest" or request.takes_images:
-                return kind
-            if suffix == ".txt":
-                raise DataError(
-                    f"{path}: a .txt file lists images, and the model takes none; expected a table (.csv .tsv .jsonl "
-                    ".parquet) with a column for the label, or arrays (.npz)"
-                )
-            return "table"
-    suffixes = " ".join(ending for row in DATA_FORMATS.values() for ending in row.files)
-    raise DataError(
-        f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "
-        f"these under another name, say which with --format ({', '.join(FORMATS)})"
-    )

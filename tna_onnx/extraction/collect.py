@@ -22,8 +22,9 @@ from tna_onnx.data.request import STORED
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
-from tna_onnx.extraction.sessions import OpenModel, batch_in_rows
+from tna_onnx.extraction.sessions import batch_in_rows
 from tna_onnx.extraction.store import data_key, model_key, open_store
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout

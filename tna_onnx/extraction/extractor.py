@@ -35,10 +35,10 @@ from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.data.sources.slices import arrays_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import model_key
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import Compared, check_independence, is_verified_in_other_batches, spread_batches
-from tna_onnx.extraction.sessions import OpenModel, batch_in_rows, first_rows, open_part, sample_shape
+from tna_onnx.extraction.sessions import batch_in_rows, first_rows, open_part, sample_shape
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of

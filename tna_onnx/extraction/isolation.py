@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tna_onnx.errors import INTERNAL_ERROR, DeviceError, TnaError, UnsupportedModel
-from tna_onnx.extraction.sessions import OpenModel, open_model
+from tna_onnx.extraction.classifier import OpenModel
+from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model, checker_complaint, load_model, model_bytes
 from tna_onnx.graph.options import ModelLimits, ModelOptions, ModelSource

@@ -17,15 +17,17 @@ from numpy.typing import NDArray
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import is_url
+from tna_onnx.data.formats import open_request
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
-from tna_onnx.data.request import BESIDE, Request, open_request
+from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.source import NO_LABELS, sample_form, source_beside
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.sessions import Classifier, OpenModel, Runner, in_rows, open_part
+from tna_onnx.extraction.classifier import Classifier, OpenModel
+from tna_onnx.extraction.sessions import Runner, in_rows, open_part
 from tna_onnx.extraction.store import StoredFeatures, find_stores, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model

@@ -47,6 +47,7 @@ from tna_onnx.extraction.recipe_trials import (
     race,
     worse_than_guessing,
 )
+from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance
@@ -205,8 +206,6 @@ def resizes_images(model: Model, source: ImageSource, batch: int) -> bool:
 
 def _has_one_size(model: Model, source: ImageSource, batch: int, tensor: str) -> bool:
     """Whether a tensor has one shape for images of two sizes: it is computed, as a graph has many ways to say sizes."""
-    from tna_onnx.extraction.sessions import open_part  # noqa: PLC0415 - it imports this file
-
     name, recipe = source.input_name, source.preprocess
     shapes = set()
     with contextlib.suppress(DataError, UnsupportedModel):

@@ -18,10 +18,11 @@ from tna_onnx.data import Source
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Part, drawn_by_weight, halves
 from tna_onnx.errors import TnaError, UsageError
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples
-from tna_onnx.extraction.sessions import OpenModel, open_model, open_part
+from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance

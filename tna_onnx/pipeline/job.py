@@ -21,10 +21,10 @@ from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.head_check import Probed
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.cut import mapped_logits, reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import RAW_LOGITS, calibrations, provenance

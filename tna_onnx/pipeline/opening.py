@@ -24,12 +24,13 @@ from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
-from tna_onnx.extraction.sessions import Classifier, OpenModel, names_of, open_part
+from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer

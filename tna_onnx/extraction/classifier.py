@@ -1,0 +1,173 @@
+"""A model that is opened: `Classifier` has a session on the whole of it, `OpenModel` one up to its scores."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tna_onnx.data import InputSpec
+from tna_onnx.data.options import Data
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
+from tna_onnx.graph.cut import cut_at, cut_between, read_beside
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput, output_of
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.runtime import AT_ONCE, Device, Session
+
+_log = logging.getLogger("tna_onnx")
+
+
+class Classifier:
+    """A model, its output that classifies, and its session, which is opened at the first use and serves the whole run.
+
+    Args:
+        model: as read.
+        output: the output that classifies.
+        device: where to run.
+        data: may name the classes.
+        session: opened already, on the model or on a part of it.
+
+    Attributes:
+        names: of the classes, if known.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        output: ClassOutput,
+        device: Device,
+        data: Data | None = None,
+        session: Session | None = None,
+    ) -> None:
+        self.model = model
+        self.output = output
+        self.device = device
+        self.names = None if data is None else names_of(model, output, data)
+        self._session = session
+
+    @property
+    def session(self) -> Session:
+        """The session from the model's inputs; it gives one row a prediction."""
+        if self._session is None:
+            self._session = self._open()
+        return self._session
+
+    def _open(self) -> Session:
+        session = in_rows(open_model(self.model, self.device), self.output, self.model.name)
+        _log.info("open: %s, provider %s", self.model.name, session.provider)
+        return session
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """How images become the model's inputs: the same for all samples of a run."""
+        return Preparation(self.model, self.output, self.session)
+
+    @functools.cached_property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What a data source has to fill."""
+        return input_specs(self.session)
+
+
+class OpenModel(Classifier):
+    """A model that is run up to its head, or to its scores.
+
+    The session gives the features, the logits, what the nodes between them read, and the output that classifies: the
+    head check and the collection of all data share it. Other outputs are left out, because ONNX Runtime computes all
+    that a session has, asked for or not.
+
+    Args:
+        model: as read.
+        readout: its head, or the tensor of logits or probabilities.
+        device: where to run.
+        data: may name the classes.
+        output: that classifies; by default the one behind the readout.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        readout: Readout,
+        device: Device,
+        data: Data | None = None,
+        output: ClassOutput | None = None,
+    ) -> None:
+        super().__init__(model, output or output_of(readout), device, data)
+        self.readout = readout
+        self._at_once = 1
+
+    def _open(self) -> Session:
+        cut = cut_at(self.model, self._tensors(), self.readout.joined)
+        session = open_part(self.model, cut, self.device, at_once=self._at_once)
+        return in_rows(session, self.readout, self.model.name, self._tensors())
+
+    def without_head(self) -> OpenModel:
+        """Return the model with the scores as they are in place of its head, on the same session."""
+        plain = copy.copy(self)
+        plain.readout = self.readout.without_head()
+        return plain
+
+    def close(self) -> None:
+        """Give back what the session holds, weights of the network among it; it is opened again where it is needed."""
+        self._session = None
+        self.__dict__.pop("preparation", None)  # it holds the session too
+
+    def divide_cores(self, batches: int) -> None:
+        """Let several batches run at a time, on some of the cores each: until then a batch has all of them.
+
+        On the CPU the session is opened again, in place of the old one, if there are cores and memory for that.
+        """
+        if batches < AT_ONCE or self._at_once == AT_ONCE:
+            return
+        if self._session is not None and self._session.most_at_once == 1:
+            return
+        self._at_once = AT_ONCE
+        if self._session is not None:
+            remembered = self._session.remembered
+            self.close()
+            self.session.remembered = remembered
+
+    def is_whole(self, session: Session) -> bool:
+        """Whether a session starts at the model's inputs."""
+        return session is self._session
+
+    @property
+    def main(self) -> str:
+        """The tensor that is collected: the features, or the logits of a model without a head."""
+        if isinstance(self.readout, Head):
+            return self.readout.features
+        return self.readout.logits
+
+    def session_from(self, dtypes: Mapping[str, np.dtype[Any]]) -> Session | None:
+        """Return a session from tensors that samples hold, of some dtypes, to the logits.
+
+        None if these are the logits; the whole session if they are nothing, or nothing but the model's inputs.
+        """
+        if set(dtypes) <= set(self.model.inputs):
+            return self.session
+        if self.readout.logits in dtypes:
+            return None
+        cut = cut_between(self.model.proto, dtypes, [self.readout.logits], self.readout.joined)
+        return open_part(self.model, cut, self.device)
+
+    def computed(self, names: Iterable[str]) -> list[str]:
+        """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
+        # one tensor can be the logits and the output
+        computing = (self.model.producers, self.readout.joined)
+        return list(dict.fromkeys(name for name in names if any(name in nodes for nodes in computing)))
+
+    def _tensors(self) -> list[str]:
+        names = [self.readout.logits, self.readout.output]
+        if isinstance(self.readout, Head):
+            names = [self.readout.features, *read_beside(self.model, self.readout), *names]
+        return self.computed(names)
+
+
+def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:
+    """Return the names of a model's classes, if its file or `data` say them."""
+    return data.class_names(model.said_of_classes, scores.labels, scores.n_classes)
