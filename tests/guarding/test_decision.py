@@ -288,30 +288,13 @@ def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], n
     assert again.provenance["guard_decision"] == edited.provenance["guard_decision"]
 
 
-@pytest.mark.parametrize("name", EDITED)
-def test_a_decision_is_removed(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
-    """What is left is the model, byte for byte, or the file that `guard` writes without a decision."""
-    words, _ = EDITED[name]
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
-    tna_onnx.edit_decision(tmp_path / "g.onnx", None, output=tmp_path / "e.onnx")
-    rest = {key: value for key, value in words.items() if key not in ("decide", "positive")}
-    if not rest.get("add"):
-        assert (tmp_path / "e.onnx").read_bytes() == small.model.read_bytes()
-        return
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "r.onnx", **rest, **CPU)
-    assert (tmp_path / "e.onnx").read_bytes() == (tmp_path / "r.onnx").read_bytes()
-    assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
-
-
-def test_a_recalibrated_file_is_what_it_was(labels: Path) -> None:
+def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
     tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "c.onnx", **CPU)
     tna_onnx.guard(labels / "c.onnx", labels / "test.npz", output=labels / "g.onnx", decide="f1", **CPU)
     tna_onnx.edit_decision(labels / "g.onnx", {"0": 0.4}, output=labels / "e.onnx")
     assert tna_onnx.verify(labels / "m.onnx", labels / "e.onnx").intact
     found = run(labels / "e.onnx", samples(900, 2)["x"])
     np.testing.assert_array_equal(found["decision"][:, 0], found["p"][:, 0] >= np.float32(0.4))
-    tna_onnx.edit_decision(labels / "e.onnx", None, output=labels / "b.onnx")
-    assert (labels / "b.onnx").read_bytes() == (labels / "c.onnx").read_bytes()
 
 
 def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
@@ -321,10 +304,9 @@ def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
         ((path, "--set-threshold", "spam=0.7"), 2, "expected '2'"),
         ((path, "--set-threshold", "2=1.5"), 2, "from 0 to 1"),
         ((path, "--set-threshold", "2=high"), 2, "must be a number"),
-        ((path, "--set-threshold", "2=0.7", "--remove", "decision"), 2, "leave out --set-threshold"),
         ((path, small.calib, "--set-threshold", "2=0.7"), 2, "leave out --calib"),
         ((path,), 2, "Missing data"),
-        ((small.model, "--remove", "decision"), 3, "has no output decision"),
+        ((small.model, "--set-threshold", "2=0.7"), 3, "has no output decision"),
     ):
         result = cli("guard", *words, "-o", tmp_path / "e.onnx")
         assert result.exit_code == code, result.output
@@ -335,7 +317,7 @@ def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
     proto = onnx.load(tmp_path / "e.onnx")
     proto.graph.node[-1].doc_string = "changed"
     onnx.save(proto, tmp_path / "t.onnx")
-    refused(3, "guard wrote it", "guard", tmp_path / "t.onnx", "--remove", "decision", "-o", tmp_path / "u.onnx")
+    refused(3, "guard wrote it", "guard", tmp_path / "t.onnx", "--set-threshold", "2=0.7", "-o", tmp_path / "u.onnx")
 
 
 # --- `guard --decide roll-up=FILE`: the class, or the group of the first level that is sure enough
@@ -395,9 +377,7 @@ def test_answers_are_counted_by_level(small: Small, tmp_path: Path) -> None:
         assert sum(map(sum, decisions.decision.confusion)) == len(labels)
 
 
-def test_thresholds_of_levels_are_set_and_the_decision_is_removed(
-    small: Small, data: dict[str, np.ndarray], tmp_path: Path
-) -> None:
+def test_thresholds_of_levels_are_set(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
     guarded(small, tmp_path)
     edited = tna_onnx.edit_decision(tmp_path / "g.onnx", {"class": 0, "1": 0.5}, output=tmp_path / "e.onnx")
     assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
@@ -406,8 +386,6 @@ def test_thresholds_of_levels_are_set_and_the_decision_is_removed(
     said = json.loads(edited.provenance["guard_decision"])
     assert said["by_hand"] == ["class", "group"]
     assert "delta" not in said
-    tna_onnx.edit_decision(tmp_path / "e.onnx", None, output=tmp_path / "f.onnx")
-    assert (tmp_path / "f.onnx").read_bytes() == small.model.read_bytes()
 
 
 def test_a_level_that_cannot_promise_is_never_answered(small: Small, tmp_path: Path) -> None:

@@ -135,8 +135,8 @@ def test_entries_that_state_something_else_are_not_intact(
     proto, entries = onnx.load(files[file]), provenance(load_model(files[file]))
     edit(entries)
     assert not _intact(small, proto, entries, tmp_path / "forged.onnx")
-    with pytest.raises(tna_onnx.UnsupportedModel):  # nor can its decision be taken out, or changed
-        tna_onnx.edit_decision(tmp_path / "forged.onnx", None, output=tmp_path / "o.onnx")
+    with pytest.raises(tna_onnx.UnsupportedModel):  # nor can its decision be changed
+        tna_onnx.edit_decision(tmp_path / "forged.onnx", {"0": 0.5}, output=tmp_path / "o.onnx")
     assert not (tmp_path / "o.onnx").exists()
 
 

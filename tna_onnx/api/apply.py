@@ -99,19 +99,19 @@ def _target(model: Model, output: str | Path | None, checkpoint: str | Path | No
 
 def edit_decision(
     model: ModelSource,
-    thresholds: Mapping[str, float] | None,
+    thresholds: Mapping[str, float],
     *,
     output: str | Path | None = None,
     overwrite: bool = False,
     json: str | Path | None = None,
 ) -> Inspection:
-    """Write a copy of a model whose output `decision` has other thresholds, or none.
+    """Write a copy of a model whose output `decision` has other thresholds.
 
     Nothing is promised of thresholds that were set by hand, and the file says so.
 
     Args:
         model: a file with the output `decision`, as `guard` or `calibrate` wrote it.
-        thresholds: class, by name or number -> what its probability has to reach; None to remove the output.
+        thresholds: class, by name or number -> what its probability has to reach.
         output: path of the new file; `NAME.guard.onnx` beside the model by default.
         overwrite: allow the output to be the input.
         json: JSON file to write.
@@ -124,15 +124,15 @@ def edit_decision(
         UnsupportedModel: the file has no such output, or is not as `guard` wrote it.
         CheckFailed: the new file does not verify. No file is written.
     """
-    from tna_onnx.guarding.guarded_file import with_thresholds, without_decision  # noqa: PLC0415 - heavy
+    from tna_onnx.guarding.guarded_file import with_thresholds  # noqa: PLC0415 - heavy
     from tna_onnx.pipeline.checking import check_file  # noqa: PLC0415 - heavy
 
-    if thresholds is not None and not thresholds:
-        raise UsageError("expected a class and its threshold, such as {'spam': 0.7}; None removes the output")
+    if not thresholds:
+        raise UsageError("expected a class and its threshold, such as {'spam': 0.7}")
     check_targets(json, others=[model, output])
     file = open_source(model, ModelOptions())
     target = file_beside(file, output, ".guard.onnx", overwrite=overwrite)
-    before, proto = without_decision(file) if thresholds is None else with_thresholds(file, thresholds)
+    before, proto = with_thresholds(file, thresholds)
     with pending(file, proto, target) as path:
         check_file(before, path)
     assert target is not None  # noqa: S101 - only a dry run has none

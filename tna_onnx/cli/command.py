@@ -31,7 +31,7 @@ SECTIONS = {
         "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
-    "Decisions": ("ood_data", "set_threshold", "remove"),
+    "Decisions": ("ood_data", "set_threshold"),
     "Class frequencies": ("target",),
     "What is fitted": ("protocol", "only"),
     "The search": (),

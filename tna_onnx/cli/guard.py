@@ -12,8 +12,8 @@ from tna_onnx.cli.config import config_options
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
-# What may stand beside --set-threshold and --remove.
-_EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file", "quiet", "verbose", "config")
+# What may stand beside --set-threshold.
+_EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet", "verbose", "config")
 
 
 @click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
@@ -35,9 +35,6 @@ _EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file"
     callback=options.passed_on,
     help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
 )
-@click.option(
-    "--remove", type=options.choice(("decision",)), help="Take the output decision out of MODEL, without samples."
-)
 @options.sample_options
 @config_options
 def guard(**arguments: Any) -> None:
@@ -50,9 +47,9 @@ def guard(**arguments: Any) -> None:
     Example:
       tna-onnx guard model.tna.onnx --calib fresh/ --add accept,set --risk 1 --coverage 95
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    thresholds, remove = arguments.pop("set_threshold"), arguments.pop("remove")
-    if thresholds or remove:
-        _edit(thresholds, remove, arguments)
+    thresholds = arguments.pop("set_threshold")
+    if thresholds:
+        _edit(thresholds, arguments)
         return
     if arguments["calib"] is None:
         raise click.UsageError("Missing data. Add them after the model, or as --calib DATA.")
@@ -63,8 +60,8 @@ def guard(**arguments: Any) -> None:
     carry_out(run, guard_text, arguments, ".guard.onnx")
 
 
-def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[str, Any]) -> None:
-    """Change the output `decision` of a file, or remove it."""
+def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Change thresholds of the output `decision` of a file."""
     from tna_onnx.api.apply import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
@@ -72,13 +69,11 @@ def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[
     ctx = click.get_current_context()
     typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     unused = [name.replace("_", "-") for name in typed if name not in _EDITS]
-    if unused or (thresholds and remove):
-        first = "--remove" if remove else "--set-threshold"
-        second = "set-threshold" if not unused else unused[0]
-        raise click.UsageError(f"{first} takes no samples and changes nothing else; leave out --{second}")
+    if unused:
+        raise click.UsageError(f"--set-threshold takes no samples and changes nothing else; leave out --{unused[0]}")
 
     def edit(model: str, output: str | None, overwrite: bool, **_: Any) -> Any:
-        return edit_decision(model, thresholds or None, output=output, overwrite=overwrite)
+        return edit_decision(model, thresholds, output=output, overwrite=overwrite)
 
     carry_out(edit, inspection_text, arguments, ".guard.onnx", written="model")
 

@@ -69,14 +69,8 @@ def stated_by_hand(entries: Mapping[str, str], classes: Iterable[str]) -> dict[s
     """Return the entries of a file in which the thresholds of some classes were set by hand: nothing is promised."""
     words = {key: value for key, value in json.loads(entries["guard_decision"]).items() if key != "delta"}
     words |= {"goal": BY_HAND, "by_hand": sorted(classes)}
-    return {**with_goal(entries, BY_HAND), "guard_decision": json.dumps(words)}
-
-
-def with_goal(entries: Mapping[str, str], goal: str) -> dict[str, str]:
-    """Return the entries of a file with another goal of the decision; empty for none."""
-    settings = json.loads(entries["guard"])
-    positive = settings["positive"] if goal else ""
-    return {**entries, "guard": json.dumps({**settings, "decide": goal, "positive": positive})}
+    settings = json.dumps({**json.loads(entries["guard"]), "decide": BY_HAND})
+    return {**entries, "guard": settings, "guard_decision": json.dumps(words)}
 
 
 # Entries on the samples that gave the thresholds.
@@ -314,19 +308,6 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
     entries = stated_by_hand({**entries, "guard_decision": json.dumps(words)}, by_hand)
     thresholds = {**decided.thresholds, "decision": limits}
     return before, write_decisions(replace(decided, thresholds=thresholds, dials=dials), entries, file)
-
-
-def without_decision(file: Model) -> tuple[Model, Any]:
-    """Return the model before `guard`, and the protobuf of the file without the output `decision`."""
-    before, decided = _taken_apart(file)
-    names = {role: name for role, name in decided.names.items() if role != "decision"}
-    if not names:
-        return before, before.proto
-    thresholds = {role: limits for role, limits in decided.thresholds.items() if role != "decision"}
-    entries = {key: value for key, value in with_goal(provenance(file), "").items() if key != "guard_decision"}
-    guarded, dials = replace(decided.guarded, decision=None), replace(decided.dials, decision=None)
-    step = replace(decided, guarded=guarded, thresholds=thresholds, names=names, dials=dials)
-    return before, write_decisions(step, entries, file)
 
 
 def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
