@@ -46,8 +46,7 @@ from tna_onnx.render.html.predictions import (
     samples,
     search,
 )
-from tna_onnx.render.html.programs import use
-from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run
+from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run, use
 from tna_onnx.render.html.svg import element
 from tna_onnx.render.rows import metric_cells, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison

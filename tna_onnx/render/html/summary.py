@@ -1,7 +1,8 @@
-"""Sections on the result: the verdict with metrics and notes, what changed in the file, and how it was made."""
+"""Sections on the result: the verdict with metrics and notes, use of the file, its changes, how it was made."""
 
 import base64
 import gzip
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -142,6 +143,37 @@ def data_text(details: Details) -> str:
     """Name the shown data in a sentence."""
     kind = "held-out" if details.held_out else "which were used for fitting"
     return f"Data: {details.data}, {kind}."
+
+
+_SCORES = {
+    "logits": "logits: their softmax along axis AXIS has the probabilities",
+    "log_probabilities": "logarithms of the probabilities",
+    "probabilities": "the probabilities of the classes",
+    "positive_probability": "the probability of the second class",
+    "positive_logit": "the logit of the second class: 1 / (1 + exp(-scores)) is its probability",
+    "label_probabilities": "the probability of each label",
+    "label_logits": "a logit for each label: 1 / (1 + exp(-scores)) has the probabilities",
+}
+
+
+def use(report: Report, details: Details) -> SimpleNamespace | None:
+    """Return the values of the section: three lines that run the written file; None if none was written."""
+    if not report.output:
+        return None
+    origin = details.made
+    file = PurePath(report.output).name
+    axis = "-1" if origin.several == "last" else "1"
+    meaning = _SCORES[origin.output_kind].replace("AXIS", axis)
+    if origin.mapped:
+        meaning = "for each sample a dictionary from class to probability"
+    # names of a model may hold anything: JSON's string literals are Python's
+    names = ", ".join(f"{json.dumps(port.name)}: ..." for port in origin.inputs)
+    lines = (
+        "import onnxruntime as ort",
+        f'session = ort.InferenceSession({json.dumps(file)}, providers=["CPUExecutionProvider"])',
+        f"(scores,) = session.run([{json.dumps(origin.output)}], {{{names}}})  # {meaning}",
+    )
+    return SimpleNamespace(file=file, code="\n".join(lines))
 
 
 # Kinds of added nodes that a row names.
