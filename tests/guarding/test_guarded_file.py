@@ -28,7 +28,6 @@ FILES: dict[str, dict[str, Any]] = {
     "by class": {"add": ("set",), "per_class": True, "coverage": 60.0},
     "energy": {"add": ("ood",), "ood_score": "energy"},
     "dials by class": {"add": ("set",), "per_class": True, "coverage": 60.0, "dials": True},
-    "roll-up": {},  # of a file
 }
 
 Float = np.float32
@@ -38,9 +37,7 @@ Float = np.float32
 def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a file of each kind."""
     folder = tmp_path_factory.mktemp("stated")
-    groups = folder / "groups.csv"
-    groups.write_text("class,group,all\n0,a,x\n1,b,x\n2,a,x\n3,b,x\n4,b,x\n", "utf-8")
-    for kind, words in {**FILES, "roll-up": {"decide": f"roll-up={groups}", "risk": 30.0}}.items():
+    for kind, words in FILES.items():
         tna_onnx.guard(small.model, small.calib, output=folder / f"{kind}.onnx", device="cpu", **words)
     return {kind: folder / f"{kind}.onnx" for kind in FILES}
 
@@ -86,14 +83,6 @@ ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
     "other goal": ("one class", _in("guard", decide="mcc")),
     "other goal of the decision": ("one class", _in("guard_decision", goal="mcc")),
     "other certainty": ("one class", _in("guard_decision", delta=0.5)),
-    "other groups": ("roll-up", _in("guard_decision", groups=[[5, 6, 5, 5, 6], [7, 7, 7, 7, 7]])),
-    "other names of groups": ("roll-up", _in("guard_decision", names=["b", "a", "x"])),
-    "other thresholds of levels": (
-        "roll-up",
-        _in("guard_decision", thresholds={"class": 0.1, "group": 0.1, "all": 0.0}),
-    ),
-    "a roll-up that is another goal": ("roll-up", _in("guard", decide="f1")),
-    "a goal that is a roll-up": ("ratio", _in("guard", decide="roll-up=FILE")),
     "other class": ("one class", _in("guard", positive="3")),
     "threshold of another class": ("one class", _in("guard_decision", thresholds={"3": 0.5})),
     "other threshold": ("one class", _in("guard_decision", thresholds={"2": 0.01})),
@@ -210,14 +199,6 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "decides otherwise": ("one class", {"thresholds": {"decision": np.array(0.99, Float)}}),
     "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
-    "groups that are in several": (
-        "roll-up",
-        {"guarded": _rule(groups=np.array([range(5), [5, 6, 5, 6, 6], [7, 7, 8, 7, 7]]), names=("a", "b", "x", "y"))},
-    ),
-    "groups of another order": (
-        "roll-up", {"guarded": _rule(groups=np.array([[0, 1, 2, 3, 4], [6, 5, 6, 5, 5], [7, 7, 7, 7, 7]]))},
-    ),
-    "a threshold for all levels": ("roll-up", {"thresholds": {"decision": np.array(0.5, Float)}}),
     "other default of the risk": ("dialled", {"dials": _dial("accept", default=0.9)}),
     "other default of the coverage": ("dialled", {"dials": _dial("set", default=0.01)}),
     "other levels of the risk": ("dialled", {"dials": _dial("accept", levels=np.linspace(0, 1, 501, dtype=Float))}),

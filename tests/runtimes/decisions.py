@@ -29,7 +29,6 @@ GUARDED: dict[str, dict[str, Any]] = {
     "decision (one class)": {"decide": "f1", "positive": "1"},
     "decision (all classes)": {"decide": "balanced-accuracy"},
     "decision (or none)": {"decide": "fpr<=0.5", "per_class": True},
-    "decision (roll-up)": {"decide": "roll-up="},
     "dials, left alone": {"add": ["accept", "set"], "dials": True},
     "dials, turned": {"add": ["accept", "set"], "dials": True},
     "dials per class, left alone": {"add": ["set"], "dials": True, "per_class": True},
@@ -45,10 +44,6 @@ def write_guarded(name: str, source: Source, folder: Path) -> Path:
     words = {"device": "cpu", **GUARDED[name]}
     for output in words.get("add", ()):
         words |= LEVELS.get(output, {})
-    if "roll-up" in name:
-        groups = folder / "groups.csv"
-        groups.write_text("class,group\n0,a\n1,b\n2,a\n3,b\n4,b\n", "utf-8")
-        words |= {"decide": f"roll-up={groups}", "risk": 40.0}
     tna_onnx.guard(source.model, source.calib, output=path, **words)
     return path
 

@@ -113,7 +113,6 @@ def _converted(form: str, source: Source, folder: Path) -> Source:
         ("float16", "decision (one class)"),
         ("static int8", "decision (all classes)"),
         ("dynamic int8", "decision (or none)"),
-        ("float16", "decision (roll-up)"),
         ("dynamic int8", "decision (all classes)"),
     ],
 )

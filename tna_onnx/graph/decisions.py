@@ -24,8 +24,8 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import OutlierScore
-from tna_onnx.numerics.roll_up import RollUp, Rule
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Guarded:
     output: ClassOutput  # the output that classifies
     set_score: SetScore | None  # of the prediction sets; None without sets
     outlier: OutlierInput | None  # the outlier score; None without one
-    decision: Rule | None = None  # how one decision is made of the probabilities; None without one
+    decision: DecisionRule | None = None  # how one decision is made of the probabilities; None without one
 
 
 GUARD = f"{PREFIX}/guard"
@@ -85,7 +85,7 @@ _SCORES = ("confidence", "posterior", "ood")
 
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`; for `decision`
-    they are the probabilities (N, C), and of a `RollUp` those of groups behind them.
+    they are the probabilities (N, C).
     """
     ops, scores = _block(model, guarded, Dials())
     renamed = {role: _ours(name) for role, name in scores.items()}
@@ -105,7 +105,7 @@ def add_decisions(
     """Return a model that has the decisions as outputs too.
 
     `thresholds`: `accept` of the confidence, [] ; `set` of the set score, [] or [C]; `ood` of the outlier score, [];
-    `decision` of the probabilities, [], [C] or one a level. `names`: what each output is called, of `confidence`,
+    `decision` of the probabilities, [] or [C]. `names`: what each output is called, of `confidence`,
     `posterior` (with a dial of the class frequencies), `accept`, `set`, `ood`, `ood_alarm` and `decision`; those
     without a name are left out. `dials`: in place of the thresholds `accept` and `set`, and of the class frequencies;
     none by default. `from_file`: a file that was written in this way, and is made again: large constants are taken from
@@ -204,8 +204,6 @@ def _block(
     scores["confidence"] = ops.largest(moved)
     if guarded.decision is not None:
         scores["decision"] = p
-    if isinstance(guarded.decision, RollUp):
-        scores["decision"] = ops.beside(p, ops.matmul(p, ops.in_float(guarded.decision.sums)))
     if guarded.set_score is not None:
         # of the probabilities as they are: thresholds are weighted instead, which keeps the promise
         q = _tempered(ops, values, p, guarded)
@@ -218,13 +216,9 @@ def _block(
     return ops, scores
 
 
-def _decision(ops: DecisionOps, rule: Rule, scores: Mapping[str, str], limit: str, classes: int) -> str:
-    """Write what `Rule.decide` returns; what is no number is no label, and no class."""
+def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], limit: str, classes: int) -> str:
+    """Write what `DecisionRule.decide` returns; what is no number is no label, and no class."""
     p = scores["decision"]
-    if isinstance(rule, RollUp):
-        reached = ops.cast(ops.reached(p, ops.taken(limit, ops.integers(rule.place))))
-        ranked = ops.mul(reached, ops.add(p, ops.const(rule.lead)))
-        return ops.or_none(ops.first(ranked), ops.compared("Greater", ops.largest(ranked), ops.const(0.0)))
     if rule.kind == "labels":
         return ops.reached(p, limit)
     decides = p

@@ -29,7 +29,6 @@ from tna_onnx.numerics.operating_points import (
     needed_for,
     reachable_bound,
 )
-from tna_onnx.numerics.roll_up import RollUp, Rule, level_thresholds
 from tna_onnx.results.outcomes import OperatingPoint
 
 Floats = NDArray[np.float32]
@@ -41,27 +40,21 @@ _NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that e
 _MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
-def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> Rule:
+def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> DecisionRule:
     """Return the rule that serves the goal."""
     goal, _ = settings.goal
-    of_all = goal in ("cost", "roll-up")
     kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"
     positive = output.n_classes - 1
     if settings.positive:
         positive = _class_called(settings.positive, names)
-    if settings.positive and (of_all or settings.per_class):
-        raise UsageError(
-            "--positive names one class; leave it out with --per-class, cost= and roll-up=, which decide on all"
-        )
+    if settings.positive and (goal == "cost" or settings.per_class):
+        raise UsageError("--positive names one class; leave it out with --per-class and cost=, which decide on all")
     if output.multi_label:
-        if settings.positive or of_all:
+        if settings.positive or goal == "cost":
             raise UsageError(
-                "--positive, cost=FILE and roll-up=FILE are for one class a sample; of several labels each has a "
-                "threshold of its own"
+                "--positive and cost=FILE are for one class a sample; of several labels each has a threshold of its own"
             )
         kind = "labels"
-    elif goal == "roll-up":
-        return _groups(settings.decide.removeprefix("roll-up="), names)
     elif goal == "cost":
         return DecisionRule(kind, positive, _costs(settings.decide.removeprefix("cost="), names))
     elif settings.per_class and goal in BOUNDS:
@@ -107,19 +100,6 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
     return costs
 
 
-def _groups(path: str, names: Sequence[str]) -> RollUp:
-    """Read the groups that classes are in, in the order of the classes."""
-    expected = (
-        f"groups as CSV: a row that names the levels, and one for each of the classes {listed(names)} with its group "
-        "at each level; repeat the name where a level has no group of its own"
-    )
-    header, rows = _table(path, names, expected)
-    rule = RollUp.of((header[0] or "class", *header[1:]), [list(level) for level in zip(*rows, strict=True)])
-    if rule.wrong or len({*rule.levels}) < len(rule.levels):
-        raise DataError(f"{path}: {rule.wrong or 'two levels have one name'}")
-    return rule
-
-
 def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], list[list[str]]]:
     """Return the first row of a CSV, and those of the classes, which are in its first column, in their order."""
     if not Path(path).is_file():
@@ -139,22 +119,19 @@ def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], l
 class Operated:
     """Thresholds of a decision."""
 
-    thresholds: Floats | None  # [], (C,) or one a level; None where no sample can promise the bound
+    thresholds: Floats | None  # [] or (C,); None where no sample can promise the bound
     point: OperatingPoint  # for the report
     notes: tuple[str, ...] = ()  # what the user should know; why there are none, where that is so
 
 
 def operate(
-    rule: Rule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
+    rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
 ) -> Operated:
     """Choose thresholds.
 
-    `p`: (N, C) probabilities of the samples that decide; of a `RollUp` those of groups. `labels`: (N,), or (N, C) of 0
-    and 1.
+    `p`: (N, C) probabilities of the samples that decide. `labels`: (N,), or (N, C) of 0 and 1.
     """
     goal, _ = settings.goal
-    if isinstance(rule, RollUp):
-        return _rolled_up(rule, p, labels, settings)
     if goal in BOUNDS:
         return _bounded(rule, p, labels, settings, names)
     if goal in ("f1", "macro-f1") and rule.kind in ("labels", "ratio"):
@@ -209,20 +186,6 @@ _BOUNDS: dict[str, tuple[str, str, Callable[[float], int]]] = {
     "fpr": ("at most", "samples without the class", math.ceil),
     "precision": ("at least", "samples that have it above", math.floor),
 }
-
-
-def _rolled_up(rule: RollUp, p: Floats, labels: NDArray[np.int64], settings: GuardSettings) -> Operated:
-    thresholds, counts = level_thresholds(rule, p, labels, settings.risk / 100, settings.delta / 100)
-    lost = [level for level, threshold in enumerate(thresholds) if threshold > 1]
-    notes = tuple(
-        f"no answer is a {rule.levels[level]}: on the {counts[level]:,} samples that the levels before leave, no "
-        f"threshold keeps the wrong ones below {settings.risk:g} % with {100 - settings.delta:g} % certainty"
-        for level in lost
-    )
-    point = OperatingPoint("roll-up")
-    if len(lost) == len(thresholds):
-        return Operated(None, point, ("; ".join(notes),))
-    return Operated(thresholds, point, notes)
 
 
 def _tested(
@@ -309,15 +272,11 @@ EXCHANGEABLE = {
 """Whom a promise is for, by whether samples come in groups."""
 
 
-def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names: Sequence[str], whom: str) -> str:
+def promise_of(
+    settings: GuardSettings, rule: DecisionRule, point: OperatingPoint, names: Sequence[str], whom: str
+) -> str:
     """Say what the output is, and what it promises; `whom`: of `EXCHANGEABLE`."""
     goal, level = settings.goal
-    if isinstance(rule, RollUp):
-        return (
-            f"the number of the {rule.levels[0]}, or from {len(names)} on of a {' or '.join(rule.levels[1:])}, or -1; "
-            f"of the answers at each level, with a certainty of {100 - settings.delta:g} %, at most "
-            f"{settings.risk:g} % are wrong, {whom}"
-        )
     of_all = {"labels": "of each label, taken by itself,", "sure": "of each class, taken by itself,", "ratio": ""}
     who = of_all.get(rule.kind, f"of {names[rule.positive]}")
     texts = {"labels": "which labels hold", "sure": "the class, or -1 where it is not sure enough"}
@@ -336,15 +295,12 @@ def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names
     )
 
 
-def decision_entry(settings: GuardSettings, rule: Rule, thresholds: Floats, names: Sequence[str]) -> str:
-    """Return what the file says of its decision: goal, thresholds by class or level, costs of a few classes, groups."""
+def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floats, names: Sequence[str]) -> str:
+    """Return what the file says of its decision: goal, thresholds by class, costs of a few classes."""
     called = [names[rule.positive]] if rule.kind == "positive" else [*names]
     # without the path of a file, which is of the user's disk
     goal = settings.goal[0] if settings.reads_file else settings.decide
     entry: dict[str, Any] = {"goal": goal, "rule": rule.kind, "delta": settings.delta / 100}
-    if isinstance(rule, RollUp):
-        called = [*rule.levels]
-        entry |= {"names": rule.names, "groups": rule.groups[1:].tolist()}
     if rule.kind == "positive":
         entry["positive"] = rule.positive
     if len(called) <= _MAX_CLASSES:

@@ -19,7 +19,7 @@ ADDITIONS: tuple[Addition, ...] = get_args(Addition)
 
 _DEFAULT_ADDITIONS: tuple[Addition, ...] = ("confidence", "accept", "set")
 
-_GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|(cost|roll-up)=.+")
+_GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|cost=.+")
 
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 100.0
@@ -53,8 +53,7 @@ class GuardSettings:
         "Add the output decision: the class of a sample, or its labels, by thresholds that serve a goal. f1, "
         "macro-f1, balanced-accuracy and mcc are maximised; recall>=0.95, precision>=0.9 and fpr<=0.01 are "
         "guaranteed (see --delta). cost=FILE names a CSV of costs, with a row for each true class and a column for "
-        "each decision. roll-up=FILE names a CSV of groups, with a row for each class and a column for each level: "
-        "a sample whose class is not certain enough gets its group (see --risk).",
+        "each decision.",
         section=_SECTION,
         unit="GOAL",
         note="none",
@@ -95,9 +94,7 @@ class GuardSettings:
         "accept, decide: what to do if no threshold reaches the level. omit writes everything else; fail ends the run.",
         section=_SECTION,
     )
-    risk: float = _per_cent(
-        2.0, "accept, roll-up: at most this share of the accepted samples, or of the answers of a level, is wrong."
-    )
+    risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is wrong.")
     delta: float = _per_cent(5.0, "accept, decide: probability that the guarantee does not hold.")
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
@@ -127,7 +124,7 @@ class GuardSettings:
         if self.decide and _GOAL.fullmatch(self.decide) is None:
             raise UsageError(
                 f"decide: expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, precision>=0.9, fpr<=0.01, "
-                f"cost=FILE or roll-up=FILE, with a bound between 0 and 1; got {self.decide!r}"
+                f"or cost=FILE, with a bound between 0 and 1; got {self.decide!r}"
             )
         if self.positive and not self.decide:
             raise UsageError("positive needs a decision; name its goal with --decide")
@@ -157,7 +154,7 @@ class GuardSettings:
     @property
     def reads_file(self) -> bool:
         """Whether the goal is in a file, whose path is of no use to others."""
-        return self.goal[0] in ("cost", "roll-up")
+        return self.goal[0] == "cost"
 
     @property
     def fits(self) -> bool:
@@ -202,7 +199,7 @@ class GuardSettings:
 
 
 # Setting -> the outputs, or goals of the decision, that it is about.
-_BOUNDED = ("accept", "recall", "precision", "fpr", "roll-up")
+_BOUNDED = ("accept", "recall", "precision", "fpr")
 _SERVES: dict[str, tuple[str, ...]] = {
     "coverage": ("set",),
     "set_score": ("set",),
@@ -210,7 +207,7 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "allow_empty": ("set",),
     "per_class": ("set", "decision"),
     "if_unreachable": _BOUNDED,
-    "risk": ("accept", "roll-up"),
+    "risk": ("accept",),
     "delta": _BOUNDED,
     "ood_score": ("ood",),
     "false_alarm": ("ood",),

@@ -36,7 +36,6 @@ from tna_onnx.guarding.thresholds import default_thresholds, risk_levels
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.operating_points import GOALS, DecisionRule, RuleKind
 from tna_onnx.numerics.outliers import Energy
-from tna_onnx.numerics.roll_up import RollUp, Rule
 from tna_onnx.pipeline.change import Proof, before_decisions, prove, write_decisions
 from tna_onnx.pipeline.steps import DecisionStep
 
@@ -100,9 +99,7 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
     names = _class_names(step, [*recorded.get("thresholds", {})], settings)
     expected = guard_entries(settings, step.guarded, step.thresholds, names)
     if by_hand:
-        rule = step.guarded.decision
-        called = rule.levels if isinstance(rule, RollUp) else names
-        expected = stated_by_hand(expected, set(recorded["by_hand"]) & {*called})
+        expected = stated_by_hand(expected, set(recorded["by_hand"]) & {*names})
     expected |= {"guard_source_sha256": step.source, **{key: entries[key] for key in _OF_RUN}}
     for key in {*expected, *(key for key in entries if key.startswith("guard"))}:
         if entries.get(key) != expected.get(key):
@@ -193,11 +190,8 @@ def _is_rule(guarded: Guarded, settings: GuardSettings, names: Sequence[str], *,
     rule, classes = guarded.decision, guarded.output.n_classes
     if rule is None or not settings.decide:
         return rule is None and not settings.decide
-    if isinstance(rule, RollUp) or settings.goal[0] == "roll-up":
-        rolled = isinstance(rule, RollUp) and rule.groups.shape[1] == classes and not guarded.output.multi_label
-        return rolled and (by_hand or settings.goal[0] == "roll-up")
     if settings.goal[0] == "cost" or (by_hand and rule.cost.size):
-        expected: Rule = DecisionRule("ratio", rule.positive, rule.cost)
+        expected = DecisionRule("ratio", rule.positive, rule.cost)
         if rule.cost.shape not in ((classes, classes), (classes, classes + 1)) or np.isinf(rule.cost).any():
             return False
     elif by_hand:
@@ -218,8 +212,6 @@ def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
         shapes["set"] = (classes,) if settings.per_class else ()
     if rule is not None:
         shapes["decision"] = () if rule.kind == "positive" else (classes,)
-        if isinstance(rule, RollUp):
-            shapes["decision"] = (len(rule.levels),)
     found = step.thresholds
     if {role: values.shape for role, values in found.items()} != shapes:
         return False

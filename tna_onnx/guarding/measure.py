@@ -4,7 +4,7 @@ whether a written file decides what was meant (`check_decisions`).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from tna_onnx.numerics.intervals import top_label_errors
 from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under, roc_points
-from tna_onnx.numerics.roll_up import RollUp, Rule
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import RiskCoverage
@@ -38,7 +37,6 @@ from tna_onnx.results.outcomes import (
     Decisions,
     DecisionScores,
     Detection,
-    LevelDecision,
 )
 from tna_onnx.runtime import Session
 
@@ -55,13 +53,13 @@ def measure(
     *,
     fresh: bool | None,
     detection: Detection | None = None,
-    rule: Rule | None = None,
+    rule: DecisionRule | None = None,
     cost: NDArray[np.float32] | None = None,
 ) -> Decisions:
     """Reduce decisions to the figures of the report.
 
     `confidence_level`: of intervals, in per cent. `fresh`: whether no threshold was chosen on them; None where nobody
-    knows. `rule`: of the decision, if its curve is to be drawn or it has levels.
+    knows. `rule`: of the decision, if its curve is to be drawn.
     """
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
@@ -170,38 +168,28 @@ def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
     return cost
 
 
-def rule_in_file(entries: Mapping[str, str], classes: int) -> Rule | None:
-    """Return the class that the decision of a file is about, or the groups that it answers with; None without any."""
+def rule_in_file(entries: Mapping[str, str], classes: int) -> DecisionRule | None:
+    """Return the rule of a decision about one class; None where that of a file is about all, or there is none."""
     try:
         said = json.loads(entries["guard_decision"])
-        if said["rule"] == "positive":
-            return DecisionRule("positive", range(classes).index(said["positive"]), np.zeros((0, 0), np.float32))
-        groups = np.array(said["groups"], np.int64)
-        rule = RollUp(
-            tuple(map(str, said["thresholds"])), np.vstack([np.arange(classes), groups]), tuple(map(str, said["names"]))
-        )
-        if rule.wrong:
+        if said["rule"] != "positive":
             return None
-        return rule
-    except (LookupError, OverflowError, TypeError, ValueError, RecursionError):
+        return DecisionRule("positive", range(classes).index(said["positive"]), np.zeros((0, 0), np.float32))
+    except (LookupError, TypeError, ValueError, RecursionError):
         return None
 
 
 def score_decision(
-    values: Values, names: Sequence[str], level: float, rule: Rule | None = None, cost: Floats | None = None
+    values: Values, names: Sequence[str], level: float, rule: DecisionRule | None = None, cost: Floats | None = None
 ) -> DecisionScores:
     """Hold decisions against labels.
 
-    `values`: with the `decision` of each sample: a class, -1 for none, or from C on a group of classes; of several
-    labels (C,) bool. `level`: of intervals, a fraction. `rule`: of the decision; without it there is no curve of one
-    class, and there are no levels. `cost`: (C, A) costs, if the file was made for some.
+    `values`: with the `decision` of each sample: a class, -1 for none; of several labels (C,) bool. `level`: of
+    intervals, a fraction. `rule`: of the decision; without it there is no curve of one class. `cost`: (C, A) costs, if
+    the file was made for some.
     """
     decided, labels, clusters = values.values["decision"], values.labels, values.clusters
     classes = len(names)
-    levels: tuple[LevelDecision, ...] = ()
-    if isinstance(rule, RollUp):
-        levels = tuple(_of_levels(rule, decided, labels, level, clusters))
-        decided = np.where(decided < classes, decided, -1)
     counts = confusion(decided, labels, classes)
     several = counts.ndim == 3
 
@@ -221,28 +209,14 @@ def score_decision(
         curves=tuple(
             _curve(names[c], p, pairs[c][0]) for c, p in zip(drawn_classes(rule, classes), probabilities, strict=False)
         ),
-        levels=levels,
     )
 
 
-def drawn_classes(rule: Rule | None, classes: int) -> range:
+def drawn_classes(rule: DecisionRule | None, classes: int) -> range:
     """Return the classes whose curves are drawn: the one that a rule is about, or the first ones."""
-    if isinstance(rule, RollUp):
-        return range(0)
     if rule is not None and rule.kind == "positive":
         return range(rule.positive, rule.positive + 1)
     return range(min(classes, _MAX_CURVES))
-
-
-def _of_levels(
-    rolled: RollUp, decided: NDArray[Any], labels: NDArray[np.int64], level: float, clusters: NDArray[np.int64] | None
-) -> Iterator[LevelDecision]:
-    """Count the answers at each level, and the wrong ones among them."""
-    for place, groups in enumerate(rolled.groups):
-        answered = np.flatnonzero((decided >= groups.min()) & (decided <= groups.max()))
-        wrong = decided[answered] != groups[labels[answered]]
-        share, interval = _share(wrong, level, rows_of(clusters, answered))
-        yield LevelDecision(rolled.levels[place], len(answered) / len(decided), share, interval)
 
 
 def _share(
@@ -372,7 +346,7 @@ _MAX_ROUNDING = 0.05  # of a probability, by that of large logits in float16
 
 
 def check_decisions(
-    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: Rule | None = None
+    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: DecisionRule | None = None
 ) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 
@@ -393,7 +367,7 @@ def check_decisions(
         expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
     for role, actual in decided.values.items():
         different = np.flatnonzero((actual != expected[role]).reshape(len(actual), -1).any(axis=1))
-        if role == "decision" and isinstance(rule, DecisionRule) and rule.cost.size:
+        if role == "decision" and rule is not None and rule.cost.size:
             # sums of products are rounded in another order
             two = np.sort(rule.scores(scores.values["decision"], level["decision"])[different], axis=1)[:, -2:]
             different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]

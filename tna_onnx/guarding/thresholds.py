@@ -36,9 +36,9 @@ from tna_onnx.numerics.conformal import (
     ranked_levels,
     samples_needed,
 )
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.prior_shift import smoothed
-from tna_onnx.numerics.roll_up import Rule
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import GuardInput, GuardOutput
 
@@ -432,7 +432,7 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
 
 
 def operable(
-    values: Values, settings: GuardSettings, rule: Rule | None, names: Sequence[str], where: str
+    values: Values, settings: GuardSettings, rule: DecisionRule | None, names: Sequence[str], where: str
 ) -> tuple[GuardSettings, Operated | None, Unreached | None]:
     """Return the thresholds of the decision, and the settings without it where no sample can promise its bound.
 

@@ -25,7 +25,6 @@ from tna_onnx.maps.isotonic import TopVersusAll
 from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.numerics.prior_shift import log_ratio
-from tna_onnx.numerics.roll_up import RollUp
 from tna_onnx.pipeline.methods import Method
 
 # Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
@@ -210,8 +209,6 @@ class Decoder:
 
 def _require_fit(fitted: Any) -> None:
     """Refuse a map with numbers that no fit gives, which could turn its predictions round."""
-    if isinstance(fitted, RollUp) and fitted.wrong:
-        raise NotRebuilt(f"it holds groups of classes that are none: {fitted.wrong}")
     is_map = isinstance(fitted, Added) or map_of_class(type(fitted).__name__) is not None
     for name, value in vars(fitted).items():
         if is_map and _is_infinite(value):
@@ -253,7 +250,7 @@ _CLASSES: dict[str, type] = {
         Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
-        operating_points.DecisionRule, RollUp,
+        operating_points.DecisionRule,
     )
 }  # fmt: skip
 """Classes that metadata may name, besides those of maps."""

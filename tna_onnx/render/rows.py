@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         ConfidenceCalibration,
         Decisions,
         DecisionScores,
-        LevelDecision,
         OperatingPoint,
     )
     from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
@@ -433,8 +432,6 @@ def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
             yield "vacuous:", f"{share} of the sets hold all classes, which is true and says nothing"
     if decisions.decision is not None:
         yield "decision:", _scores_text(decisions.decision)
-        for level in decisions.decision.levels:
-            yield f"answers at the level {level.name}:", _level_text(level)
     if decisions.alarms is not None:
         yield "alarm", f"in {per_cent(decisions.alarms)}"
     if decisions.detection is not None:
@@ -450,17 +447,9 @@ def _scores_text(scores: DecisionScores) -> str:
     text = f"macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
     text += f"{scores.mcc:.4f}"
     if scores.undecided:
-        word = "no class" if scores.levels else "undecided"
-        text += f", {word} {per_cent(scores.undecided)}"
+        text += f", undecided {per_cent(scores.undecided)}"
     if scores.cost is not None:
         text += f", cost {scores.cost:.4g} a sample"
-    return text
-
-
-def _level_text(level: LevelDecision) -> str:
-    text = f"{per_cent(level.answered)} of samples"
-    if level.wrong_interval is not None:
-        text += f", of which {per_cent(level.wrong)} wrong {between(level.wrong_interval)}"
     return text
 
 

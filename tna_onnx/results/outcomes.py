@@ -147,23 +147,6 @@ class DecisionCurve:
 
 
 @dataclass(frozen=True)
-class LevelDecision:
-    """What is answered at one level of a roll-up.
-
-    Attributes:
-        name: of the level.
-        answered: samples that are answered at it, as a fraction.
-        wrong: wrong answers among these, as a fraction; null without any.
-        wrong_interval: its exact confidence interval, fractions; null likewise.
-    """
-
-    name: str
-    answered: float
-    wrong: float | None
-    wrong_interval: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
 class DecisionScores:
     """The output `decision` against the labels.
 
@@ -177,7 +160,6 @@ class DecisionScores:
         mcc: Matthews correlation coefficient, no unit; of several labels their mean.
         cost: mean of the costs that the file was made for, no unit; null without.
         curves: of the positive class, or of each of at most 20 labels; none where the probabilities are not known.
-        levels: of a roll-up, the classes first; the figures above are then of answers that are a class.
     """
 
     classes: tuple[ClassDecision, ...]
@@ -188,7 +170,6 @@ class DecisionScores:
     mcc: float
     cost: float | None = None
     curves: tuple[DecisionCurve, ...] = ()
-    levels: tuple[LevelDecision, ...] = ()
 
 
 @dataclass(frozen=True)
