@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import features
     from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
-    from tna_onnx.api.schema import json_schema
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
@@ -90,7 +89,6 @@ __all__ = [
     "fit",
     "guard",
     "inspect",
-    "json_schema",
     "shift",
     "study",
     "verify",
@@ -107,7 +105,6 @@ _MODULES = {
     "api.features": "features",
     "api.guard": "guard",
     "api.inspect": "inspect",
-    "api.schema": "json_schema",
     "api.shift": "shift",
     "api.study": "study",
     "api.verify": "verify",

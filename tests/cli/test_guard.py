@@ -11,7 +11,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tests.results.test_json_schema import valid
+from tests.results.test_json import valid
 from tests.support import loaded, ok, outputs_of, refused
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band

@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 import tna_onnx
 from tests.builders import small_model
-from tests.results.test_json_schema import valid
+from tests.results.test_json import valid
 from tests.support import cli, loaded, ok, outputs_of
 
 Q = np.array([0.55, 0.25, 0.15, 0.05])
