@@ -1,6 +1,6 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `apply`, `calibrate`, `card`, `compare`, `evaluate`, `features`, `fit`,
+The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`, `fit`,
 `guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
@@ -19,14 +19,13 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
 if TYPE_CHECKING:
-    from tna_onnx.api.apply import apply, edit_decision
     from tna_onnx.api.calibrate import calibrate
     from tna_onnx.api.calibrator import Calibrator, fit
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
-    from tna_onnx.api.guard import guard
+    from tna_onnx.api.guard import edit_decision, guard
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
@@ -79,7 +78,6 @@ __all__ = [
     "TnaError",
     "UnsupportedModel",
     "UsageError",
-    "apply",
     "calibrate",
     "card",
     "compare",
@@ -96,14 +94,13 @@ __all__ = [
 
 # Module -> the public names in it.
 _MODULES = {
-    "api.apply": "apply edit_decision",
     "api.calibrate": "calibrate",
     "api.calibrator": "Calibrator fit",
     "api.card": "card",
     "api.compare": "compare",
     "api.evaluate": "evaluate",
     "api.features": "features",
-    "api.guard": "guard",
+    "api.guard": "edit_decision guard",
     "api.inspect": "inspect",
     "api.shift": "shift",
     "api.study": "study",

@@ -135,7 +135,6 @@ def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> N
         lambda: tna_onnx.compare([model, model], data, report=model),
         lambda: tna_onnx.features(model, data, tmp_path / "cache", json=data),
         lambda: tna_onnx.evaluate(model, data, classes=names, json=names),
-        lambda: tna_onnx.apply(model, tmp_path / "p.npz", json=tmp_path / "p.npz"),
     )
     for call in calls:
         with pytest.raises(UsageError, match="is one of the other files"):

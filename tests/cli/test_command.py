@@ -52,7 +52,7 @@ def test_unexpected_errors_are_left_to_main(error: Exception) -> None:
 # ---- The help: ten options that most people need, all of them on demand, each in a section, within any width
 
 
-MANY = [name for name in group.commands if name not in ("apply", "card", "inspect")]
+MANY = [name for name in group.commands if name not in ("card", "inspect")]
 
 
 def flags_of(text: str) -> set[str]:

@@ -62,7 +62,6 @@ NOT_RUN = {
         "pip install '.[gpu]'",
         "tna-onnx calibrate model.onnx data/ --device cuda",
     ],
-    "docs/how-to/patches.md": ["tna-onnx apply model.onnx head.npz --checkpoint model.safetensors"],
     "docs/how-to/pipelines.md": [
         "docker build --target cpu -t tna-onnx .",
         'docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
@@ -204,7 +203,7 @@ def runnable(page: Path) -> bool:
 
 
 # Pages of several seconds: README.md and the other how-to pages show nearly all commands without waiting for `-m slow`.
-_HOW_TO = "binary cascade ci-gate cluster decisions images multi-label patches quantized serving tabular thresholds"
+_HOW_TO = "binary cascade ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
 SLOW = {
     *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "trackers", "weights"]),
     *(f"docs/{name}.md" for name in ("data", "tutorial", "explanation/choosing", "explanation/paper")),

@@ -138,8 +138,7 @@ def test_a_student_follows_its_teacher(small: Small, student: Path, tmp_path: Pa
     x = np.load(small.calib)["x"]
     np.savez(tmp_path / "u.npz", x=x)
     result = ok("calibrate", student, tmp_path / "u.npz", "--teacher", small.model, "-o", tmp_path / "o.onnx",
-                 "--json", tmp_path / "r.json", "--report", tmp_path / "r.html",
-                 "--patch", tmp_path / "p.npz")  # fmt: skip
+                 "--json", tmp_path / "r.json", "--report", tmp_path / "r.html")  # fmt: skip
     assert ("follows its teacher more closely" in result.output, "no labels" in result.output) == (True, True)
     found = json.loads((tmp_path / "r.json").read_text())
     taught = found["teacher"]
@@ -150,8 +149,6 @@ def test_a_student_follows_its_teacher(small: Small, student: Path, tmp_path: Pa
     entries = {e.key: e.value for e in onnx.load(tmp_path / "o.onnx").metadata_props}
     assert entries["tna_onnx.teacher_sha256"] == taught["model_sha256"]
     ok("verify", student, tmp_path / "o.onnx")
-    ok("apply", student, tmp_path / "p.npz", "-o", tmp_path / "a.onnx")
-    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
 
 
 def test_labels_judge_both(small: Small, student: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.pipeline.settings import Settings, check_patch_name
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import GateMissed, Gates
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def calibrate(
     batch_size: BatchSize = 64,
     cache: str | Path | None = None,
     overwrite: bool = False,
-    patch: str | Path | None = None,
     details: bool = False,
     report: str | Path | None = None,
     json: str | Path | None = None,
@@ -67,8 +66,6 @@ def calibrate(
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
         overwrite: allow the output to be the input.
-        patch: file for the change alone, `NAME.npz` or `NAME.safetensors`, of which `apply` makes the new file; also
-            in a dry run.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
         json: JSON file to write.
@@ -87,7 +84,7 @@ def calibrate(
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
         DeviceError: ONNX Runtime or the device is missing.
-        ResultError: `patch`, `report`, `json` or `figures` cannot be written; the model is.
+        ResultError: `report`, `json` or `figures` cannot be written; the model is.
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
@@ -118,7 +115,6 @@ def calibrate(
         batch_size=batch_size,
         cache=cache,
         teacher=teacher,
-        patch="" if patch is None else check_patch_name(patch),
     )
     if teacher is not None:
         if decisions is not None:
@@ -127,7 +123,7 @@ def calibrate(
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    arguments.check_targets(report, patch, json, others=[*arguments.files_of(job), teacher, unknown])
+    arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher, unknown])
     arguments.check_targets(output, others=[teacher, unknown])
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
@@ -150,7 +146,7 @@ def calibrate(
             result, missed = error.result, error
     # that of a run that missed a gate too
     arguments.save_json(json, result)
-    _write(result, report, figures, patch)
+    _write(result, report, figures)
     if missed is not None:
         raise missed
     return result
@@ -167,9 +163,7 @@ def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
     return None
 
 
-def _write(result: Report, page: str | Path | None, figures: str | Path | None, patch: str | Path | None) -> None:
-    if patch is not None and result.patch is not None:
-        arguments.write_bytes(patch, result.patch)
+def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
     # what draws loads only where it is asked for
     if page is not None:
         from tna_onnx.render.html.pages import to_html  # noqa: PLC0415

@@ -1,17 +1,20 @@
-"""`guard`: decisions with guarantees as further outputs of a model."""
+"""`guard`: decisions with guarantees as further outputs of a model; `edit_decision`: other thresholds of one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import GuardWords, ProgressWord
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.graph.options import ModelSource
+from tna_onnx.errors import UsageError
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
 
 if TYPE_CHECKING:
+    from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.outcomes import Guard
 
 
@@ -85,3 +88,48 @@ def guard(
         batch_size=batch_size,
     )
     return arguments.run_shown(run, job, progress, json)
+
+
+def edit_decision(
+    model: ModelSource,
+    thresholds: Mapping[str, float],
+    *,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    json: str | Path | None = None,
+) -> Inspection:
+    """Write a copy of a model whose output `decision` has other thresholds.
+
+    Nothing is promised of thresholds that were set by hand, and the file says so.
+
+    Args:
+        model: a file with the output `decision`, as `guard` or `calibrate` wrote it.
+        thresholds: class, by name or number -> what its probability has to reach.
+        output: path of the new file; `NAME.guard.onnx` beside the model by default.
+        overwrite: allow the output to be the input.
+        json: JSON file to write.
+
+    Returns:
+        What the new file is.
+
+    Raises:
+        UsageError: a path, class or threshold that cannot be used.
+        UnsupportedModel: the file has no such output, or is not as `guard` wrote it.
+        CheckFailed: the new file does not verify. No file is written.
+    """
+    from tna_onnx.api.inspect import inspect  # noqa: PLC0415 - heavy, as the others
+    from tna_onnx.extraction.isolation import open_source  # noqa: PLC0415
+    from tna_onnx.graph.save import file_beside, pending  # noqa: PLC0415
+    from tna_onnx.guarding.guarded_file import with_thresholds  # noqa: PLC0415
+    from tna_onnx.pipeline.checking import check_file  # noqa: PLC0415
+
+    if not thresholds:
+        raise UsageError("expected a class and its threshold, such as {'spam': 0.7}")
+    arguments.check_targets(json, others=[model, output])
+    file = open_source(model, ModelOptions())
+    target = file_beside(file, output, ".guard.onnx", overwrite=overwrite)
+    before, proto = with_thresholds(file, thresholds)
+    with pending(file, proto, target) as path:
+        check_file(before, path)
+    assert target is not None  # noqa: S101 - only a dry run has none
+    return arguments.save_json(json, inspect(target))

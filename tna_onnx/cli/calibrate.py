@@ -1,5 +1,5 @@
-"""`tna-onnx calibrate` and what goes with it: `fit` for scores in files, `features` for its input, `apply` for a patch,
-and `card` for a result.
+"""`tna-onnx calibrate` and what goes with it: `fit` for scores in files, `features` for its input, and `card`
+for a result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, named_files
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
@@ -76,13 +76,6 @@ def _log(report: Report, page: str | None, drawn: Sequence[Path]) -> Sequence[st
     "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
 )
 @options.written_options(".tna.onnx")
-@click.option(
-    "--patch",
-    metavar="FILE",
-    type=click.Path(),
-    help="Also write the change alone, as .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file "
-    "from it.",
-)
 @options.field_options(Settings)
 @options.field_options(Gates)
 # half of the samples is kept for the thresholds; `guard` has the other settings
@@ -128,8 +121,7 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
     from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
-    patch, json_file = arguments["patch"], arguments["json_file"]
-    _check_extras(figures, mlflow, *named_files(arguments, ".tna.onnx"), json_file, page)
+    _check_extras(figures, mlflow, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
     detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:
@@ -139,8 +131,6 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
             made.append(functools.partial(_draw, report, figures, drawn))
         if mlflow:  # behind the steps that write the files that it takes
             made.append(functools.partial(_log, report, page, drawn))
-        if report.patch is not None:
-            made.append(lambda: [f"patch    {patch}: {len(report.patch or b''):,} bytes"])
         return made
 
     carry_out(
@@ -149,7 +139,7 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
         lambda report: report_text(report, detailed=detailed),
         arguments,
         ".tna.onnx",
-        files={"patch": patch, "HTML": page},
+        files={"HTML": page},
         steps=steps,
     )
 
@@ -186,41 +176,6 @@ def fit(**arguments: Any) -> None:
 
     use = "give it scores as input `scores`; the output `calibrated` has the calibrated ones"
     carry_out(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
-
-
-@click.command(cls=Command, short_help="Write the file that a patch makes of MODEL.")
-@options.model_argument
-@click.argument("patch", type=click.Path())
-@options.written_options(".tna.onnx")
-@click.option(
-    "--checkpoint",
-    metavar="FILE",
-    type=click.Path(),
-    help="The .safetensors file that MODEL was exported from; it is written with the new weight, instead of MODEL.",
-)
-@options.result_options
-def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
-    """Write the recalibrated file, byte for byte, from MODEL and the PATCH of `calibrate --patch`.
-
-    MODEL must be the model that was calibrated. Another model, or a damaged patch, is refused.
-
-    \b
-    Example:
-      tna-onnx calibrate model.onnx data/ --patch head.npz
-      tna-onnx apply model.onnx head.npz -o model.tna.onnx
-    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.apply import apply as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
-
-    check_result_file(json_file, *named_files(arguments, ".tna.onnx"), arguments["patch"])
-    ready()
-    origin, ending = arguments["model"], ".tna.onnx"
-    if arguments["checkpoint"]:
-        origin, ending = arguments["checkpoint"], ".tna.safetensors"
-    watch([arguments["output"] or default_output(origin, ending), json_file])
-    result = run(**arguments)
-    finish(difference_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.recalibrated)
 
 
 @click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")

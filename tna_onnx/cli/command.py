@@ -27,7 +27,7 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "patch", "page", "json_file", "figures", "figure_formats", "style",
+        "output", "overwrite", "page", "json_file", "figures", "figure_formats", "style",
         "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
@@ -321,7 +321,6 @@ def _help_may_be_cut_off() -> Iterator[None]:
 
 
 COMMANDS = {
-    "apply": "calibrate",
     "calibrate": "calibrate",
     "card": "calibrate",
     "compare": "measure",

@@ -62,7 +62,7 @@ def guard(**arguments: Any) -> None:
 
 def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Change thresholds of the output `decision` of a file."""
-    from tna_onnx.api.apply import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.api.guard import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
 

@@ -1,5 +1,5 @@
-"""Two models beside each other: in what they differ, part by part, field by field (`differences`), and the values that
-only one of them has (`new_values`), which the writer takes when it makes that file again (`WrittenValues`).
+"""Two models beside each other: in what they differ, part by part, field by field (`differences`), and the values
+that the writer takes from one when it makes that file again (`WrittenValues`).
 
 Two models are the same where their encoded protobufs are, once the bytes of each tensor are replaced by their SHA-256:
 where a tensor's bytes are kept (in the protobuf, or in a file of external data) says nothing about the model. Anything
@@ -7,14 +7,13 @@ else counts: order, names, doc strings, fields unknown to this version of ONNX, 
 
 A large array is not in the metadata of a file. Where the writer needs it (see `pipeline.change`), it computes with
 placeholders, and whatever comes out as no number is taken from the file: under the same name, of the same type and
-shape. A patch holds no more of a file than these values: `new_values` takes them out, and `stand_in` gives them to the
-writer.
+shape.
 """
 
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +28,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_tensors, all_tensors_of, whole_copy
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, code_of, digest_in, is_external, place_of, type_name
+from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, digest_in, is_external, place_of, type_name
 
 # Longer texts do not fit beside a name on a line of the terminal.
 _MAX_LENGTH = 60
@@ -372,61 +371,3 @@ class WrittenValues:
                 if len(values) == 1 and np.all(np.isfinite(values[0])):
                     return values[0]
         raise NotRebuilt(f"expected finite numbers in the attribute '{name}' of node '{node.name}'")
-
-
-Typed = tuple[NDArray[Any], list[int]]
-"""Values, and nothing; or, of types that NumPy lacks, bytes, and the ONNX code of the type and the dimensions."""
-
-
-def new_values(source: Model, file: Model) -> dict[str, Typed]:
-    """Return all constants of a file that its source does not have, by name; numbers in attributes by `_key`."""
-    values: dict[str, Typed] = {}
-    constants = (name for node in file.proto.graph.node if node.op_type == "Constant" for name in node.output)
-    for name in (*file.initializers, *constants):
-        tensor, old = file.constant_tensor(name), source.constant_tensor(name)
-        if tensor is None or (old is not None and _same(source, old, file, tensor)):
-            continue
-        array = file.array(tensor)
-        if array.dtype.isbuiltin == 1:
-            values[name] = array, []
-        else:
-            values[name] = np.frombuffer(array.tobytes(), np.uint8), [tensor.data_type, *tensor.dims]
-    old_numbers = {key: tuple(numbers.floats) for key, _, numbers in _attributes(source)}
-    for key, _, numbers in _attributes(file):
-        if tuple(numbers.floats) != old_numbers.get(key):
-            values[key] = np.array(numbers.floats, np.float32), []
-    return values
-
-
-def stand_in(source: Model, values: Mapping[str, Typed], metadata: Mapping[str, str]) -> Model:
-    """Return a model of new values and metadata alone, of which the writer can make the file again."""
-    proto = onnx.ModelProto()
-    for key, value in metadata.items():
-        proto.metadata_props.add(key=key, value=value)
-    for name, (array, kind) in values.items():
-        code, *dims = kind or [code_of(array.dtype), *array.shape]
-        proto.graph.initializer.add(name=name, data_type=code, dims=dims, raw_data=array.tobytes())
-    for key, node, numbers in _attributes(source):
-        if key in values:
-            stub = proto.graph.node.add(op_type=node.op_type, name=node.name, input=node.input)
-            stub.attribute.add(name=numbers.name, type=numbers.type, floats=values[key][0].tolist())
-    return Model(proto, "", source.path)
-
-
-def _same(source: Model, old: onnx.TensorProto, file: Model, new: onnx.TensorProto) -> bool:
-    if (old.data_type, list(old.dims)) != (new.data_type, list(new.dims)):
-        return False
-    return content_digest(source, old) == content_digest(file, new) and _plain(old) == _plain(new)
-
-
-def _plain(tensor: onnx.TensorProto) -> list[Any]:
-    """Return values that are stored as numbers and not as bytes."""
-    return [*tensor.float_data, *tensor.int32_data, *tensor.int64_data, *tensor.double_data, *tensor.uint64_data]
-
-
-def _attributes(model: Model) -> Iterator[tuple[str, onnx.NodeProto, onnx.AttributeProto]]:
-    """Yield the attributes that hold a list of numbers, with their nodes, and a key of both."""
-    for node in model.proto.graph.node:
-        for attribute in node.attribute:
-            if attribute.floats:
-                yield f"{node.op_type}:{node.name}({','.join(node.input)}):{attribute.name}", node, attribute

@@ -17,7 +17,7 @@ A map goes from logits to logits. Around it are written, with s the one logit of
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -213,15 +213,6 @@ def rewrite(
 def unchanged(model: Model, readout: Readout) -> Rewritten:
     """Return a copy of the model in which nothing is new, provenance neither."""
     return Rewritten(whole_copy(model.proto), readout, large_values={**model.large_values})
-
-
-def with_inputs(model: Model, names: Iterable[str]) -> onnx.ModelProto:
-    """Return a copy of a model in which some initializers are inputs, too: their values are the defaults."""
-    proto = whole_copy(model.proto)
-    inputs = {info.name for info in proto.graph.input}
-    for tensor in (model.initializers[name] for name in names if name not in inputs):
-        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    return proto
 
 
 def _write_weight_and_bias(

@@ -300,14 +300,6 @@ def prove(source: Model, file: Model) -> Proof:
     return Proof(wrong, decisions=rebuilt.decisions, explained=lambda: _explained(source, rebuilt))
 
 
-def make_again(source: Model, file: Model) -> Model:
-    """Return a file that is made of its source, of what it says of its making, and of values that only it has."""
-    rebuilt = _rebuilt(source, file)
-    if rebuilt.wrong:
-        raise NotRebuilt("; ".join(f"{entry.part} {entry.name}: {entry.change}" for entry in rebuilt.wrong))
-    return rebuilt.model
-
-
 @dataclass(frozen=True, eq=False)
 class _Rebuilt:
     """A file that was made again."""

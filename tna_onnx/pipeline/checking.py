@@ -70,7 +70,6 @@ from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.pipeline.change import Proof, prove
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
-from tna_onnx.pipeline.patch import patch_of
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
 from tna_onnx.runtime import Device, Session, open_session, trim_memory
@@ -494,12 +493,10 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
 
 
-def with_file(report: Report, path: Path, task: Task) -> Report:
-    """Return a report with the SHA-256 of the file at `path`, where that is kept, and the patch, where one is made."""
-    patch = task.job.patch
-    content = patch_of(task.model, load_model(path, NO_MODEL_LIMITS), patch, task.readout) if patch else None
+def with_file(report: Report, path: Path) -> Report:
+    """Return a report with the SHA-256 of the file at `path`, where that is kept."""
     digest = file_sha256(path).hex() if report.output else ""
-    return dataclasses.replace(report, output_sha256=digest, patch=content)
+    return dataclasses.replace(report, output_sha256=digest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -518,7 +515,7 @@ class FinalFile:
         details = None if report.details is None else dataclasses.replace(report.details, changes=differences)
         changes = None if report.changes is None else _with_added(report.changes, differences)
         changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
-        return with_file(changed, path, task)
+        return with_file(changed, path)
 
 
 def _with_added(changes: Changes, differences: tuple[Difference, ...]) -> Changes:

@@ -63,7 +63,6 @@ class Job(ModelJob):
     details: bool = False  # collect the numbers behind the figures
     cache: str | Path | None = None  # folder of feature stores
     teacher: ModelSource | None = None  # a model whose probabilities stand for the labels of `calib`; None without
-    patch: str = ""  # ending of the name of a patch to make (`pipeline.patch`); empty for none
 
     @property
     def folder(self) -> Path | None:
@@ -71,11 +70,6 @@ class Job(ModelJob):
         if self.cache is None:
             return None
         return Path(self.cache)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the result has to be weight and bias alone, as an adapter holds them."""
-        return self.patch == ".onnx_adapter"
 
     @property
     def needs_head(self) -> bool:

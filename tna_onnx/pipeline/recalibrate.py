@@ -24,7 +24,6 @@ from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.patch import adapter_tensors
 from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.settings import Settings
@@ -105,10 +104,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         # raised inside of `pending`: no file gets its name
         if report.missed:
             raise GateMissed(report, "; no file was written")
-        if finish is None:
-            report = with_file(report, path, task)
-        else:
-            report = finish(path, report, FinalFile(task, checked, shipped))
+        report = with_file(report, path) if finish is None else finish(path, report, FinalFile(task, checked, shipped))
     _log.info("done: %s", report.verdict)
     return report
 
@@ -118,8 +114,6 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
     settings = task.settings
     if settings.keep_decision and (task.readout.several or task.readout.multi_label):
         raise UnsupportedModel(f"{task.model.name}: --keep-decision is for models that predict one class a sample")
-    if task.job.in_place:
-        adapter_tensors(task.model, task.readout)
     writing = Writing(task)
     writing.require(settings.resolved_map)
     labels.require(settings.resolved_map)

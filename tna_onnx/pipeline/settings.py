@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
@@ -27,7 +26,6 @@ QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
-_PATCHES = (".npz", ".safetensors", ".onnx_adapter")
 
 FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
@@ -274,11 +272,3 @@ PAPER: dict[str, Any] = {
     "adaptive": False,
 }
 """Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""
-
-
-def check_patch_name(path: str | Path) -> str:
-    """Return the ending of a patch's name, which says what it is stored in."""
-    ending = Path(path).suffix
-    if ending not in _PATCHES:
-        raise UsageError(f"{path}: expected the name of a patch, NAME{' or NAME'.join(_PATCHES)}")
-    return ending

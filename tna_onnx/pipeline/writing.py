@@ -82,16 +82,13 @@ class Writing:
         return tuple(name for name in self.maps if name == "none" or self._is_choice(name))
 
     def _is_choice(self, name: str) -> bool:
-        chosen, head = MAPS[name], self.task.head
+        chosen = MAPS[name]
         if chosen.max_classes_of_auto is not None and self.task.readout.n_classes > chosen.max_classes_of_auto:
             return False
         if (self.task.teacher is not None and not chosen.soft) or (self._weighted and not chosen.weighted):
             return False
-        folds = self._always_folds(name)
-        if self.task.job.in_place and not (folds and head is not None and (chosen.scales or head.holds_bias)):
-            return False
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
-        if not (folds or self._inserts(name)):
+        if not (self._always_folds(name) or self._inserts(name)):
             return False
         return _keeps_order(name) or not self.labels_around
 

@@ -292,7 +292,6 @@ class Report(Displayed):
         teacher: how the model follows its teacher, before and after; None without one.
         subgroups: parts of the samples of `comparison` under the recalibrated model, the worst first; empty where none
             are asked for.
-        patch: bytes of the file of `patch`, where that was asked for.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
@@ -339,7 +338,6 @@ class Report(Displayed):
     notes: tuple[str, ...]
     quantization_drift: float | None = None
     recalibrated: Any = field(default=None, repr=False, compare=False)
-    patch: bytes | None = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
     changes: Changes | None = None
     changed_predictions: float = 0.0

@@ -10,7 +10,7 @@ from tna_onnx.runtime.device import (
     resident_memory,
     trim_memory,
 )
-from tna_onnx.runtime.providers import adapter_bytes, open_session, read_adapter, runtime_version
+from tna_onnx.runtime.providers import open_session, runtime_version
 from tna_onnx.runtime.session import AT_ONCE, OutOfMemory, Session, TensorInfo, side_by_side
 
 __all__ = [
@@ -19,13 +19,11 @@ __all__ = [
     "OutOfMemory",
     "Session",
     "TensorInfo",
-    "adapter_bytes",
     "allowed_cores",
     "free_device_memory",
     "free_memory",
     "open_session",
     "parse_device",
-    "read_adapter",
     "require_address_space",
     "resident_memory",
     "runtime_version",

@@ -10,17 +10,12 @@ import logging
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
+from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.runtime.device import Device, allowed_cores, free_device_memory, free_memory
 from tna_onnx.runtime.session import AT_ONCE, CUDA, Session, is_onnxruntime_error
 
@@ -135,32 +130,6 @@ def _no_room(model: bytes | Path, name: str, device: Device) -> str:
 def runtime_version() -> str:
     """Return the version of ONNX Runtime."""
     return str(_onnxruntime().__version__)
-
-
-def adapter_bytes(values: Mapping[str, NDArray[Any]], model_version: int) -> bytes:
-    """Return the bytes of an adapter file: values that a run takes in place of the defaults of inputs."""
-    ort = _onnxruntime()
-    adapter = ort.AdapterFormat()
-    adapter.set_adapter_version(1)
-    adapter.set_model_version(model_version)
-    adapter.set_parameters({name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in values.items()})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "adapter"
-        adapter.export_adapter(str(path))
-        return path.read_bytes()
-
-
-def read_adapter(path: Path) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return values and model version of an adapter file."""
-    ort = _onnxruntime()
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; expected an adapter")
-    try:
-        adapter = ort.AdapterFormat.read_adapter(str(path))
-        values = {name: np.array(value.numpy()) for name, value in adapter.get_parameters().items()}
-        return values, int(adapter.get_model_version())
-    except (RuntimeError, ValueError) as error:
-        raise DataError(f"{path}: is damaged, or no adapter of ONNX Runtime ({str(error).strip()})") from error
 
 
 def _onnxruntime() -> ModuleType:
