@@ -89,6 +89,23 @@ def test_every_kind_gives_the_product(kind: str, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(logits.mapped_scores(None, mask).hit, (expected.argmax(axis=1) == labels)[mask])
 
 
+@pytest.mark.parametrize("sizes", [(), (1,) * N, (3,) * (N // 3) + (N % 3,)])
+def test_batches_of_a_graph_that_takes_few_samples_are_joined(sizes: tuple[int, ...]) -> None:
+    """Each pass of each fit has a cost for each chunk; labels and features stay beside their logits."""
+    features, weight, bias, labels = problem()
+    sizes = tuple(filter(None, sizes))
+    table = FeatureTable(features, labels, 1, sizes=sizes, scalars=({},) * len(sizes))
+    logits = TailLogits(table, "z", lambda feed: feed["z"] @ weight.T + bias, CLASSES)
+    for _ in range(2):  # computed, then kept
+        chunks = list(logits.chunks(features=True))
+        assert len(chunks) <= -(-N // 256)
+        for rows, of_rows, z in chunks:
+            np.testing.assert_allclose(rows, z @ weight.T + bias, rtol=1e-5, atol=1e-5)
+            assert len(of_rows) == len(rows)
+        np.testing.assert_array_equal(np.concatenate([z for _, _, z in chunks]), features)
+        np.testing.assert_array_equal(np.concatenate([of_rows for _, of_rows, _ in chunks]), labels)
+
+
 # --- Logits that are kept: the same numbers from memory and from a temporary file, pass after pass
 
 

@@ -100,6 +100,36 @@ def test_the_value_is_the_runtimes(build: Callable[[Builder], None], tmp_path: P
     assert model.proto.SerializeToString() == before
 
 
+@pytest.mark.parametrize("opset", [10, 11, 13, 17, 18, 19])
+@pytest.mark.parametrize("form", ["plain", "unsigned", "per channel", "last axis", "transposed", "dynamic"])
+def test_a_weight_that_the_graph_quantises_itself_is_the_runtimes(form: str, opset: int, tmp_path: Path) -> None:
+    """Quantisation-aware exports; `onnx.reference` has DequantizeLinear from opset 19 on."""
+    channels = form in ("per channel", "last axis")
+    if channels and opset < 13:
+        pytest.skip("one scale a tensor before opset 13")
+    b = Builder(opset=opset)
+    stored = b.store("stored", b.weight)
+    if form == "transposed":
+        stored = b.node("Transpose", stored, out="turned", perm=[1, 0])
+    if form == "dynamic" and opset >= 11:
+        codes, scale, zero = (b.node("DynamicQuantizeLinear", stored, out="codes"), "scale", "zero")
+        b.nodes[-1].output.extend([scale, zero])
+        b.node("DequantizeLinear", codes, scale, zero, out="c")
+    else:
+        unsigned = form == "unsigned"
+        axis = {"per channel": 0, "last axis": 1}.get(form)
+        scales = [0.02, 0.05, 0.01] if axis == 0 else [0.02, 0.05, 0.01, 0.03, 0.04, 0.06]
+        shape = () if axis is None else (len(scales),)
+        scale = b.store("scale", np.resize(scales, shape) if channels else 0.02)
+        zero = b.store("zero", np.full(shape, 128 if unsigned else 3), np.uint8 if unsigned else np.int8)
+        flags = {} if axis is None else {"axis": axis}
+        codes = b.node("QuantizeLinear", stored, scale, zero, out="codes", **flags)
+        b.node("DequantizeLinear", codes, scale, zero, out="c", **flags)
+    model = saved(b, tmp_path, "c")
+    found = constant_value(model, "c", len(model.proto.graph.node))
+    np.testing.assert_allclose(found, run(model.path, ["c"], X)[0], rtol=1e-6, atol=1e-7, strict=True)
+
+
 def test_external_data_are_loaded(tmp_path: Path) -> None:
     b = Builder()
     _low_rank(b)

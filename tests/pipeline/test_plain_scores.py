@@ -129,3 +129,36 @@ def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: f
     report = tna_onnx.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz", map="ts", output=tmp_path / "o.onnx", **words)
     # 16 units of rounding of logits below 20, and 1e-6
     assert report.verification.max_difference <= report.verification.bound < 1e-4
+
+
+@pytest.mark.parametrize("search_map", ["ts", "ets", "bias", "sms", "isotonic"])
+@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
+def test_scores_that_are_the_graphs_input(activation: str, search_map: Any, tmp_path: Path) -> None:
+    """A stage behind a network: the map goes between the input and its reader, and other readers keep the input."""
+    rng = np.random.default_rng(1)
+    x = (2 * rng.standard_normal((N, CLASSES))).astype(np.float32)
+    labels = np.argmax(x / 2 + rng.gumbel(size=x.shape), axis=1)
+    np.savez(tmp_path / "data.npz", x=x, labels=labels)
+    nodes = [helper.make_node(activation, ["x"], ["y"], axis=1), helper.make_node("Neg", ["x"], ["minus"])]
+    outputs = [tensor_info(name, ["N", CLASSES], np.float32) for name in ("y", "minus")]
+    onnx.save(small_model(nodes, {"x": ["N", CLASSES]}, outputs, {}), tmp_path / "m.onnx")
+    report = tna_onnx.calibrate(
+        tmp_path / "m.onnx",
+        tmp_path / "data.npz",
+        output=tmp_path / "new.onnx",
+        map=search_map,
+        output_name="y",
+        **QUICK,
+    )
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "new.onnx").intact
+    session = onnxruntime.InferenceSession(str(tmp_path / "new.onnx"), providers=["CPUExecutionProvider"])
+    y, minus = session.run(["y", "minus"], {"x": x})
+    np.testing.assert_array_equal(minus, -x)
+    p = np.exp(y) if activation == "LogSoftmax" else y
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    if search_map == "ts":
+        powers = np.exp(x.astype(np.float64) / report.parameters["temperature"])
+        np.testing.assert_allclose(p, powers / powers.sum(axis=1, keepdims=True), rtol=0, atol=1e-6)
+    nll = -np.log(p[np.arange(N), labels]).mean()
+    softmax = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+    assert nll < -np.log(softmax[np.arange(N), labels]).mean()

@@ -36,6 +36,12 @@ _KEPT_BYTES = 2**30
 _IN_MEMORY = 2**27
 
 
+# A graph that takes one sample at a time would give chunks of one sample, and each pass of each fit has a fixed cost
+# for each chunk: its batches are joined up to these limits.
+_CHUNK_SAMPLES = 256
+_CHUNK_BYTES = 2**24
+
+
 class Logits(ABC):
     """Logits of all samples of a table under one weight.
 
@@ -245,12 +251,17 @@ class TailLogits(Logits):
         self._features = features
         self._run = run
         self._n_classes = n_classes
+        # samples of a chunk, at least
+        self._least = max(1, min(_CHUNK_SAMPLES, _CHUNK_BYTES // max(1, store.features[:1].nbytes)))
 
     def _size(self) -> int:
         # at most: the dtype is known only once the nodes have run
         return len(self._store) * self._n_classes * 8
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        yield from _joined(self._batches(), self._least)
+
+    def _batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         for features, labels, other_inputs in self._store.batches():
             logits = self._run({self._features: features, **other_inputs})
             # nodes of the model give its dtype; fits and scores need more digits
@@ -259,8 +270,27 @@ class TailLogits(Logits):
             yield logits, labels, features
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        for features, labels, _ in self._store.batches():
-            yield features, labels
+        return self._store.blocks(self._least)
+
+
+def _joined(batches: Iterable[tuple[NDArray[Any], ...]], least: int) -> Iterator[tuple[Any, ...]]:
+    """Join neighbouring batches, whose second array holds the labels, until they have that many samples at least."""
+    waiting: list[tuple[NDArray[Any], ...]] = []
+    samples = 0
+    for batch in batches:
+        waiting.append(batch)
+        samples += len(batch[1])
+        if samples >= least:
+            yield _concatenated(waiting)
+            waiting, samples = [], 0
+    if waiting:
+        yield _concatenated(waiting)
+
+
+def _concatenated(batches: list[tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any], ...]:
+    if len(batches) == 1:
+        return batches[0]
+    return tuple(np.concatenate(arrays) for arrays in zip(*batches, strict=True))
 
 
 class StoredLogits(Logits):

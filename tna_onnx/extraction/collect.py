@@ -105,19 +105,36 @@ class FeatureTable:
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
         """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""
-        start = 0
-        for k, size in enumerate(self.sizes or [self.batch_size] * math.ceil(len(self) / self.batch_size)):
-            block = slice(start, start + size)
-            start += size
-            features = np.asarray(self.features[block])
-            if self.rows:
-                features = features.reshape(-1, *features.shape[2:])
+        for k, block in enumerate(self._places(1)):
             further = {name: np.asarray(values[block]) for name, values in self.beside.items()}
             if self.scalars:
                 further |= self.scalars[k]
-            yield features, self.labels[block], further
+            yield self._as_collected(block), self.labels[block], further
             for array in (self.features, *self.beside.values()):
                 release(array, block)
+
+    def blocks(self, least: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield (features, labels) of neighbouring batches, joined until they have `least` samples."""
+        for block in self._places(least):
+            yield self._as_collected(block), self.labels[block]
+            release(self.features, block)
+
+    def _places(self, least: int) -> Iterator[slice]:
+        """Yield where batches lie, joined until they have `least` samples."""
+        start = stop = 0
+        for size in self.sizes or [self.batch_size] * math.ceil(len(self) / self.batch_size):
+            stop += size
+            if stop - start >= least:
+                yield slice(start, stop)
+                start = stop
+        if start < stop:
+            yield slice(start, stop)
+
+    def _as_collected(self, block: slice) -> NDArray[Any]:
+        features = np.asarray(self.features[block])
+        if self.rows:
+            features = features.reshape(-1, *features.shape[2:])
+        return features
 
 
 @dataclass(frozen=True)

@@ -174,10 +174,48 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     closed = _closed(model, nodes, tensor)
     _require_size(closed, tensor, model.limits)
     try:
-        values = cast("list[Any]", ReferenceEvaluator(closed).run(None, {}))
+        values = cast("list[Any]", ReferenceEvaluator(closed, new_ops=_missing_operators(closed)).run(None, {}))
     except Exception as error:  # whatever an operator of the evaluator raises
-        raise NotConstant(f"'{tensor}' is computed by nodes that cannot be evaluated: {error}") from error
+        raise NotConstant(
+            f"'{tensor}' is computed from constants by {_operators_text(closed)}, which cannot be evaluated here; fold "
+            "constants before the export"
+        ) from error
     return np.asarray(values[0])
+
+
+# The first opset in which `onnx.reference` has DequantizeLinear; the operator itself is of opset 10.
+_DEQUANTIZE_FROM = 19
+
+
+def _missing_operators(closed: onnx.ModelProto) -> list[Any]:
+    """Return the operators that the evaluator lacks in the versions that the model asks for.
+
+    A quantisation-aware export computes its weight by them: QuantizeLinear of the floats, then DequantizeLinear.
+    """
+    from onnx.reference.op_run import OpRun  # noqa: PLC0415 - heavy
+
+    # the evaluator tells operators apart by the names of their classes
+    class DequantizeLinear(OpRun):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(
+            self, x: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any] | None = None, axis: int = 1, **_: Any
+        ) -> tuple[NDArray[Any]]:  # attributes of newer versions come with their defaults
+            channels = int(axis) % max(x.ndim, 1) if scale.ndim else None
+            shifted = x.astype(np.int64)
+            if zero is not None:
+                shifted = shifted - _along(zero.astype(np.int64), channels, x.ndim)
+            return (np.asarray(shifted * _along(scale.astype(np.float64), channels, x.ndim), scale.dtype),)
+
+    versions = {opset.domain: opset.version for opset in closed.opset_import}
+    if versions.get("", _DEQUANTIZE_FROM) >= _DEQUANTIZE_FROM:
+        return []
+    return [DequantizeLinear]
+
+
+def _operators_text(closed: onnx.ModelProto) -> str:
+    """Return the operators of a model by name, each once."""
+    return ", ".join(sorted({node.op_type for node in closed.graph.node}))
 
 
 def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:

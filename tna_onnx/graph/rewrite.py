@@ -30,7 +30,7 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import input_at, whole_copy
 from tna_onnx.graph.constants import Quantized, full_range
-from tna_onnx.graph.cut import reads
+from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
@@ -373,12 +373,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
-    # The logits change their name, and the block's result takes it: every reader sees the new ones.
-    at = model.producers[readout.logits]
-    producer = result.touch(at, "output")
-    producer.output[list(producer.output).index(readout.logits)] = raw
-    ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
-    insert_nodes(proto.graph, at + 1, ops.nodes)
+    at = _connect(model, block, ops, last, result)
+    insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     integers = onnx.TensorProto.INT64
     proto.graph.output.extend(helper.make_tensor_value_info(name, integers, [None]) for name in ops.outputs)
@@ -389,6 +385,28 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
+
+
+def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritten) -> int:
+    """Let what reads the logits read the result of a block of nodes; return where the block belongs."""
+    readout = result.readout
+    outputs = ops.nodes[-1].output
+    if readout.logits in model.inputs:
+        # an input keeps its name: those who read it on the way to the output read the result instead
+        fed = f"{block}/fed"
+        ops.cast_behind(readout.logits, raw_logits(block))
+        outputs[list(outputs).index(last)] = fed
+        for k in ancestors(model, readout.output):
+            names = model.proto.graph.node[k].input
+            if readout.logits in names:
+                result.touch(k, "input").input[:] = [fed if name == readout.logits else name for name in names]
+        return 0
+    # The logits change their name, and the block's result takes it: every reader sees the new ones.
+    at = model.producers[readout.logits]
+    producer = result.touch(at, "output")
+    producer.output[list(producer.output).index(readout.logits)] = raw_logits(block)
+    outputs[list(outputs).index(last)] = readout.logits
+    return at + 1
 
 
 def _widen(model: Model, readout: Readout, result: Rewritten) -> None:

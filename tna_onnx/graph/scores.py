@@ -96,6 +96,8 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
 
     `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right.
     """
+    if readout.logits in model.inputs:
+        return  # only those who read it on the way to the output will read the map
     indices = [model.producers[readout.logits]]
     first: tuple[int, ...] = (indices[0],)
     if isinstance(readout, Head):

@@ -153,8 +153,12 @@ class Session:
 
     def _run_portion(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], count: int) -> list[NDArray[Any]]:
         """Run ONNX Runtime once; `count` is the number of samples in messages."""
+        # scores that are the graph's own input need not be computed, and ONNX Runtime does not give them
+        computed = [name for name in outputs if name in self._kinds or name not in feeds]
+        results = []
         try:
-            results = self._run_on_device(list(outputs), feeds)
+            if computed:
+                results = self._run_on_device(computed, feeds)
         except Exception as error:  # onnxruntime raises its own classes, which it does not export as a family
             # Errors of a binding are plain RuntimeErrors.
             from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
@@ -166,7 +170,8 @@ class Session:
             if not from_runtime:
                 raise
             raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
-        return [_as_array(result) for result in results]
+        values = {**feeds, **{name: _as_array(result) for name, result in zip(computed, results, strict=True)}}
+        return [values[name] for name in outputs]
 
     def _run_on_device(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
         """Run; on CUDA with a binding, which copies the inputs as they are bound and the outputs back at the end."""
