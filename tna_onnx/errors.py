@@ -23,7 +23,6 @@ __all__ = [
     "DeviceError",
     "ResultError",
     "TnaError",
-    "TrackingError",
     "UnsupportedModel",
     "UsageError",
     "in_words_of_python",
@@ -77,13 +76,9 @@ class DeviceError(TnaError):
 
 
 class ResultError(TnaError):
-    """A result could not be written or logged, after the work itself succeeded."""
+    """A result could not be written, after the work itself succeeded."""
 
     exit_code = 6
-
-
-class TrackingError(ResultError):
-    """The run could not be logged; the files it wrote are kept."""
 
 
 @contextlib.contextmanager

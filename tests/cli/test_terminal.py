@@ -28,7 +28,7 @@ from tna_onnx.cli.terminal import (
     stop_reported,
     watch,
 )
-from tna_onnx.errors import INTERRUPTED, ResultError, TrackingError, UsageError
+from tna_onnx.errors import INTERRUPTED, ResultError, UsageError
 
 FAST = words_of(PLAIN)
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
@@ -270,20 +270,20 @@ def test_an_interruption_that_a_library_has_made_another_error_of(linked: str) -
     assert "bug" not in ended.output
 
 
-# --- Results: every step gets its turn, whatever the others do, and figures and MLflow come last
+# --- Results: every step gets its turn, whatever the others do
 
 
 def test_a_step_that_fails_keeps_no_other_from_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> Sequence[str]:
         raise UsageError("folder: full")
 
-    def untracked() -> Sequence[str]:
-        raise TrackingError("no server; m.onnx is written")
+    def fails_too() -> Sequence[str]:
+        raise ResultError("page: no room")
 
-    steps = [fails, page_step(None, lambda: "never"), untracked, lambda: ["a line"]]
+    steps = [fails, page_step(None, lambda: "never"), fails_too, lambda: ["a line"]]
     with pytest.raises(ResultError) as caught:
         finish("text", [*steps, page_step(str(tmp_path / "page"), lambda: "page")], quiet=False, output="m.onnx")
-    assert str(caught.value).splitlines() == ["folder: full; m.onnx is written", "no server; m.onnx is written"]
+    assert str(caught.value).splitlines() == ["folder: full; m.onnx is written", "page: no room; m.onnx is written"]
     assert capsys.readouterr().out == "text\na line\n"
     assert (tmp_path / "page").read_text() == "page"
 

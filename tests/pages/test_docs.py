@@ -48,10 +48,6 @@ NOT_RUN = {
     "docs/data.md": [
         "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt",
     ],
-    "docs/how-to/ci-gate.md": [
-        "tna-onnx calibrate models/digits/model.onnx --config tna.toml --figures figures/ --mlflow "
-        "-o digits.logged.onnx"
-    ],
     "docs/how-to/cluster.md": [
         "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
         *["from pathlib import Path"] * 4,
@@ -66,8 +62,6 @@ NOT_RUN = {
         "docker build --target cpu -t tna-onnx .",
         'docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
         "from kfp import compiler, dsl",
-        "import json",
-        "olive run --run-config workflow.json --package-config package.json",
     ],
     "docs/how-to/sharing.md": [
         "from huggingface_hub import HfApi",
@@ -85,7 +79,7 @@ NOT_RUN = {
         "tritonserver --model-repository=/models",
         "trtexec --onnx=model.tna.onnx --saveEngine=model.plan --fp16",
     ],
-    "docs/how-to/trackers.md": ["import json"],
+    "docs/how-to/trackers.md": ["import json", "import json", "from olive.workflows import run"],
     "docs/tutorial.md": ["python3 -m venv .venv && .venv/bin/pip install '.[cpu]'", ". .venv/bin/activate"],
 }
 """All commands that no test executes, and the first line of Python; each is marked on its page, with the reason."""

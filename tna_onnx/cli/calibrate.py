@@ -4,9 +4,7 @@ for a result.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ import click
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, named_files
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
@@ -26,38 +24,22 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
-def _check_extras(figures: str | None, mlflow: bool, *files: str | None) -> None:
-    """Refuse before the work what would fail after it: figures and a run of MLflow."""
+def _check_figures(figures: str | None, *files: str | None) -> None:
+    """Refuse before the work figures that could not be written after it."""
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - loads only where it is asked for
 
         check_figure_folder(figures, *files)
         require_matplotlib()
-    if mlflow:
-        from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415 - as above
-
-        if warning := require_mlflow():
-            complain(warning)
 
 
-def _draw(report: Report, folder: str, drawn: list[Path]) -> Sequence[str]:
-    """Write the figures, and add their files to `drawn`."""
+def _draw(report: Report, folder: str) -> Sequence[str]:
+    """Write the figures, and say which."""
     from tna_onnx.render.figures import write_figures  # noqa: PLC0415 - as above
 
-    drawn.extend(write_figures(report, Path(folder), options.FIGURE_FORMATS))
+    drawn = write_figures(report, Path(folder), options.FIGURE_FORMATS)
     names = ", ".join(dict.fromkeys(path.stem for path in drawn))
     return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
-
-
-def _log(report: Report, page: str | None, drawn: Sequence[Path]) -> Sequence[str]:
-    """Log a run of MLflow with the files that were written."""
-    from tna_onnx.render.mlflow import log_report  # noqa: PLC0415 - as above
-
-    # A page that could not be written, or went to a pipe, is not there to be logged.
-    pages = [page] if page and Path(page).is_file() else []
-    # Standard output is for results, and MLflow prints a greeting there.
-    with contextlib.redirect_stdout(sys.stderr):
-        return [f"mlflow   {log_report(report, {'': pages, 'figures': drawn})}"]
 
 
 @click.command(cls=Command)
@@ -94,19 +76,13 @@ def _log(report: Report, page: str | None, drawn: Sequence[Path]) -> Sequence[st
     type=click.Path(),
     help="Write the figures of the report as files into this folder, which is created if missing.",
 )
-@click.option(
-    "--mlflow",
-    is_flag=True,
-    help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names, in the experiment of "
-    "MLFLOW_EXPERIMENT_NAME.",
-)
 @options.data_options
 @options.by_option
 @options.preprocessing_options
 @options.model_options
 @options.run_options
 @config_options
-def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: Any) -> None:
+def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
     Gates check the metrics after recalibration, measured on --eval or by cross-validation. If one is missed, no model
@@ -121,16 +97,13 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
     from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
-    _check_extras(figures, mlflow, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
+    _check_figures(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
     detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:
-        drawn: list[Path] = []
         made: list[Step] = [page_step(page, lambda: _page(report))]
         if figures is not None:
-            made.append(functools.partial(_draw, report, figures, drawn))
-        if mlflow:  # behind the steps that write the files that it takes
-            made.append(functools.partial(_log, report, page, drawn))
+            made.append(functools.partial(_draw, report, figures))
         return made
 
     carry_out(

@@ -23,7 +23,7 @@ from tna_onnx.cli.terminal import (
     standard_output,
     watch,
 )
-from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, TrackingError, writing
+from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, writing
 from tna_onnx.files import printable, write_file
 from tna_onnx.render.progress_bars import progress_shown
 from tna_onnx.render.rows import show
@@ -57,8 +57,6 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
     def attempt(step: Step) -> None:
         try:
             lines.extend(step())
-        except TrackingError as error:  # its message says what is written
-            failures.append(str(error))
         except TnaError as error:
             failures.append(f"{error}{ending}")
 

@@ -1,1 +1,1 @@
-"""Presentation of results: text for a terminal, figures, HTML, model cards, MLflow runs."""
+"""Presentation of results: text for a terminal, figures, HTML, model cards."""
