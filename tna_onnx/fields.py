@@ -133,13 +133,25 @@ def _is_one(kind: type, value: Any) -> bool:
     return isinstance(value, kind)
 
 
+def plain_value(value: Any) -> Any:
+    """Return a scalar of NumPy as Python's own, in a mapping too; anything else as it is."""
+    if isinstance(value, dict):
+        return {key: plain_value(item) for key, item in value.items()}
+    numpy = sys.modules.get("numpy")  # not imported here: without it there are no scalars of it
+    return value if numpy is None or not isinstance(value, numpy.generic) else value.item()
+
+
 def check_settings(value: Any) -> None:
-    """Refuse settings of a wrong type, and a word that is none of the choices of one."""
+    """Refuse settings of a wrong type, and a word that is none of the choices of one.
+
+    NumPy's scalars become numbers of Python, which a file can record.
+    """
     cls: type = value.__class__
     for name in settings_of(cls):
         hint = hints_of(cls)[name]
         kind = plain_type(hint)
-        item = getattr(value, name)
+        item = plain_value(getattr(value, name))
+        object.__setattr__(value, name, item)
         if item is None and kind is not hint:
             continue
         if typing.get_origin(kind) is Literal:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,20 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> No
     if name in {field.name for field in dataclasses.fields(Data)}:
         with pytest.raises(UsageError, match=rf"^{name} must be "):
             Data("data.npz", **{name: value})
+
+
+def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
+    """They come from grids of settings, and the file records what it was made with."""
+    plain = {"search": "none", "map": "ts", "seed": 3, "bins": 10, "min_accuracy": 1.5, "min_recall": {"0": 0.25}}
+    scalars: dict[str, Any] = {"seed": np.int64(3), "bins": np.uint8(10), "min_accuracy": np.float32(1.5)}
+    scalars["min_recall"] = {"0": np.float16(0.25)}
+    for name, words in (("plain", plain), ("numpy", plain | scalars)):
+        result = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{name}.onnx", **words)  # type: ignore[arg-type]
+        assert json.loads(json.dumps(result.to_dict()))["settings"]["seed"] == 3
+    assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "numpy.onnx").read_bytes()
+    settings = tna_onnx.GuardSettings(coverage=np.float32(87.5), delta=np.int8(10), allow_empty=np.bool_(True))  # type: ignore[arg-type]
+    assert settings == tna_onnx.GuardSettings(coverage=87.5, delta=10, allow_empty=True)
+    assert {type(value) for value in dataclasses.asdict(settings).values()} <= {str, int, float, bool, tuple}
 
 
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import onnx
 import pytest
 
 import tna_onnx
+from tests.builders import small_model
 from tests.conftest import Demo, Small
 from tests.results.test_json import valid
 from tests.support import loaded, ok, outputs_of, refused
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import coverage_band
 from tna_onnx.render.html.pages import evaluation_page
 from tna_onnx.render.terminal import guard_lines
@@ -257,3 +258,37 @@ def test_what_scores_were_fitted_on_is_a_part_of_the_samples(small: Small) -> No
 )
 def test_a_setting_that_nothing_uses_is_refused(small: Small, flags: list[str], tmp_path: Path) -> None:
     refused(2, "and none is added", "guard", small.model, small.calib, "-o", tmp_path / "g.onnx", *flags)
+
+
+@pytest.mark.parametrize("goal", [["--decide", "recall>=0.7"], ["--add", "confidence,accept"], ["--add", "set"]])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_that_are_no_probabilities_are_refused_by_every_command(
+    classes: int, goal: list[str], tmp_path: Path
+) -> None:
+    """The graph does not say what a sine gives; its values show that they are no probabilities."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(4, classes)).astype(np.float32)
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["s"]), onnx.helper.make_node("Sin", ["s"], ["y"])]
+    model = small_model(nodes, {"x": ["N", 4]}, {"y": ["N", classes]}, {"w": weight})
+    onnx.save(model, tmp_path / "model.onnx")
+    x = rng.normal(size=(600, 4)).astype(np.float32)
+    y = (np.sin(x @ weight) + rng.gumbel(size=(600, classes)) / 4).argmax(axis=1)
+    np.savez(tmp_path / "calib.npz", x=x, labels=y)
+    model_file, calib = tmp_path / "model.onnx", tmp_path / "calib.npz"
+    said, output = "should hold probabilities", ["-o", tmp_path / "o.onnx"]
+    refused(3, said, "evaluate", model_file, calib)
+    refused(3, said, "calibrate", model_file, calib, "--search", "none", "--map", "ts", *output)
+    if classes == 2 or goal[0] == "--add":
+        refused(3, said, "guard", model_file, calib, *goal, *output)
+    assert not (tmp_path / "o.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("guard", "--coverage"), ("evaluate", "--expect-accuracy"), ("evaluate", "--min-accuracy")],
+)
+def test_a_fraction_in_place_of_a_percentage_is_refused(small: Small, command: str, flag: str, tmp_path: Path) -> None:
+    written = ["-o", tmp_path / "o.onnx"] if command == "guard" else []
+    refused(2, "for 90 % give 90", command, small.model, small.calib, flag, "0.9", *written)
+    with pytest.raises(UsageError, match="per cent"):
+        getattr(tna_onnx, command)(small.model, small.calib, **{flag[2:].replace("-", "_"): 0.9})

@@ -103,6 +103,18 @@ def test_labels_that_cannot_be_used(labels: NDArray[Any], message: str) -> None:
         opened(labels)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.float32])
+def test_no_label_stays_none_in_any_dtype(dtype: type) -> None:
+    """With 256 classes the largest number of uint8 is a class: -1 in that dtype would be taken for it."""
+    missing = 100
+    labels = np.where(LABELS == -100, missing, LABELS)
+    source = open_source({"x": VALUES, "labels": labels.astype(dtype)}, SPECS, 256, several=Several(missing))
+    assert isinstance(source, PositionSource)
+    assert source.labels.dtype == np.int64
+    assert source.labels.tolist() == opened().labels.tolist()
+    assert rows_of(source, 4) == rows_of(opened(), 4)
+
+
 def test_equal_samples_with_other_labels_can_be_told() -> None:
     source = opened()
     numbers = sample_labels(source)

@@ -176,6 +176,21 @@ def test_the_last_position(tmp_path: Path) -> None:
     np.testing.assert_allclose(after * reports[0].parameters["temperature"], before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("channel", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int64"])
+def test_masks_as_files_have_them(dtype: str, channel: bool, tmp_path: Path) -> None:
+    """Unsigned, 255 where there is no label, and perhaps an axis for the one channel."""
+    data = samples(60, (4, 3), 1, classes_first=True)
+    masks = np.where(data["labels"] == -100, 255, data["labels"]).astype(dtype)
+    masks = masks[:, None] if channel else masks
+    model = write(tmp_path, pixels(), plain=data, masks={"x": data["x"], "labels": masks})
+    expected = tna_onnx.evaluate(model, tmp_path / "plain.npz")
+    found = tna_onnx.evaluate(model, tmp_path / "masks.npz", ignore_label=255)
+    assert (found.metrics, found.metrics.n) == (expected.metrics, np.sum(data["labels"] != -100))
+    words = ["--ignore-label", 255, "--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "-q"]
+    ok("calibrate", model, tmp_path / "masks.npz", *words)
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [

@@ -24,6 +24,7 @@ from tna_onnx.data.choices import Frequencies
 from tna_onnx.data.foreign import any_array, plain_column
 from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
 from tna_onnx.errors import DataError, UsageError, in_words_of_python
+from tna_onnx.fields import plain_value
 from tna_onnx.results.report import Report
 
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
@@ -172,7 +173,7 @@ class Calibrator:
         return {
             "form": _FORM,
             "version": __version__,
-            "settings": self.get_params(),
+            "settings": plain_value(self.get_params()),
             "scores": self.scores_,
             "classes": self.classes_.tolist(),
             "columns": self.n_features_in_,

@@ -31,6 +31,7 @@ from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicio
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import check_settings, documented
 from tna_onnx.files import name_problem
+from tna_onnx.numerics.checks import check_share
 
 _MAX_NAMES = 8  # in a message: enough to see which list it is
 
@@ -63,6 +64,7 @@ class Data(DataFields):
         expected = self.expect_accuracy
         if expected is not None and not 0 <= expected <= 100:
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
+        check_share(expect_accuracy=expected)
         if self.class_prior is not None and not (self.weights is None and self.weight_column is None):
             raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
 

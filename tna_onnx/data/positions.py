@@ -83,7 +83,7 @@ def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> N
     one.
     """
     rows = np.arange(min(len(placed), _COMPARED))
-    labelled = placed[rows] != -1
+    labelled = placed[rows] != _NONE
     for name, column in columns.items():
         if column.dtype.kind not in "iu" or tuple(column.shape) != placed.shape or not labelled.any():
             continue
@@ -126,7 +126,10 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
             f"{where}: every label is {flat[0]}; at least two different classes are needed: "
             "draw the samples from all classes"
         )
-    return np.where(labelled, labels, -1).astype(np.int64)
+    # never in the dtype of the file: in an unsigned one, -1 is its largest number
+    placed = np.full(labels.shape, _NONE, np.int64)
+    placed[labelled] = flat
+    return placed
 
 
 def clusters_of(source: Source) -> IntArray | None:

@@ -26,8 +26,7 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.scores import UNTOLD
-from tna_onnx.numerics.scores import SampleScores, distributions
+from tna_onnx.numerics.scores import NotProbabilities, SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session, parse_device
@@ -73,9 +72,7 @@ def probabilities_of(
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         (values,) = session.run([output.name], batch)
-        _require_shape(values, output, size, where)
-        probabilities = output.probabilities(values)
-        _require_finite(probabilities, output, where, done)
+        probabilities = _probabilities(values, output, size, where, done)
         parts.append(probabilities.astype(np.float32))
         done += size
         progress(stage, done, len(source))
@@ -85,26 +82,8 @@ def probabilities_of(
 def _score(
     values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, where: str, start: int
 ) -> SampleScores:
-    _require_shape(values, output, len(labels), where)
+    require_scores(values, output, len(labels), where, start)
     values = output.in_order(values)
-    _require_finite(values, output, where, start)
-    sums = values.sum(axis=1, dtype=np.float64)
-    # a single row of logits may add up to 1 by chance
-    if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
-        raise DataError(
-            f"{where}: output '{output.name}' should hold logits, but all values are positive and add up "
-            "to 1: they are probabilities; say --output-kind probabilities"
-        )
-    if output.kind == "probabilities" and not distributions(values):
-        raise UnsupportedModel(
-            f"{where}: output '{output.name}' should hold probabilities, but some values are negative, or "
-            f"do not add up to 1; {UNTOLD}"
-        )
-    if output.kind == "label_probabilities" and (np.any(values < 0) or np.any(values > 1)):
-        raise DataError(
-            f"{where}: output '{output.name}' should hold probabilities of labels, but some values lie "
-            "outside of 0 to 1; if they are logits, say --output-kind label-logits"
-        )
     if output.kind == "positive_probability":
         values = np.concatenate([1 - values, values], axis=1)
     if output.kind in ("label_probabilities", "probabilities", "positive_probability"):
@@ -334,9 +313,39 @@ class _Tally:
 def _probabilities(
     values: NDArray[Any], output: ClassOutput, count: int, where: str, start: int, error: type[TnaError] = DataError
 ) -> NDArray[np.float64]:
-    _require_shape(values, output, count, where)
-    _require_finite(values.reshape(count, -1), output, where, start, error)
+    require_scores(values, output, count, where, start, error)
     return output.probabilities(values)
+
+
+def require_scores(
+    values: NDArray[Any],
+    output: ClassOutput,
+    count: int,
+    where: str,
+    start: int = 0,
+    error: type[TnaError] = DataError,
+) -> None:
+    """Refuse what an output gave for a batch of `count` samples if it is not what the output should hold.
+
+    `where`: what messages start with. `start`: number of the first sample. `error`: raised for values that are not
+    finite.
+
+    Raises DataError: another shape, or probabilities in place of logits; NotProbabilities: none where there should be.
+    """
+    _require_shape(values, output, count, where)
+    values = output.in_order(values)
+    _require_finite(values, output, where, start, error)
+    sums = values.sum(axis=1, dtype=np.float64)
+    # a single row of logits may add up to 1 by chance
+    if output.kind == "logits" and count > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
+        raise DataError(
+            f"{where}: output '{output.name}' should hold logits, but all values are positive and add up "
+            "to 1: they are probabilities; say --output-kind probabilities"
+        )
+    try:
+        output.require_probabilities(values)
+    except NotProbabilities as mismatch:
+        raise NotProbabilities(f"{where}: {mismatch}") from mismatch
 
 
 def _require_shape(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> None:

@@ -208,9 +208,20 @@ def first_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.in
 def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:
     """Return how a tensor of a shape holds its positions; None if it has others.
 
+    Labels of masks often have an axis for their one channel, (N, 1, H, W), which no tensor of scores need have.
+
     >>> layout_of((8, 5, 32, 32), 8, (32, 32), -1).class_axis
     1
+    >>> layout_of((8, 5, 32, 32), 8, (1, 32, 32), -1).class_axis
+    1
     """
+    layout = _layout_at(values, samples, positions, class_axis)
+    if layout is None and positions[:1] == (1,) and len(positions) > 1:
+        return _layout_at(values, samples, positions[1:], class_axis)
+    return layout
+
+
+def _layout_at(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:
     axes = len(positions) + 2
     if values == (samples, *positions):
         return Layout(axes - 1, 0)

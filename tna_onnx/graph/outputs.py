@@ -17,9 +17,10 @@ from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, head_provenance, raw_logits
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
-from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.scores import UNTOLD, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
+from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions
 
 _KINDS = {
     "none": "logits",
@@ -87,8 +88,13 @@ class ClassOutput:
         return values[:, [position[label] for label in self.labels]]
 
     def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (N, C) probabilities from what the output gives."""
-        values = np.asarray(self.in_order(values), np.float64)
+        """Return (N, C) probabilities from what the output gives.
+
+        Raises NotProbabilities: the output should hold probabilities, and does not.
+        """
+        values = self.in_order(values)
+        self.require_probabilities(values)
+        values = values.astype(np.float64)
         if self.kind == "positive_probability":
             return np.concatenate([1 - values, values], axis=1)
         if self.kind in ("probabilities", "label_probabilities"):
@@ -96,6 +102,21 @@ class ClassOutput:
         if self.multi_label:
             return sigmoid(values)
         return softmax(self.class_logits(values))
+
+    def require_probabilities(self, values: NDArray[Any]) -> None:
+        """Refuse (N, width) values that are no probabilities where the output should hold some; NaN passes.
+
+        Raises NotProbabilities.
+        """
+        expected = f"output '{self.name}' should hold probabilities, but some values"
+        if self.kind == "probabilities" and not distributions(values):
+            raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {UNTOLD}")
+        if self.kind == "positive_probability" and not are_shares(values):
+            raise NotProbabilities(f"{expected} lie outside of 0 to 1; {UNTOLD}")
+        if self.kind == "label_probabilities" and not are_shares(values):
+            raise NotProbabilities(
+                f"{expected} lie outside of 0 to 1; if they are logits, say --output-kind label-logits"
+            )
 
     def predicted(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Return the predicted classes (N,) of what the output gives; of labels (N, C), 1 for each predicted."""

@@ -18,6 +18,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.source import drawn_by_weight, group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
+from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier
@@ -39,7 +40,7 @@ from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened, checked_batch_size
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
-from tna_onnx.progress import Progress
+from tna_onnx.progress import Progress, silent
 from tna_onnx.runtime import Session, parse_device
 
 
@@ -159,10 +160,8 @@ def _label_warnings(
     data: Data, samples: Source, classifier: Classifier, size: int, *, trusted: bool
 ) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
-    output = classifier.output
-    runs = (classifier.session.run([output.name], batch) for batch in samples.batches(size))
-    predicted = np.concatenate([output.predicted(values) for (values,) in runs])
-    suspicion = data.check(predicted, samples.labels, classifier.names, output.n_classes)
+    _, predicted = score_model(classifier.session, classifier.output, samples, size, silent)
+    suspicion = data.check(predicted, samples.labels, classifier.names, classifier.output.n_classes)
     return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers, check_share
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
@@ -134,6 +134,7 @@ class GuardSettings:
         for name, level in levels.items():
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
+        check_share(coverage=self.coverage)
         if self.set_temperature != "auto":
             check_numbers("a number", set_temperature=self.set_temperature)
             if not MIN_TEMPERATURE <= self.set_temperature <= MAX_TEMPERATURE:

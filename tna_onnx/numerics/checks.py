@@ -63,6 +63,20 @@ def check_limits(kind: str, limits: Mapping[str, object]) -> None:
             raise UsageError(f"{kind} limit {name} must be a finite number of at least 0, got {value!r}")
 
 
+def check_share(**per_cent: float | None) -> None:
+    """Refuse a share below 1 %, where nobody means one: it is a fraction, which would be met by anything.
+
+    >>> check_share(coverage=0.9)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: coverage is in per cent, and 0.9 is less than 1 %; for 90 % give 90
+    """
+    for name, value in per_cent.items():
+        if value is not None and 0 < value < 1:
+            raise UsageError(
+                f"{name} is in per cent, and {value:g} is less than 1 %; for {100 * value:g} % give {100 * value:g}"
+            )
+
+
 def check_level(per_cent: float) -> float:
     """Return a confidence level as a fraction."""
     check_numbers("a number", confidence_level=per_cent)

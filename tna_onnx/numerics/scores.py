@@ -173,8 +173,16 @@ class NotProbabilities(UnsupportedModel):
 
 
 def distributions(p: NDArray[Any]) -> bool:
-    """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1."""
-    return bool(np.all(p >= -_ROUNDING) and np.all(np.abs(p.sum(axis=1) - 1) <= SUM_TOLERANCE))
+    """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1.
+
+    Rows with NaN are not looked at.
+    """
+    return not (np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE))
+
+
+def are_shares(p: NDArray[Any]) -> bool:
+    """Whether all values lie in 0 to 1, but for rounding; NaN is not looked at."""
+    return not (np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING))
 
 
 def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
@@ -250,7 +258,7 @@ def label_logits(p: NDArray[Any]) -> NDArray[Any]:
 
     Raises NotProbabilities: the values are none.
     """
-    if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
+    if not are_shares(p):
         raise NotProbabilities("the values are no probabilities: some are negative, or larger than 1")
     least = np.finfo(p.dtype).eps / 4
     logits: NDArray[Any] = np.log(np.clip(p, least, 1)) - np.log(np.clip(1 - p, least, 1))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import check_numbers
+from tna_onnx.numerics.checks import check_numbers, check_share
 from tna_onnx.numerics.metric import METRICS
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Gates:
             if limit is not None and not 0 <= limit <= (math.inf if about.high is None else about.high):
                 unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
+        check_share(min_accuracy=self.min_accuracy, min_balanced_accuracy=self.min_balanced_accuracy)
         for name, limit in (self.min_recall or {}).items():
             check_numbers("a number", **{f"min_recall {name}": limit})
             if not 0 <= limit <= 1:
