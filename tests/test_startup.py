@@ -11,7 +11,7 @@ from tna_onnx.cli.command import COMMANDS
 
 # Each of these takes longer to import than all of click.
 HEAVY = (
-    "array_api_compat", "google.protobuf", "jinja2", "matplotlib", "numpy", "onnx", "onnxruntime", "PIL", "pyarrow",
+    "array_api_compat", "google.protobuf", "jinja2", "numpy", "onnx", "onnxruntime", "PIL", "pyarrow",
     "ray", "rich", "scipy", "sklearn", "torch",
 )  # fmt: skip
 

@@ -15,8 +15,8 @@ class Drawing(Protocol):
     def fragment(self, result: Any, /) -> str:
         """Return HTML for the output of a notebook's cell."""
 
-    def figure(self, result: Any, /) -> Any:
-        """Return a matplotlib figure; of several studies one for each, by its name."""
+    def save_figures(self, result: Any, folder: Path, /) -> tuple[Path, ...]:
+        """Write the figures of a result into a folder, and return their paths."""
 
     def save_page(self, result: Any, path: Path, /) -> Path:
         """Write the page of a result, and return its path."""

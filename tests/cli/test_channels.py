@@ -113,7 +113,6 @@ def test_a_result_that_cannot_be_written_is_no_usage_error(small: Small, tmp_pat
 
 
 def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     (tmp_path / "f/reliability.svg").mkdir(parents=True)  # where a file should go
     for name in ("search", "confidence", "risk-coverage", "angles"):
         (tmp_path / f"f/{name}.svg").mkdir()

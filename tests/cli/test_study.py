@@ -30,22 +30,8 @@ def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_study_has_its_files(folder: Path) -> None:
-    pytest.importorskip("matplotlib")
     names = {f"{name}.{ending}" for name in ("angles", "rotations") for ending in ("csv", "json", "tex", "svg")}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
-
-
-def test_figures_for_a_paper_have_a_file_a_panel_symbols_and_whole_lines(small: Small, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    words = ["--only", "rotations", "--repeats", "2", "--device", "cpu", "--style", "paper", "--split-panels"]
-    ok(*command(small, tmp_path / "out"), *words)
-    assert {path.name for path in (tmp_path / "out").glob("*.svg")} == {"rotations-1.svg", "rotations-2.svg"}
-    drawn = (tmp_path / "out" / "rotations-1.svg").read_text()
-    assert ">θ<" in drawn
-    assert 'width="234pt"' in drawn  # 3.25 inches
-    # the setting of the paper is among them
-    rows = json.loads((tmp_path / "out" / "rotations.json").read_text())["rows"]
-    assert [0.9, 5.0, 1.0] in [row[:3] for row in rows]
 
 
 def test_files_agree_with_each_other(folder: Path) -> None:
@@ -179,13 +165,3 @@ def test_a_barred_row_is_marked_everywhere_and_never_the_best(tmp_path: Path) ->
     assert "† loses 5 % of it." in page
     write_study(tmp_path, study)
     assert read_study(tmp_path, "table") == study
-
-
-def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
-    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tna_onnx.render import figures as study_figures
-
-    monkeypatch.setattr(study_figures.importlib.util, "find_spec", lambda _: None)
-    result = ok(*command(small, folder), *QUICK)
-    assert "not drawn: matplotlib is not installed" in result.output

@@ -1,10 +1,6 @@
-"""`--figures`: files that show the report's numbers, whole and the same each time, and refusals before the work."""
+"""`--figures`: SVG files that stand alone and show the report's numbers, the same each time."""
 
-import importlib
-import importlib.util
 import re
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,19 +15,16 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import TILTED, WALKED, cli, words_of
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render import figures
-from tna_onnx.render.charts import OF_CLASSES, bars, reliability_chart
-from tna_onnx.render.figures import write_figures
+from tna_onnx.render.charts import bars
+from tna_onnx.render.figures import chart_panels, figure_file, write_figures
+from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.report import Report
+from tna_onnx.results.study import Chart, Line
 
 # A search whose steps and members there is something to draw of.
 SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 2.0, "ensemble_size": 64}
 ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
 SVG = "{http://www.w3.org/2000/svg}"
-
-needs_matplotlib = pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed"
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +40,7 @@ def calibrate(small: Small, folder: Path, *flags: object) -> Result:
 
 @pytest.fixture(scope="module")
 def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all figures of the same run, in all formats, as the command writes them."""
+    """Return a folder with all figures of the same run, as the command writes them."""
     folder = tmp_path_factory.mktemp("command")
     result = calibrate(small, folder, "--figures", folder / "new" / "figures")
     assert result.exit_code == 0, result.output
@@ -59,112 +52,55 @@ def texts(path: Path) -> list[str]:
     return ["".join(node.itertext()) for node in ElementTree.fromstring(path.read_bytes()).iter(f"{SVG}text")]
 
 
-# The files
+def test_the_command_writes_every_figure(files: Path) -> None:
+    assert {path.name for path in files.iterdir()} == {f"{name}.svg" for name in ALL}
 
 
-@needs_matplotlib
-def test_the_command_writes_every_figure_in_every_format(files: Path) -> None:
-    endings = {".svg", ".png", ".pdf"}
-    assert {path.name for path in files.iterdir()} == {f"{name}{ending}" for name in ALL for ending in endings}
-    for path in files.iterdir():
-        start = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix]
-        assert path.read_bytes().startswith(start)
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_file_stands_alone_on_white(files: Path, name: str) -> None:
+    text = (files / f"{name}.svg").read_text("utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    paper = root.find(f"{SVG}rect")
+    assert paper is not None
+    assert paper.get("fill") == "#ffffff"
+    assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))
+    # programs that place figures know no variables, and load nothing
+    assert "var(" not in text
+    assert not re.search(r"href|url\(|@import|:not|:has|:hover", text)
+    style = root.findtext(f"{SVG}style") or ""
+    drawn = {word for node in root.iter() for word in (node.get("class") or "").split()}
+    assert drawn - {"chart", "mark", "rest", "dot"} <= set(re.findall(r"\.([a-z][\w-]*)", style)) | {"hit-area"}
 
 
-@needs_matplotlib
 def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
     details = report.details
     assert details is not None
     words = texts(files / "reliability.svg")
-    for bins, name in ((details.before, "before"), (details.after, "after")):
+    for bins, name in ((details.before, "Before"), (details.after, "After")):
         assert f"{name}: ECE {100 * bins.ece:.2f} %" in words
-    assert {"confidence", "accuracy", "bins, 95 % interval", "accuracy without bins"} <= set(words)
+    assert {"confidence", "accuracy", "95 % interval", "accuracy without bins"} <= set(words)
     assert {"samples, %", "right", "wrong"} <= set(texts(files / "confidence.svg"))
     assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
     assert f"chosen: {report.angle:g}°" in texts(files / "search.svg")
     assert "held-out, 64 members" in texts(files / "search.svg")
     assert "average of tilted weights" in texts(files / "angles.svg")
-    for name in ALL:
-        assert b"/FontFile2" in (files / f"{name}.pdf").read_bytes()  # TrueType: text can be searched and copied
 
 
-@needs_matplotlib
-def test_nothing_is_told_by_colour_alone(files: Path) -> None:
-    for name in ALL:
-        drawing = (files / f"{name}.svg").read_text("utf-8")
-        lines = set(re.findall(r"stroke-dasharray: ?([0-9. ,]+)", drawing))
-        assert lines, name  # dashes beside the solid lines
+def test_the_drawings_are_those_of_the_page(report: Report, files: Path) -> None:
+    page = to_html(report)
+    for path in files.iterdir():
+        drawings = re.findall(r'<svg class="chart".*?</svg>(?=</g>)', path.read_text("utf-8"), re.DOTALL)
+        assert drawings, path.name
+        assert all(drawing in page for drawing in drawings), path.name
 
 
-def drawn(report: Report, name: str) -> Any:
-    """Draw one of the figures and return it."""
-    details = report.details
-    assert details is not None
-    figure = importlib.import_module("matplotlib.figure").Figure()
-    figures._draw_abreast(figure, figures._figures(report, details)[name])
-    return figure
-
-
-def looks_of(axes: Any) -> dict[str, tuple[str, str]]:
-    """Legend entries of the calibration data -> colour and marker."""
-    lines = zip(*axes.get_legend_handles_labels(), strict=True)
-    return {
-        label.removeprefix("calibration, "): (line.get_color(), line.get_marker())
-        for line, label in lines
-        if label.startswith("calibration, ")
-    }
-
-
-@needs_matplotlib
-def test_many_numbers_of_members_are_told_apart(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    details = report.details
-    assert details is not None
-    sizes = [10, 10, 10, 20, 40, 80, 160, 160, 320, 320, 512]
-    steps = (details.steps[0], *(replace(details.steps[1], members=m, angle=1.0 + k) for k, m in enumerate(sizes)))
-    many = replace(report, details=replace(details, steps=steps, chosen=1 + sizes.index(40)))
-    for axes in drawn(many, "search").axes:
-        found = looks_of(axes)
-        assert list(found)[-1] == "other numbers of members"
-        assert {"10 members", "40 members"} <= set(found)
-        assert len(found) == len(set(found.values())) == 5
-        shown = [line for line in axes.lines if line.get_linestyle() == "--" and line.get_marker() != "None"]
-        assert len(shown) == len(set(sizes))  # each number has a line, with a name or without
-    search = figures._figures(many, many.details)["search"]
-    monkeypatch.setattr(figures, "_figures", lambda *_: {"search": search})  # the others are as before
-    write_figures(many, tmp_path, ("png",))
-    image = pytest.importorskip("PIL.Image")
-    with image.open(tmp_path / "search.png") as opened:
-        pixels = np.asarray(opened.convert("L"))
-    assert min(pixels[:, 0].min(), pixels[:, -1].min(), pixels[-1].min()) == 255  # the legend fits
-
-
-@needs_matplotlib
-def test_pictures_are_not_blank_and_large_enough_for_print(files: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for path in files.glob("*.png"):
-        with image.open(path) as opened:
-            pixels = np.asarray(opened.convert("L"))
-        assert pixels.shape[1] >= 1300  # 6.6 inches
-        assert np.mean(pixels < 128) > 0.003, path.name
-        assert pixels[0].min() == pixels[:, 0].min() == 255, path.name  # nothing is cut off at the border
-
-
-@needs_matplotlib
-def test_the_same_report_gives_the_same_bytes_and_matplotlib_is_left_as_it_was(
-    report: Report, files: Path, tmp_path: Path
-) -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
+def test_the_same_report_gives_the_same_bytes(report: Report, files: Path, tmp_path: Path) -> None:
     again = write_figures(report, tmp_path)
-    assert len(again) == 18
+    assert {path.stem for path in again} == ALL
     assert [path.read_bytes() for path in again] == [(files / path.name).read_bytes() for path in again]
-    assert dict(matplotlib.rcParams) == before
 
 
-@needs_matplotlib
 @pytest.mark.parametrize(
     ("options", "held_out"),
     [
@@ -182,40 +118,36 @@ def test_every_kind_of_run_has_figures(
     made = tna_onnx.calibrate(
         small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
-    names = {path.stem for path in write_figures(made, tmp_path / "f", ("svg",))}
-    assert names >= {"reliability", "confidence", "risk-coverage", "angles"}
-    assert ("search" in names) == (options.get("search") != "none")
+    names = {path.stem for path in write_figures(made, tmp_path / "f")}
+    assert names >= {"reliability", "confidence", "risk-coverage"}
+    assert ("search" in names) == ("angles" in names) == bool(made.angle)
 
 
-# Refusals
+@pytest.mark.parametrize("count", range(1, 8))
+@pytest.mark.parametrize("lines", [1, 2, 12])
+def test_nothing_leaves_the_paper(count: int, lines: int) -> None:
+    series = tuple(Line(f"a line with a <name> & number {k}", (1.0, 2.0), (0.5, k), rank=k % 5) for k in range(lines))
+    charts = [Chart("t" * 99, "x", "y", series[: 1 + (k + lines) % lines]) for k in range(count)]
+    root = ElementTree.fromstring(figure_file(chart_panels(charts)))
+    width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))
 
+    def walk(node: ElementTree.Element, x: float, y: float) -> None:
+        moved = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", node.get("transform", ""))
+        if moved:
+            x, y = x + float(moved[1]), y + float(moved[2])
+        if node.tag == f"{SVG}svg" and node.get("class") == "chart":
+            assert x + float(node.get("width", "nan")) <= width
+            assert y + float(node.get("height", "nan")) <= height
+            return
+        if node.tag == f"{SVG}text":
+            # letters of 12 pixels are 6 wide on average
+            assert x + float(node.get("x", "nan")) + 6 * len(node.text or "") <= width
+            assert y + float(node.get("y", "nan")) <= height
+        for child in node:
+            walk(child, x, y)
 
-def test_a_missing_matplotlib_is_said_before_any_work(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: pytest.fail("work was done"))
-    result = calibrate(small, tmp_path, "--figures", tmp_path / "f")
-    assert result.exit_code == 2
-    assert "drawing figures needs matplotlib" in result.output
-    assert "pip install 'tna-onnx[plot]'" in result.output
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bins_have_the_intervals_of_the_page() -> None:
-    bins = Bins((0, 4, 250, 1000), (0.0, 0.4, 0.7, 0.95), (0.0, 0.5, 0.5, 0.9))
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    figures._draw_abreast(figure, [reliability_chart("model", bins, bins.ece, OF_CLASSES)])
-    diagram = figure.axes[0]
-    strokes, band = diagram.collections
-    filled = [bar for bar in bars(bins) if bar.count]
-    np.testing.assert_allclose([line[:, 1] for line in strokes.get_segments()], [bar.interval for bar in filled])
-    corners = band.get_paths()[0].vertices
-    for bar in filled:
-        ends = corners[np.isclose(corners[:, 0], bar.confidence), 1]
-        assert (ends.min(), ends.max()) == pytest.approx(bar.consistent)
-    assert "bins, 95 % interval" in diagram.get_legend_handles_labels()[1]
+    for child in root:
+        walk(child, 0, 0)
 
 
 # --- The bars of a reliability diagram against the samples that they stand for

@@ -69,7 +69,7 @@ def calibrate(
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
         json: JSON file to write.
-        figures: folder for the figures as SVG, PNG and PDF.
+        figures: folder for the figures as SVG.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **keywords: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
             `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`,
@@ -125,12 +125,8 @@ def calibrate(
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher, unknown])
     arguments.check_targets(output, others=[teacher, unknown])
-    if figures is not None:
-        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
-
-        require_matplotlib()
-        if Path(figures).is_file():
-            raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
+    if figures is not None and Path(figures).is_file():
+        raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
     missed: GateMissed | None = None
     with arguments.progress_callback(progress) as callback:
         try:
@@ -172,4 +168,4 @@ def _write(result: Report, page: str | Path | None, figures: str | Path | None) 
     if figures is not None:
         from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 
-        write_figures(result, Path(figures), ("svg", "png", "pdf"))
+        write_figures(result, Path(figures))

@@ -24,22 +24,12 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
-def _check_figures(figures: str | None, *files: str | None) -> None:
-    """Refuse before the work figures that could not be written after it."""
-    if figures is not None:
-        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - loads only where it is asked for
-
-        check_figure_folder(figures, *files)
-        require_matplotlib()
-
-
 def _draw(report: Report, folder: str) -> Sequence[str]:
     """Write the figures, and say which."""
-    from tna_onnx.render.figures import write_figures  # noqa: PLC0415 - as above
+    from tna_onnx.render.figures import write_figures  # noqa: PLC0415 - loads only where it is asked for
 
-    drawn = write_figures(report, Path(folder), options.FIGURE_FORMATS)
-    names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-    return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
+    names = ", ".join(path.stem for path in write_figures(report, Path(folder)))
+    return [f"figures  {folder}: {names}"]
 
 
 @click.command(cls=Command)
@@ -74,7 +64,7 @@ def _draw(report: Report, folder: str) -> Sequence[str]:
     "--figures",
     metavar="DIR",
     type=click.Path(),
-    help="Write the figures of the report as files into this folder, which is created if missing.",
+    help="Write the figures of the report as SVG files into this folder, which is created if missing.",
 )
 @options.data_options
 @options.by_option
@@ -97,7 +87,8 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
     from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
-    _check_figures(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
+    if figures is not None:  # before the work: a mistyped path must not cost a run
+        check_figure_folder(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
     detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:

@@ -27,8 +27,7 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "page", "json_file", "figures", "figure_formats", "style",
-        "split_panels",
+        "output", "overwrite", "page", "json_file", "figures",
         "dry_run", "baseline", "out",
     ),
     "Decisions": ("ood_data", "set_threshold"),

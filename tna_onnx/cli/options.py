@@ -177,8 +177,6 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
     raise click.BadParameter(f"expected pixels such as 224, or HEIGHT,WIDTH such as 224,320, got '{text}'")
 
 
-FIGURE_FORMATS = ("svg", "png", "pdf")
-
 _WORD = "positional_data"
 
 data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())

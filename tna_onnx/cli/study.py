@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.terminal import check_figure_folder, named_files
 from tna_onnx.studies.settings import STUDIES, StudySettings
-
-if TYPE_CHECKING:
-    from tna_onnx.render.figures import FigureStyle
 
 
 @click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
@@ -40,28 +37,12 @@ if TYPE_CHECKING:
     help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
 )
 @options.field_options(StudySettings)
-@click.option(
-    "--figure-format",
-    "figure_formats",
-    multiple=True,
-    type=options.Words(options.FIGURE_FORMATS),
-    callback=options.flat,
-    help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
-)
-@click.option(
-    "--style",
-    type=click.Choice(["page", "paper"]),
-    default="page",
-    show_default=True,
-    help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
-)
-@click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ...")
 @options.sample_options
 @config_options
-def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
+def study(**arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
 
-    Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out, and index.html shows them.
+    Each study writes NAME.csv, NAME.json, NAME.tex and NAME.svg into --out, and index.html shows them.
 
     \b
     Example:
@@ -69,13 +50,12 @@ def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: boo
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
-    from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
+    from tna_onnx.render.figures import write_figures  # noqa: PLC0415
     from tna_onnx.render.html.pages import study_page  # noqa: PLC0415
     from tna_onnx.render.terminal import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
     check_figure_folder(arguments["out"], *named_files(arguments))
-    formats = require_formats(figure_formats)
     folder = Path(arguments["out"])
     page = str(folder / "index.html")
     carry_out(
@@ -85,6 +65,6 @@ def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: boo
         page=page,
         steps=lambda studies: [
             page_step(page, lambda: study_page(studies, command_line())),
-            figure_step(studies, folder, formats, style, split=split_panels),
+            lambda: [f"figures  {folder}: {', '.join(path.name for path in write_figures(studies, folder))}"],
         ],
     )

@@ -1,4 +1,4 @@
-"""The figures of results as data: the page draws them as SVG (`html/svg.py`), files are drawn by matplotlib.
+"""The charts of results as data, which `html/svg.py` draws.
 
 A line of rank k has the k-th colour and marker, and is dashed where another one of its colour is not, so that nothing
 depends on colour alone. The search is drawn as far as it is near the original weight; the rest is in the table.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tna_onnx.numerics.conformal import consistent_range, wilson_interval
-from tna_onnx.numerics.isotonic import BAND_LEVEL, Curve
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.details import Details, Scored, Step
@@ -48,7 +47,6 @@ class MarkedChart(Chart):
     horizontal: tuple[tuple[float, str], ...] = ()  # values of y to mark, and their texts
     rings: tuple[tuple[float, float], ...] = ()  # points (x, y) to mark
     text_on_top: bool = False  # whether the text of `vertical` stands there, and not at the bottom
-    whiskers: bool = False  # whether the intervals of marked points are strokes; a band otherwise
 
 
 def log_ticks(chart: Chart) -> list[float]:
@@ -327,55 +325,3 @@ def bins_line(name: str, bins: Bins, rank: int, *, least: int = 1, dashed: bool 
     x, y = tuple(bar.confidence for bar in filled), tuple(bar.height for bar in filled)
     low, high = (tuple(bar.interval[k] for bar in filled) for k in (0, 1))
     return Line(name, x, y, low, high, rank, dashed=dashed)
-
-
-def reliability_chart(
-    title: str, bins: Bins, ece: float, words: DiagramWords, curve: Curve | None = None
-) -> MarkedChart:
-    """Return a reliability diagram as lines: bins with their intervals, the fit without bins, and where both would lie.
-
-    `ece`: to name in the title, a fraction.
-    """
-    filled = [bar for bar in bars(bins) if bar.count]
-    level, x = 0.95, tuple(bar.confidence for bar in filled)
-    low, high = (tuple(bar.consistent[k] for bar in filled) for k in (0, 1))
-    lines = [bins_line("bins, 95 % interval", bins, 2)]
-    if curve is not None:
-        level, x, low, high = BAND_LEVEL, curve.confidence, curve.low, curve.high
-        lines.append(Line(f"{words.what} without bins", x, curve.accuracy, rank=RANKS, marked=False))
-    lines.append(Line(f"consistent with calibration ({100 * level:g} %)", x, x, low, high, rank=0, marked=False))
-    lines.append(Line(f"{words.against} = {words.what}", (0.0, 1.0), (0.0, 1.0), rank=0, dashed=True, marked=False))
-    title = f"{title}: ECE {100 * ece:.2f} %"
-    return MarkedChart(title, words.against, words.what, tuple(lines), y_range=(0, 1), x_range=(0, 1), whiskers=True)
-
-
-def confidence_charts(details: Details, words: DiagramWords) -> tuple[MarkedChart, MarkedChart]:
-    """Return the share of the samples in each bin of confidence, before and after: right ones, and wrong ones."""
-    # one axis for both, so that their heights can be compared
-    sides = {"before": details.before, "after": details.after}
-    highest = max(max(bins.count) / max(1, sum(bins.count)) for bins in sides.values())
-    axes = (words.against, f"{words.counted}, %")
-    ends = (0, 108 * highest or 1.0)
-    before, after = (
-        MarkedChart(title, *axes, _confidence_lines(bins, words), y_range=ends, x_range=(0, 1))
-        for title, bins in sides.items()
-    )
-    return before, after
-
-
-def _confidence_lines(bins: Bins, words: DiagramWords) -> tuple[Line, Line]:
-    """Return the shares of what is right and of what is wrong, per cent."""
-    total = max(1, sum(bins.count))
-    middles = tuple(bar.middle for bar in bars(bins))
-    right = tuple(100 * (bar.count * bar.height / total) for bar in bars(bins))
-    wrong = tuple(100 * (bar.count * (1 - bar.height) / total) for bar in bars(bins))
-    return Line(words.sides[0], middles, right, rank=2), Line(words.sides[1], middles, wrong, rank=1, dashed=True)
-
-
-def reliability_charts(report: Report) -> tuple[MarkedChart, MarkedChart]:
-    """Return the reliability diagrams before and after."""
-    words, c, bins = words_of(report.labels), report.comparison, report.reliability
-    return (
-        reliability_chart("before", bins.before, c.before.ece, words, report.bin_free_before.corp.curve),
-        reliability_chart("after", bins.after, c.after.ece, words, report.bin_free_after.corp.curve),
-    )

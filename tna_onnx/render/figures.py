@@ -1,305 +1,179 @@
-"""The charts of reports and studies as files for papers and wikis, drawn by matplotlib.
+"""The figures of a page as files: SVG that stands alone, on white, for papers, wikis and model cards.
 
-File names are stable: `reliability`, `confidence`, `risk-coverage`, `search`, `members` and `angles`, each with the
-ending of its format. Runs without a search, a tilted weight or a plain linear head have fewer. Text stays text in SVG
-and PDF. Nothing depends on colour: series differ by dashes and markers. The same report gives the same bytes.
+A file has drawings of the page side by side, each below its title and above its legend. Colours are the page's light
+ones, written out, as programs that place figures know no variables of CSS; series also differ by dashes and markers.
+Text stays text. The same result gives the same bytes.
 """
 
-import importlib.util
-import io
-from collections.abc import Callable, Sequence
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from tna_onnx.data.foreign import optional
+from markupsafe import Markup
+
 from tna_onnx.errors import writing
 from tna_onnx.files import write_file
-from tna_onnx.render.charts import (
-    MarkedChart,
-    angle_charts,
-    confidence_charts,
-    log_ticks,
-    members_chart,
-    reliability_charts,
-    risk_chart,
-    search_charts,
-    words_of,
+from tna_onnx.render.charts import members_chart
+from tna_onnx.render.html.blocks import Figure, Key, chart_figure, chart_keys
+from tna_onnx.render.html.predictions import (
+    angles,
+    compared_reliability,
+    confidence,
+    measured_reliability,
+    reliability,
+    search,
 )
+from tna_onnx.render.html.svg import WIDTH, element
 from tna_onnx.results.details import Details
+from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
-from tna_onnx.results.study import Chart, Studies
-
-STYLE: dict[str, Any] = {
-    "axes.edgecolor": "#444444",
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.labelsize": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 9,
-    "figure.constrained_layout.use": True,
-    "font.size": 8,
-    "grid.color": "#dddddd",
-    "hatch.linewidth": 0.6,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 3,
-    "pdf.fonttype": 42,  # TrueType, so that text stays text
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
-}
-"""Settings of matplotlib."""
-
-# Entries of a file that would differ from run to run.
-_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+from tna_onnx.results.study import Chart, Studies, Study
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix[1:], metadata=_NO_DATE.get(path.suffix[1:]))
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, drawn.getvalue())
+@dataclass(frozen=True)
+class Panel:
+    """A drawing of the page with its title, and its legend."""
+
+    figure: Figure
+    keys: tuple[Key, ...] = ()
 
 
-# Inches; two panels fill the text width of a page.
-_WIDTH = 6.6
-_HEIGHT = 3.1
+def write_figures(result: Any, folder: Path) -> tuple[Path, ...]:
+    """Write the figures of a result, NAME.svg for each, and return the files.
 
-
-def require_matplotlib() -> None:
-    """Check that figures can be drawn."""
-    optional("matplotlib.figure", "plot", "drawing figures")
-
-
-def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg", "png", "pdf")) -> tuple[Path, ...]:
-    """Write each figure in each format, and return the files.
-
-    `folder`: made if it is missing; files of the same names are replaced.
+    `result`: a report, evaluation, comparison, study or studies. `folder`: made if it is missing; files of the same
+    names are replaced. Raises ResultError: a file cannot be written.
     """
-    details = report.details
-    if details is None:
-        raise ValueError("the report has no details; call calibrate with details=True")
     written = []
-    # The style is in force for these figures only.
-    with _style():
-        for name, charts in _figures(report, details).items():
-            figure = _empty_figure(_WIDTH, _HEIGHT)
-            _draw_abreast(figure, charts)
-            for ending in formats:
-                path = folder / f"{name}.{ending}"
-                save_figure(figure, path)
-                written.append(path)
+    for name, panels in panels_of(result).items():
+        path = folder / f"{name}.svg"
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(path, figure_file(panels).encode())
+        written.append(path)
     return tuple(written)
 
 
-def _figures(report: Report, details: Details) -> dict[str, Sequence[Chart]]:
-    """File name -> charts beside each other."""
-    charts: dict[str, Sequence[Chart]] = {
-        "reliability": reliability_charts(report),
-        "confidence": confidence_charts(details, words_of(report.labels)),
-        "risk-coverage": (risk_chart(details),),
-    }
-    if len(details.steps) > 1:
-        charts["search"] = search_charts(report, details)
-    if (chart := members_chart(details)) is not None:
-        charts["members"] = (chart,)
-    if details.angles:
-        charts["angles"] = angle_charts(details)
-    return charts
-
-
-def _style() -> Any:
-    """Return the context in which matplotlib draws in the style of all figures."""
-    return optional("matplotlib", "plot", "drawing figures").rc_context(STYLE)
-
-
-def _empty_figure(width: float, height: float) -> Any:
-    # no pyplot: it keeps figures in a global state
-    return optional("matplotlib.figure", "plot", "drawing figures").Figure(figsize=(width, height))
-
-
-def _draw_abreast(figure: Any, charts: Sequence[Chart]) -> None:
-    """Draw charts beside each other, with one legend below all of them."""
-    panels = figure.subplots(1, len(charts), squeeze=False).flatten()
-    for axes, chart in zip(panels, charts, strict=True):
-        _draw(axes, chart)
-    lines = _shared_legend(figure, panels, figure.get_figwidth())
-    # without more height the legend would squeeze the panels
-    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * lines)
-
-
-# Inches of one panel, and of a line of its legend.
-_STUDY_WIDTH = 3.4
-_STUDY_HEIGHT = 2.9
-_LEGEND_LINE = 0.14
-# Characters of a label of which two do not fit beside each other.
-_STUDY_LONG_LABEL = 22
-
-# Inches of a panel of the paper's style, which fills a column; of a letter of its legend; letters of a line's mark.
-_COLUMN = 3.25
-_COLUMN_HEIGHT = 2.3
-_LEGEND_LETTER = 0.06
-_LEGEND_MARK = 8
-_SYMBOLS = {"theta_s": r"$\theta_s$", "n_r": "$n_r$", "n_t": "$n_t$", "n_e": "$n_e$"}
-
-MARKERS = ("o", "s", "^", "D", "x", "")
-# those of the page
-COLORS = ("#5d6670", "#a3480f", "#1d5fb8", "#1d7a4d", "#b3261e", "#222222")
-
-
-def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats of the figures: svg by default; none where nobody asked and matplotlib is missing."""
-    if formats:
-        require_matplotlib()
-        return tuple(formats)
-    if importlib.util.find_spec("matplotlib"):
-        return ("svg",)
-    return ()
-
-
-_RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
-
-FigureStyle: TypeAlias = Literal["page", "paper"]
-
-
-def figure_step(
-    studies: Studies, folder: Path, formats: Sequence[str], style: FigureStyle = "page", *, split: bool = False
-) -> Callable[[], Sequence[str]]:
-    """Return a step that draws all figures into a folder, and says which.
-
-    `style`: `paper` for figures of a column's width, with symbols and one legend; `split`: whether each panel has a
-    file of its own, NAME-1, NAME-2 and so on.
-    """
-
-    def step() -> Sequence[str]:
-        if not formats:
-            return ["figures  not drawn: matplotlib is not installed; run pip install 'tna-onnx[plot]'"]
-        for study in studies.studies:
-            parts = {study.name: study.charts} if study.charts else {}
-            if split:
-                parts = {f"{study.name}-{k}": (chart,) for k, chart in enumerate(study.charts, start=1)}
-            for name, charts in parts.items():
-                figure = figure_of(charts, style)
-                with _style():
-                    for ending in formats:
-                        save_figure(figure, folder / f"{name}.{ending}")
-        return [f"figures  {folder}: {', '.join(formats)}"]
-
-    return step
-
-
-def figure_of(charts: Sequence[Chart], style: FigureStyle = "page") -> Any:
-    """Return a matplotlib figure with charts; None without any."""
-    if not charts:
-        return None
-    paper = style == "paper"
-    # four stand in a square
-    columns = 2 if len(charts) == 4 else min(3, len(charts))
-    rows = -(-len(charts) // columns)
-    legend = max(len(chart.lines) for chart in charts) * _LEGEND_LINE
-    size = (_STUDY_WIDTH * columns, (_STUDY_HEIGHT + legend) * rows)
-    if paper:
-        size = (_COLUMN * columns, _COLUMN_HEIGHT * rows + legend)
-    with _style():
-        figure = _empty_figure(*size)
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axes, chart in zip(panels, charts, strict=False):
-            _draw(axes, chart)
-            if paper:
-                _as_in_a_paper(axes, chart)
-            elif len(chart.lines) > 1:
-                _legend_below(axes, chart)
-        for axes in panels[len(charts) :]:
-            axes.set_visible(False)
-        if paper:
-            _shared_legend(figure, panels, size[0])
-    return figure
-
-
-def _shared_legend(figure: Any, panels: Sequence[Any], width: float) -> int:
-    """Write one legend below all panels, `width` inches, each label once; return its lines."""
-    # the first of a label: lines that share their name share their look
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if len(handles) < 2:
-        return 0
-    columns = max(1, int(width / (_LEGEND_LETTER * (max(map(len, handles)) + _LEGEND_MARK))))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=7)
-    return -(-len(handles) // columns)
-
-
-def _as_in_a_paper(axes: Any, chart: Chart) -> None:
-    """Write symbols, leave the title to the caption, and cut no line off."""
-    axes.set(title="", xlabel=_symbols(chart.x_label), ylabel=_symbols(chart.y_label))
-    for artist, line in zip(axes.get_lines(), chart.lines, strict=False):
-        artist.set_label(_symbols(line.name))
-    values = [value for line in chart.lines for value in (*line.y, *line.low, *line.high)]
-    room = 0.05 * (max(values) - min(values)) or 0.5
-    starts_at_zero = chart.y_range is None or chart.y_range[0] == 0
-    axes.set_ylim(0 if starts_at_zero else min(values) - room, max(values) + room)
-
-
-def _symbols(text: str) -> str:
-    """Write names of the paper as symbols.
-
-    >>> _symbols("rotations n_r")
-    'rotations $n_r$'
-    """
-    for name, symbol in _SYMBOLS.items():
-        text = text.replace(name, symbol)
-    return text
-
-
-def _draw(axes: Any, chart: Chart) -> None:
-    for line in chart.lines:
-        look: dict[str, Any] = {"color": COLORS[line.rank], "linestyle": "--" if line.dashed else "-"}
-        if line.marked:
-            look["marker"] = MARKERS[line.rank]
-        if line.marked and line.dashed:
-            look["markerfacecolor"] = "white"
-        axes.plot(line.x, line.y, label=line.name, **look)
-        if line.low and line.marked and isinstance(chart, MarkedChart) and chart.whiskers:
-            axes.vlines(line.x, line.low, line.high, color=COLORS[line.rank], linewidth=0.8)
-        elif line.low:
-            axes.fill_between(line.x, line.low, line.high, color=COLORS[line.rank], alpha=0.13, linewidth=0)
-    if chart.log_x:
-        axes.set_xscale("log")
-        axes.set_xticks(log_ticks(chart), [f"{value:g}" for value in log_ticks(chart)])
-        axes.minorticks_off()
-    if chart.x_names:
-        axes.set_xticks(range(1, len(chart.x_names) + 1), chart.x_names)
-    axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
-    if chart.y_range is None:
-        axes.set_ylim(bottom=0)
+def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
+    """Return the panels of each file by its name: `reliability`, and of a report with details, or studies, further."""
+    if isinstance(result, Studies):
+        return {study.name: chart_panels(study.charts) for study in result.studies if study.charts}
+    if isinstance(result, Study):
+        return {result.name: chart_panels(result.charts)} if result.charts else {}
+    if isinstance(result, Evaluation):
+        shown = measured_reliability(result)
+    elif isinstance(result, ModelComparison):
+        shown = compared_reliability(result)
     else:
-        axes.set_ylim(*chart.y_range)
-    if isinstance(chart, MarkedChart):
-        _mark(axes, chart)
+        shown = reliability(result, result.details)
+    named: dict[str, Sequence[Panel]] = {"reliability": _panels(shown.figures, shown.keys)}
+    if isinstance(result, Report) and result.details is not None:
+        named |= _detailed_panels(result, result.details)
+    return named
 
 
-def _mark(axes: Any, chart: MarkedChart) -> None:
-    """Draw the marked values of a chart."""
-    if chart.x_range is not None:
-        axes.set_xlim(*chart.x_range)
-    if chart.vertical is not None:
-        value, text = chart.vertical
-        axes.axvline(value, color="#333333", linestyle="-.", linewidth=0.9, label=text)
-    for value, text in chart.horizontal:
-        axes.axhline(value, color="#333333", linestyle=":", linewidth=1, label=text)
-    for x, y in chart.rings:
-        axes.plot(x, y, label="_", **_RING)
+def _detailed_panels(report: Report, details: Details) -> dict[str, Sequence[Panel]]:
+    """Return the panels of the sections that the details of a report fill; what was not tilted has fewer."""
+    sure = confidence(report, details)
+    named: dict[str, Sequence[Panel]] = {
+        "confidence": _panels(sure.histograms, sure.keys),
+        "risk-coverage": _panels([sure.risk], sure.risk_keys),
+    }
+    searched = search(report, details)
+    if searched is not None:
+        named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
+    members = members_chart(details)
+    if searched is not None and members is not None:
+        named["members"] = chart_panels([members])
+    turned = angles(report, details)
+    if turned is not None:
+        named["angles"] = _panels(turned.figures, turned.keys)
+    return named
 
 
-def _legend_below(axes: Any, chart: Chart) -> None:
-    longest = max(len(line.name) for line in chart.lines)
-    # below the panel: inside it would hide lines
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=1 if longest > _STUDY_LONG_LABEL else 2, fontsize=7
-    )
+def _panels(figures: Iterable[Figure], keys: tuple[Key, ...]) -> list[Panel]:
+    return [Panel(figure, keys) for figure in figures]
+
+
+def chart_panels(charts: Iterable[Chart]) -> list[Panel]:
+    """Return the panels of charts."""
+    return [Panel(chart_figure(chart), chart_keys(chart)) for chart in charts]
+
+
+# Pixels: paper around panels and above a legend, a line of a title, a line of a legend.
+_MARGIN, _TITLE, _LEGEND = 14, 17, 19
+# Of a legend: from a symbol to its text, of a letter at most, between entries; letters in a line of a title.
+_SYMBOL, _LETTER, _GAP, _TITLE_LETTERS = 34, 6.4, 16, 46
+_MAX_COLUMNS = 3
+
+
+def figure_file(panels: Sequence[Panel]) -> str:
+    """Return an SVG file with panels side by side: at most three in a row, four in a square.
+
+    A legend that all panels have in common stands once, below them.
+    """
+    columns = 2 if len(panels) == 4 else min(_MAX_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    width = columns * (WIDTH + _MARGIN) + _MARGIN
+    shared = all(panel.keys == panels[0].keys for panel in panels)
+    room = width - 2 * _MARGIN if shared else WIDTH
+    legends = [_legend(panel.keys, room) for panel in panels]
+    below = max(height for _, height in legends)
+    titles = [textwrap.wrap(panel.figure.caption, _TITLE_LETTERS) for panel in panels]
+    top = _TITLE * max(map(len, titles)) + 6
+    bottom = top + max(panel.figure.height for panel in panels) + 4
+    step = bottom
+    if not shared:
+        step += below
+    parts = []
+    for k, panel in enumerate(panels):
+        x, y = _MARGIN + k % columns * (WIDTH + _MARGIN), _MARGIN + k // columns * step
+        parts += [_placed(x, y, _lines(titles[k])), _placed(x, y + top, panel.figure.drawing)]
+        if not shared:
+            parts.append(_placed(x, y + bottom, legends[k][0]))
+    if shared:
+        parts.append(_placed(_MARGIN, _MARGIN + rows * step, legends[0][0]))
+    height = rows * step + 2 * _MARGIN
+    if shared:
+        height += below
+    paper = element("rect", width=width, height=height, fill="#ffffff")
+    size = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height, "viewBox": f"0 0 {width} {height}"}
+    font = {"font_family": "Helvetica, Arial, sans-serif", "font_size": 12}
+    return str(element("svg", element("style", _style()), paper, *parts, **size, **font)) + "\n"
+
+
+def _placed(x: float, y: float, *parts: Markup) -> Markup:
+    return element("g", *parts, transform=f"translate({x:g} {y:g})")
+
+
+def _lines(title: Sequence[str]) -> Markup:
+    """Return a title, which may have several lines."""
+    lines = (element("text", line, x=0, y=12 + k * _TITLE, font_weight="bold") for k, line in enumerate(title))
+    return Markup("").join(lines)
+
+
+def _legend(keys: Sequence[Key], width: float) -> tuple[Markup, int]:
+    """Return a legend, broken into lines of at most `width` pixels, and its height."""
+    parts = []
+    x, line = 0.0, 0
+    for key in keys:
+        wide = _SYMBOL + _LETTER * len(key.text)
+        if x and x + wide > width:
+            x, line = 0.0, line + 1
+        text = element("text", key.text, x=_SYMBOL, y=10)
+        parts.append(_placed(x, line * _LEGEND, key.drawing, text))
+        x += wide + _GAP
+    return Markup("").join(parts), (line + 1) * _LEGEND if keys else 0
+
+
+def _style() -> Markup:
+    """Return the style of drawings with the light colours of the page in the place of their names."""
+    folder = files("tna_onnx.render.html")
+    page, drawing = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "drawing.css"))
+    light = page.partition("}")[0]
+    colours = dict(re.findall(r"--(\w+): (#\w+);", light))
+    return Markup(re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], drawing))  # noqa: S704 - our own text

@@ -169,13 +169,13 @@ class Displayed(ABC):
         """Return HTML for notebooks: a page in a frame of its own, which loads nothing."""
         return drawing().fragment(self)
 
-    def plot(self) -> Any:
-        """Return a matplotlib figure; of several studies one for each, by its name.
+    def save_figures(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write the figures as SVG files into a folder, which is made if it is missing, and return their paths.
 
         Raises:
-            UsageError: matplotlib is not installed; the message names the extra.
+            ResultError: a file cannot be written.
         """
-        return drawing().figure(self)
+        return drawing().save_figures(self, Path(folder))
 
     def save_html(self, path: str | Path) -> Path:
         """Write the page, one file with its drawings inside, and return its path.

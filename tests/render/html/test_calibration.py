@@ -368,7 +368,8 @@ def test_a_refusal_says_so_and_why(report: Report) -> None:
 
 
 def style() -> str:
-    return files("tna_onnx.render.html").joinpath("page.css").read_text("utf-8")
+    folder = files("tna_onnx.render.html")
+    return "".join(folder.joinpath(name).read_text("utf-8") for name in ("page.css", "drawing.css"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])

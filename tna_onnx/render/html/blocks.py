@@ -13,7 +13,15 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, DiagramWords, bars
-from tna_onnx.render.html.svg import interval_bar, line_chart, line_look, line_marker, marker_path
+from tna_onnx.render.html.svg import (
+    CHART_HEIGHT,
+    element,
+    interval_bar,
+    line_chart,
+    line_look,
+    line_marker,
+    marker_path,
+)
 from tna_onnx.render.rows import subgroup_tables
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
@@ -65,6 +73,7 @@ class Figure:
 
     drawing: Markup
     caption: str = ""
+    height: int = CHART_HEIGHT  # of the drawing, pixels
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,18 @@ class Key:
     line: bool  # whether it is a line
     marker: str = ""  # path data; empty for none
     capped: bool = False  # whether the line ends in strokes, as an interval does
+
+    @property
+    def drawing(self) -> Markup:
+        """What it explains, 28 by 12 pixels."""
+        if not self.line:
+            return element("rect", class_=self.look, width=28, height=12)
+        parts = [element("line", class_=f"line {self.look}", x1=0, x2=28, y1=6, y2=6)]
+        if self.capped:
+            parts.append(element("path", class_=self.look, d="M1 2v8M27 2v8"))
+        if self.marker:
+            parts.append(element("path", class_=f"dot {self.look}", d=self.marker))
+        return Markup("").join(parts)
 
     @property
     def rest(self) -> bool:
@@ -99,6 +120,11 @@ def line_key(look: str, text: str, marker: str = "") -> Key:
 def key_of(line: Line) -> Key:
     """Explain a line of a chart."""
     return line_key(line_look(line), line.name, line_marker(line))
+
+
+def chart_keys(chart: Chart) -> tuple[Key, ...]:
+    """Explain the lines of a chart; a line alone needs no legend."""
+    return tuple(map(key_of, chart.lines)) if len(chart.lines) > 1 else ()
 
 
 def chart_figure(chart: Chart) -> Figure:

@@ -26,8 +26,8 @@ from tna_onnx.render.html.blocks import (
     Table,
     Term,
     chart_figure,
+    chart_keys,
     interval_cell,
-    key_of,
     metric_title,
     plain,
     reach_of,
@@ -72,7 +72,9 @@ def render_page(title: str, sections: Sequence[Section], version: str, facts: Se
     """
     # Style and script are read here, not at import: a run without a page does not need them.
     folder = files("tna_onnx.render.html")
-    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    names = ("page.css", "drawing.css", "page.js")
+    page_style, drawing_style, script = (folder.joinpath(name).read_text("utf-8") for name in names)
+    style = page_style + drawing_style
     return (
         environment()
         .get_template("page.html")
@@ -321,6 +323,4 @@ def _numbers(study: Study) -> Table:
 
 
 def _drawn(chart: Chart) -> SimpleNamespace:
-    # a line alone needs no legend
-    keys = tuple(map(key_of, chart.lines)) if len(chart.lines) > 1 else ()
-    return SimpleNamespace(figure=chart_figure(chart), keys=keys)
+    return SimpleNamespace(figure=chart_figure(chart), keys=chart_keys(chart))

@@ -43,7 +43,7 @@ from tna_onnx.render.html.blocks import (
     table,
 )
 from tna_onnx.render.html.summary import data_text
-from tna_onnx.render.html.svg import confidence_histogram, line_chart, reliability_diagram
+from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, line_chart, reliability_diagram
 from tna_onnx.render.rows import FRESH, between, bin_free_rows, bin_free_sentence, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -150,8 +150,8 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
         keys=(
             area_key("accuracy", words.sides[0]),
             area_key("over", words.sides[1]),
-            *map(key_of, risk.lines),
         ),
+        risk_keys=tuple(map(key_of, risk.lines)),
         histograms=(
             Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
             Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
@@ -263,6 +263,7 @@ def _diagrams(
             Figure(
                 reliability_diagram(bins, f"Reliability {part}".rstrip(), words, curve=bin_free.corp.curve),
                 f"{captions[part]}: ECE {100 * ece:.2f} %".removeprefix(": "),
+                DIAGRAM_HEIGHT,
             )
             for part, (bins, bin_free, ece) in parts.items()
         ),
@@ -297,6 +298,7 @@ def _pair(c: ClassBins) -> tuple[Figure, ...]:
         Figure(
             reliability_diagram(bins, f"Class {c.name}, {word}", OF_ONE_CLASS),
             f"Class {c.name} {word}: gap {100 * bins.ece:.2f} %",
+            DIAGRAM_HEIGHT,
         )
         for word, bins in (("before", c.before), ("after", c.after))
     )

@@ -1,4 +1,4 @@
-"""The drawings of a page as inline SVG: reliability diagrams, histograms of the confidence, line charts, intervals.
+"""Drawings as SVG: reliability diagrams, histograms of the confidence, line charts, intervals.
 
 Colours and fonts are classes of the page's style sheet; series also differ by dashes and markers, for readers who see
 no colours. A drawing has a title and a description for screen readers; its marks and points have a text that browsers
@@ -16,6 +16,12 @@ from tna_onnx.numerics.isotonic import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, Bar, DiagramWords, MarkedChart, bars, log_ticks
 from tna_onnx.results.study import Chart, Line
+
+WIDTH = 380
+"""Width of a drawing, pixels."""
+
+CHART_HEIGHT, DIAGRAM_HEIGHT = 300, 332
+"""Heights of line charts and histograms, and of reliability diagrams, pixels."""
 
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
 """Shapes at the points of a line, so that lines differ without their colours."""
@@ -54,10 +60,11 @@ def _joined(parts: Iterable[Markup]) -> Markup:
 
 
 def _svg(title: str, description: str, height: int, *parts: Markup) -> Markup:
-    """Return a drawing of 380 pixels by `height`."""
+    """Return a drawing of `WIDTH` pixels by `height`."""
     names = (element("title", title), element("desc", description))
-    # `viewBox` has a capital, so it is no keyword of `element`
-    return element("svg", *names, *parts, **{"class": "chart", "role": "img", "viewBox": f"0 0 380 {height}"})
+    # `viewBox` has a capital, so it is no keyword of `element`; on a page the style sheet says another size
+    box = {"viewBox": f"0 0 {WIDTH} {height}"}
+    return element("svg", *names, *parts, class_="chart", role="img", width=WIDTH, height=height, **box)
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ def line_chart(chart: Chart) -> Markup:
     return _svg(
         chart.title,
         "; ".join(_described(line, *labels) for line in chart.lines if line.x) + ".",
-        300,
+        CHART_HEIGHT,
         frame.axes(*labels, x_ticks=ticks(*frame.x), y_ticks=ticks(*frame.y), named=named),
         *guides,
         _clipped(frame, *lines, *rings),
@@ -339,7 +346,7 @@ def reliability_diagram(bins: Bins, title: str, words: DiagramWords, curve: Curv
     return _svg(
         title,
         f"Bars of {words.what} per bin of {words.against}. {listed}.",
-        332,
+        DIAGRAM_HEIGHT,
         frame.axes("", words.what, y_ticks=_FIFTHS),
         *marks,
         frame.segment("diagonal", (0, 0), (1, 1)),
@@ -423,7 +430,7 @@ def confidence_histogram(bins: Bins, title: str, highest: float, words: DiagramW
     return _svg(
         title,
         f"{total:,} {words.counted}, {right:,} of them: {words.sides[0]}.",
-        300,
+        CHART_HEIGHT,
         frame.axes(words.against, f"{words.counted}, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
         *(_histogram_mark(frame, bar, total, words) for bar in bars(bins) if bar.count),
     )
