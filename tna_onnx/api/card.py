@@ -3,114 +3,86 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
+import os
+from pathlib import Path, PurePath
 
 from tna_onnx.api.arguments import check_targets, write_text
-from tna_onnx.errors import UsageError, writing
+from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular
-from tna_onnx.results.as_json import SCHEMA, from_json
+from tna_onnx.results.as_json import from_json
 from tna_onnx.results.report import Card, Report
 
 _MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
-_ADVICE = "write one with `tna-onnx calibrate --json FILE`"
+
+# Files of `--figures`, and what they show.
+_FIGURES = {
+    "reliability.svg": "Reliability before and after",
+    "confidence.svg": "Confidences before and after",
+    "risk-coverage.svg": "Error of the answers that are kept, by the share that is kept",
+}
 
 
 def card(
     result: Report | str | Path,
     output: str | Path | None = None,
     *,
-    figures: str | Path | None = None,
     task: str | None = None,
     license: str | None = None,  # noqa: A002 - the word of the command line, and of the Hub
     base_model: str | None = None,
-    dataset: str | None = None,
     overwrite: bool = False,
 ) -> Card:
     """Write a model card for the Hugging Face Hub.
 
+    Figures of `calibrate --figures` are linked if their folder is called `figures` and stands beside the result.
+
     Args:
         result: the report of `calibrate`, or the path of what its `--json` wrote.
         output: Markdown file to write; None for none.
-        figures: folder of `calibrate --figures`; by default `figures` beside the result, if it is there.
         task: task of the model on the Hub, such as `image-classification`.
         license: identifier of the model's licence on the Hub.
         base_model: name of the input model on the Hub.
-        dataset: name of the data set on the Hub, such as `cifar10` or `ORG/NAME`; the metrics then also go into
-            `.eval_results/NAME.yaml` beside `output`, as the pages of models and data sets show them.
         overwrite: replace a card that someone else wrote.
 
     Raises:
-        UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost; an
-            unknown task.
+        UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost.
         ResultError: a file cannot be written.
     """
-    from tna_onnx.render.card import TASKS, CardWords, eval_results, figures_of, model_card  # noqa: PLC0415 - loads what reads models
+    from tna_onnx.render.card import MARK, model_card  # noqa: PLC0415 - loads what reads models
 
-    if task is not None and task not in TASKS:
-        raise UsageError(f"task '{task}': expected {', '.join(TASKS)}")
-    if dataset is not None:
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", dataset):
-            raise UsageError(f"dataset '{dataset}': expected the name of a data set on the Hub, such as ORG/NAME")
-        if output is None:
-            raise UsageError("dataset: its results are written beside the card, so the card needs a path")
     check_targets(output)
-    target = Path(output) if output is not None else None
-    if target is not None and not overwrite:
-        _keep(target)
-    report = _report(result)
-    folder = figures
-    if folder is None:
-        folder = Path("figures") if isinstance(result, Report) else Path(result).parent / "figures"
-    text = model_card(report, CardWords(task, license, base_model), figures_of(Path(folder), target))
-    if target is not None:
-        write_text(target, text)
-    if target is not None and dataset is not None:
-        results = target.parent / ".eval_results" / f"{dataset.rpartition('/')[2]}.yaml"
-        with writing(results.parent):
-            results.parent.mkdir(exist_ok=True)
-        write_text(results, eval_results(report, dataset))
-    return Card(text)
-
-
-def _report(result: Report | str | Path) -> Report:
-    """Return the report of a written model, read from a file where a path is given."""
-    report, where = result, "the report"
+    if output is not None and not overwrite and Path(output).is_file():
+        with open_regular(Path(output).resolve()) as stream:
+            if MARK.encode() not in stream.read(2**20):
+                raise UsageError(
+                    f"{output}: was not written by `tna-onnx card`; choose another name, or say --overwrite"
+                )
+    report, where = result, Path()
     if not isinstance(report, Report):
-        report, where = _read_report(Path(report)), str(report)
+        where = Path(report)
+        report = _read_report(where)
     if report.missed or report.dry_run:
         raise UsageError(f"{where}: is of a run that wrote no model; expected one that did, so run it without the gate")
-    return report
+    folder = where.parent / "figures"
+    start = Path(output).parent if output is not None else Path()
+    figures = {
+        PurePath(os.path.relpath(folder / name, start)).as_posix(): shown
+        for name, shown in _FIGURES.items()
+        if (folder / name).is_file()
+    }
+    # the same network with other numbers in its last layer: of the Hub's words the nearest
+    relation = "finetune" if base_model else None
+    header = {"license": license, "base_model": base_model, "base_model_relation": relation, "pipeline_tag": task}
+    text = model_card(report, header, figures)
+    if output is not None:
+        write_text(output, text)
+    return Card(text)
 
 
 def _read_report(path: Path) -> Report:
     try:
         with open_regular(path.resolve()) as stream:
-            values = json.loads(stream.read(_MAX_BYTES))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}; {_ADVICE}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is not JSON; {_ADVICE}") from error
-    kind = values.get("schema") if isinstance(values, dict) else None
-    expected = f"tna-onnx/report/{SCHEMA}"
-    if kind != expected:
-        raise UsageError(f"{path}: expected the JSON of a calibration ({expected}), found {kind!r}; {_ADVICE}")
-    try:
-        return from_json(Report, values)
-    except ValueError as error:
-        raise UsageError(f"{path}: is not a complete report ({error}); {_ADVICE}") from error
-
-
-def _keep(path: Path) -> None:
-    """Refuse to replace a text that this command did not write."""
-    from tna_onnx.render.card import MARK  # noqa: PLC0415
-
-    if not path.exists():
-        return
-    try:
-        with open_regular(path.resolve()) as stream:
-            ours = MARK.encode() in stream.read(2**20)
-    except OSError:
-        return  # a pipe or a device has nothing to lose
-    if not ours:
-        raise UsageError(f"{path}: was not written by `tna-onnx card`; choose another name, or say --overwrite")
+            return from_json(Report, json.loads(stream.read(_MAX_BYTES)))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path}: is not the JSON of a calibration ({error}); write one with `tna-onnx calibrate --json FILE`"
+        ) from error

@@ -177,20 +177,9 @@ def features(**arguments: Any) -> None:
 @click.command(cls=Command, short_help="Write a model card from a result.")
 @click.argument("result", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
-@click.option(
-    "--figures",
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder of `calibrate --figures`.  [default: figures beside RESULT]",
-)
 @click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
 @click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
 @click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
-@click.option(
-    "--dataset",
-    metavar="NAME",
-    help="Name of the data set on the Hub. The metrics then also go into .eval_results/ beside --output.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
 def card(result: str, output: str | None, **arguments: Any) -> None:
     """Write a model card from RESULT, the file of `calibrate --json`.
