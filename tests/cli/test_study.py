@@ -13,7 +13,7 @@ from tests.conftest import Small
 from tests.results.test_json import valid
 from tests.support import cli, ok
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Study
-from tna_onnx.studies.run import latex, read_study, to_csv, write_study
+from tna_onnx.studies.run import read_study, to_csv, write_study
 
 QUICK = ["--only", "angles,rotations", "--repeats", "2", "--device", "cpu"]
 
@@ -30,7 +30,7 @@ def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_study_has_its_files(folder: Path) -> None:
-    names = {f"{name}.{ending}" for name in ("angles", "rotations") for ending in ("csv", "json", "tex", "svg")}
+    names = {f"{name}.{ending}" for name in ("angles", "rotations") for ending in ("csv", "json", "svg")}
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
 
 
@@ -141,23 +141,12 @@ def test_cells_do_not_act_in_a_spreadsheet() -> None:
     assert to_csv(negative) == "v\n-0.5\n"
 
 
-def test_latex_escapes_and_marks_the_best() -> None:
-    text = latex(NASTY)
-    assert r"Method\_\%" in text
-    assert r"@c\textless{}script\textgreater{} & $\mathbf{1.23_{.20}}$" in text
-    assert r"=1+1 & $\mathbf{1.23_{.10}}$" in text
-    assert "plain & $50.00_{10.00}$" in text
-
-
 def test_a_barred_row_is_marked_everywhere_and_never_the_best(tmp_path: Path) -> None:
     study = replace(
         NASTY, footnotes=(Footnote("†", (0, 2), "loses 5 % of it.", barred=True), Footnote("‡", (0,), "b."))
     )
     ece = study.columns[1]
     assert study.best(ece) == (3,)
-    text = latex(study)
-    assert r"=1+1$^{\dagger\ddagger}$ & $1.23_{.10}$" in text
-    assert r"$^{\dagger}$ loses 5 \% of it." in text
     rows = list(csv.DictReader(to_csv(study).splitlines()))
     assert [row["footnotes"] for row in rows] == ["loses 5 % of it. b.", "", "loses 5 % of it.", "", ""]
     page = study.save_html(tmp_path / "p.html").read_text()

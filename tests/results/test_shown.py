@@ -131,7 +131,7 @@ def test_pages_load_nothing_and_stand_in_a_frame(results: dict[str, Any], kind: 
     assert saved == tmp_path / "page.html"
     page = saved.read_text("utf-8")
     assert "<svg" in page
-    assert not re.search(r'(?:src|href)="(?!#|[a-z]+\.(?:csv|json|tex)"|data:)', page)
+    assert not re.search(r'(?:src|href)="(?!#|[a-z]+\.(?:csv|json)"|data:)', page)
     assert result._repr_html_().startswith("<iframe")
     # what is quoted ends where the frame does
     assert result._repr_html_().count("<") == 2

@@ -46,16 +46,16 @@ def study(
         model: an ONNX model with a linear head, as for `calibrate`.
         calib: labelled calibration data, as for `calibrate`.
         eval: held-out data to score, likewise; they are needed. Studies that repeat splits split both sets together.
-        out: folder for each study's CSV, JSON and LaTeX. A study that is there already with the same digest, of
+        out: folder for each study's CSV and JSON. A study that is there already with the same digest, of
             model, data and settings, is read and not made again. Without it nothing is written.
-        only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`,
-            `parameters`, `time`; all of them by default.
+        only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`;
+            all of them by default.
         repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2.
         protocol: `default` searches weights in the way of `calibrate`, for `objective`; `paper` as the paper prints it.
         objective: metric that the angle is chosen by: the paper's ECE by default. `calibrate` has the NLL, and so has
             the row "Default" of the table.
         bins: bins of ECE and AdaECE.
-        seed: of all random draws; the same seed gives the same numbers, times apart.
+        seed: of all random draws; the same seed gives the same numbers.
         theta_s: largest angle of one rotation, in radians.
         n_t: rotations from one look at mRC to the next; by default 1, and 50 for the protocol `paper`.
         ensemble_size: members of an average, n_e; by default 10, and more where accuracy requires it.

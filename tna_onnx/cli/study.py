@@ -42,7 +42,7 @@ from tna_onnx.studies.settings import STUDIES, StudySettings
 def study(**arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
 
-    Each study writes NAME.csv, NAME.json, NAME.tex and NAME.svg into --out, and index.html shows them.
+    Each study writes NAME.csv, NAME.json and NAME.svg into --out, and index.html shows them.
 
     \b
     Example:

@@ -99,7 +99,6 @@ class Chart:
         y_label: of the vertical axis, with its unit.
         lines: that are drawn.
         log_x: whether the horizontal axis is logarithmic.
-        x_names: what stands at 1, 2, ... on a horizontal axis that has no scale; empty for an axis with one.
         y_range: ends of the vertical axis, in units of the axis, where lines are cut off; from zero to the highest
             value where it is None.
     """
@@ -110,7 +109,6 @@ class Chart:
     lines: tuple[Line, ...]
     log_x: bool = False
     y_range: tuple[float, float] | None = None
-    x_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

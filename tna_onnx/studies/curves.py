@@ -4,16 +4,14 @@
     members       accuracy and ECE against the number n_e of averaged members, at several angles
     samples       ECE and NLL of every map against the number of calibration samples: the paper's data efficiency plot
     dimension     ECE and lost accuracy of the same head on random projections of the features to fewer dimensions
-    parameters    theta_s, the Beta distribution, n_t and the bins, of which one is varied at a time
 
-Source: the paper, figures "The data efficiency plot" and on the dimension n, sections "Hyperparameters" and
-"Assumptions".
+Source: the paper, figures "The data efficiency plot", of the optimisation curve, and on n_e and the dimension n.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,10 +21,8 @@ from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, metric_value
-from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.main_table import (
     LABELS,
     Repeat,
@@ -39,7 +35,6 @@ from tna_onnx.studies.main_table import (
     with_hidden,
 )
 from tna_onnx.studies.recalibrations import (
-    MEMBERS,
     PAPER_MAPS,
     Recalibration,
     StudyData,
@@ -490,152 +485,3 @@ def _dimension_sentence(dimensions: list[int], values: dict[int, list[Repeat]]) 
         f"One weight tilted by {degrees} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes the "
         f"mean ECE of the whole head from {before:.2f} to {after:.2f} %."
     )
-
-
-# The parameters
-
-_TARGET = 30.0
-_GRID = tuple(float(degrees) for degrees in range(4, 85, 4))
-# Smaller angles take many more rotations, and with those the walks most of the time.
-_THETAS = (0.5, 0.9, 1.0, 1.5)
-_BETAS = ((5.0, 1.0), (2.0, 2.0), (1.0, 1.0))
-_CHECKS = (1, 10, 50, 200)
-_BINS = (5, 10, 15, 20, 30, 50)
-_ON_AXIS = {"theta_s": "theta_s, radians", "Beta": "alpha and beta", "bins": "bins that choose"}
-
-_Case = Callable[[StudyData, int], Repeat]
-
-
-@dataclass(frozen=True, eq=False)
-class Searches:
-    """Searches along the grid; the averages of one distribution and seed serve all numbers of bins."""
-
-    settings: SearchSettings  # settings of the search; its bins are those of the held-out scores
-    bins: Sequence[int]  # numbers of bins that may choose
-    cached: dict[tuple[TiltParameters, int], dict[int, Repeat]] = field(default_factory=dict)
-
-    def case(self, tilt: TiltParameters, bins: int) -> _Case:
-        """Return a function that chooses the angle with the smallest objective over `bins` and measures it."""
-
-        def make(data: StudyData, seed: int) -> Repeat:
-            key = (tilt, seed)
-            if key not in self.cached:
-                self.cached[key] = self._searched(data, tilt, seed)
-            return self.cached[key][bins]
-
-        return make
-
-    def _searched(self, data: StudyData, tilt: TiltParameters, seed: int) -> dict[int, Repeat]:
-        """Return the choice for each number of bins; the scores of only one average at a time are in memory."""
-        original = Average(0.0, data.weight, 0.0, 0.0)
-        tilted = averages(data.weight, _GRID, MEMBERS, replace(self.settings, seed=seed, tilt=tilt).draws)
-        least = dict.fromkeys(self.bins, math.inf)
-        best: dict[int, Repeat] = {}
-        for average in itertools.chain([original], tilted):
-            scores = data.logits(data.calibration, average.weight).scores()
-            values = {bins: metric_value(scores, self.settings.objective, bins) for bins in self.bins}
-            better = {bins: value for bins, value in values.items() if value < least[bins]}
-            if better:
-                # one measure for all: what differs is what was chosen
-                least |= better
-                best |= dict.fromkeys(better, _average_measured(data, average, self.settings.bins))
-        return best
-
-
-def _stopped(n_t: int, bins: int) -> _Case:
-    """Stop each member once mRC, measured every n_t rotations, has passed the target."""
-
-    def make(data: StudyData, seed: int) -> Repeat:
-        for average in averages(data.weight, [_TARGET], MEMBERS, Draws(seed, tilt=TiltParameters(n_t=n_t))):
-            return _average_measured(data, average, bins)
-        # two or three features go round and round: a look may never find them past the target
-        return dict.fromkeys(("angle", "rotations", *NAMES), math.nan)
-
-    return make
-
-
-def _average_measured(data: StudyData, average: Average, bins: int) -> Repeat:
-    metrics = Metrics.of(data.scores(average.weight), bins)
-    values = {name: float(getattr(metrics, name)) for name in NAMES}
-    return {"angle": average.reached, "rotations": average.rotations} | values
-
-
-def parameters(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
-    """Vary one parameter at a time; the others have the paper's values.
-
-    For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples, always
-    over the same bins. n_t is the number of rotations between two measurements of mRC: Algorithm 1 stops past 30
-    degrees, and the overshoot is measured.
-    """
-    cases = {(parameter, value): make for parameter, value, make in _cases(settings)}
-    values = repeated(
-        list(cases), settings.repeats, lambda case, repeat: cases[case](data, settings.seed + repeat), progress
-    )
-    rows = []
-    for key, repeats in values.items():
-        degrees, spread, rotations, _, *metrics = mean_cells(repeats, ("angle", "rotations", *NAMES))
-        rows.append((*key, degrees, spread, rotations, *metrics))
-    columns = (
-        Column("parameter", "Parameter"),
-        Column("value", "Value"),
-        Column("angle", "mRC, degrees", 1, 1, beside=("angle_sd",)),
-        Column("angle_sd", "SD of mRC, degrees", 1, 1, hidden=True),
-        Column("rotations", "Rotations n_r", 1, 0),
-        *_columns(NAMES, "sd"),
-    )
-    charts = (*(_parameter_chart(parameter, values) for parameter in _ON_AXIS), _overshoot_chart(values))
-    notes = (
-        f"For n_t, Algorithm 1 stops past {_TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} "
-        "members.",
-        f"`bins` are those that choose the angle; every ECE shown has {settings.bins} bins.",
-    )
-    sentence = _parameters_sentence(values)
-    return Study("parameters", "Parameters", "hyperparameters", sentence, columns, tuple(rows), charts, notes)
-
-
-def _cases(settings: StudySettings) -> Iterator[tuple[str, str, _Case]]:
-    """Yield (parameter, value, function that measures it with a seed)."""
-    searches = Searches(settings.search(settings.seed), sorted({settings.bins, *_BINS}))
-    for theta_s in _THETAS:
-        yield "theta_s", f"{theta_s:g}", searches.case(TiltParameters(theta_s=theta_s), settings.bins)
-    for alpha, beta in _BETAS:
-        yield "Beta", f"({alpha:g}, {beta:g})", searches.case(TiltParameters(alpha, beta), settings.bins)
-    for n_t in _CHECKS:
-        yield "n_t", str(n_t), _stopped(n_t, settings.bins)
-    for bins in _BINS:
-        yield "bins", str(bins), searches.case(TiltParameters(), bins)
-
-
-def _of_parameter(values: Mapping[tuple[str, str], list[Repeat]], parameter: str, name: str) -> dict[str, list[float]]:
-    """Return what the repeats measured, by the value of a parameter; values that none reached are left out."""
-    by_value = {value: numbers(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
-    return {value: measured for value, measured in by_value.items() if measured}
-
-
-def _parameter_chart(parameter: str, values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
-    """Return the chart of ECE against a parameter; the shapes of Beta are categories without a scale."""
-    metric = METRICS["ece"]
-    errors = _of_parameter(values, parameter, "ece")
-    names = tuple(errors) if parameter == "Beta" else ()
-    places = range(1, len(names) + 1) if names else map(float, errors)
-    line = _line("held-out", dict(zip(places, errors.values(), strict=True)), metric.factor, 2)
-    return Chart(f"ECE against {parameter}", _ON_AXIS[parameter], metric.title, (line,), x_names=names)
-
-
-def _overshoot_chart(values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
-    """Return the chart of the angle at which Algorithm 1 stops, against n_t."""
-    reached = {float(value): degrees for value, degrees in _of_parameter(values, "n_t", "angle").items()}
-    line = _line("reached", reached, 1.0, 2)
-    target = _level("asked for", (line.x[0], line.x[-1]), _TARGET, dashed=True)
-    label = "rotations n_t between two looks"
-    return Chart("mRC where Algorithm 1 stops", label, "mRC, degrees", (line, target), log_x=True)
-
-
-def _parameters_sentence(values: Mapping[tuple[str, str], list[Repeat]]) -> str:
-    parts = []
-    for parameter in _ON_AXIS:
-        errors = [100 * mean(measured) for measured in _of_parameter(values, parameter, "ece").values()]
-        parts.append(f"{parameter} {min(errors):.2f} to {max(errors):.2f} %")
-    over = {value: mean(degrees) - _TARGET for value, degrees in _of_parameter(values, "n_t", "angle").items()}
-    past = ", ".join(f"{degrees:.1f} with {value}" for value, degrees in over.items())
-    return f"Mean ECE by parameter: {'; '.join(parts)}. Past 30 degrees by n_t, in degrees: {past}."

@@ -14,8 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -375,69 +373,7 @@ def _run(
     runs.results.setdefault(row, []).append(result)
 
 
-# The cost
-
-# Products are short: enough of them to measure.
-_PRODUCTS = 5
-# Runs of which the shortest counts; a search is long enough to be measured once.
-_RUNS = 2
-
-
-def time(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
-    """Time every search and fit: seconds, and the equivalent number of products of all features with a weight.
-
-    Seconds differ from run to run; the number of candidates does not. Each time is the shortest of a few runs.
-    Source: the paper, section "Experimental Details", on computation.
-    """
-    product = min(_seconds(lambda: data.logits(data.calibration).scores())[0] for _ in range(_PRODUCTS))
-    rows: list[tuple[Cell, ...]] = [("one product with all features, and scores", product, 1.0, 1)]
-    steps = list(_timed_steps(data, settings))
-    for k, (name, make, runs) in enumerate(steps):
-        try:
-            seconds, result = min((_seconds(make) for _ in range(runs)), key=lambda timed: timed[0])
-            rows.append((name, seconds, seconds / product, result.candidates))
-        except DataError:
-            rows.append((name, None, None, None))
-        progress(k + 1, len(steps))
-    columns = (
-        Column("step", "Step"),
-        Column("seconds", "Seconds", 1, 3),
-        Column("products", "In products", 1, 1),
-        Column("candidates", "Weights scored"),
-    )
-    return Study("time", "Cost", "time of the searches", _time_sentence(rows), columns, tuple(rows))
-
-
-def _timed_steps(data: StudyData, settings: StudySettings) -> Iterator[tuple[str, Callable[[], Recalibration], int]]:
-    seed = settings.seed
-    yield "sparse search", functools.partial(sparse, data, settings, seed), _RUNS
-    for name in PAPER_MAPS:
-        yield f"fit of {name}", functools.partial(plain, data, name, settings, seed), _RUNS
-    for name in PAPER_MAPS:
-        yield f"complete search with {name}", functools.partial(_complete_with, data, name, settings), 1
-
-
-def _complete_with(data: StudyData, name: str, settings: StudySettings) -> Recalibration:
-    """Search pairs with one map."""
-    return _fitted_pair(complete(data, [name], settings, settings.seed), name)
-
-
 def _fitted_pair(pairs: Mapping[str, Recalibration], name: str) -> Recalibration:
     if name not in pairs:
         raise DataError("it cannot be fitted on the original weight")
     return pairs[name]
-
-
-def _seconds(make: Callable[[], Any]) -> tuple[float, Any]:
-    start = perf_counter()
-    result = make()
-    return perf_counter() - start, result
-
-
-def _time_sentence(rows: list[tuple[Cell, ...]]) -> str:
-    durations = {str(row[0]): float(row[1] or 0) for row in rows if row[1]}
-    longest = max([(seconds, name) for name, seconds in durations.items() if name.startswith("complete")], default=None)
-    text = f"The sparse search takes {durations['sparse search']:.2f} seconds"
-    if longest is None:
-        return f"{text}; no map could be fitted."
-    return f"{text}; of the complete ones the longest takes {longest[0]:.1f} ({longest[1].rpartition(' ')[2]})."

@@ -117,9 +117,6 @@ def data_of_task(task: Task) -> StudyData:
     return StudyData(head.weight, head.bias, calibration, held_out, task.settings.tilt_bias, task.placement)
 
 
-MEMBERS = 10
-"""The paper's n_e."""
-
 Tick: TypeAlias = Callable[[float], None]
 """Called with the share of a search that is done."""
 
@@ -139,7 +136,6 @@ class Recalibration:
     fitted: CalibrationMap | None = None  # None for no map
     angle: float = 0.0  # mRC in degrees
     members: int = 1  # averaged; 0 for the limit of many
-    candidates: int = 1  # weights that were scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +219,7 @@ def search_printed(
             index = count
         count += 1
         tick(stop.rotations / last)
-    return Recalibration(best, None, angle, settings.ensemble_size, count), index
+    return Recalibration(best, None, angle, settings.ensemble_size), index
 
 
 def maps_for(classes: int) -> tuple[str, ...]:
@@ -275,7 +271,7 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = lam
 
     candidates = search_sparse(Scored(search.ensemble(data.weight), score, scaled), search, scored_so_far)
     best = candidates[choose(candidates, search)]
-    return _from_candidate(best, candidate_weight(data.weight, best, search), len(candidates))
+    return _from_candidate(best, candidate_weight(data.weight, best, search))
 
 
 def complete(
@@ -319,10 +315,7 @@ def complete(
                 walks[name] = Walk(candidate, search)
         logits.forget()
     best = {name: walk.pool[choose(walk.pool, search)] for name, walk in walks.items()}
-    return {
-        name: _from_candidate(best_candidate, best_candidate.weight, len(walks[name].pool))
-        for name, best_candidate in best.items()
-    }
+    return {name: _from_candidate(best_candidate, best_candidate.weight) for name, best_candidate in best.items()}
 
 
 def _complete_printed(
@@ -363,8 +356,8 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
     outcome = strategy.run(silent)
     assert outcome.weight is not None  # noqa: S101 - there is a head
     best = outcome.chosen
-    return Recalibration(outcome.weight, outcome.fitted, best.angle, best.ensemble_size, len(outcome.candidates))
+    return Recalibration(outcome.weight, outcome.fitted, best.angle, best.ensemble_size)
 
 
-def _from_candidate(candidate: Candidate, weight: Any, candidates: int) -> Recalibration:
-    return Recalibration(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
+def _from_candidate(candidate: Candidate, weight: Any) -> Recalibration:
+    return Recalibration(weight, candidate.fitted, candidate.angle, candidate.ensemble_size)

@@ -2,10 +2,8 @@
 
 A study that the folder already holds, with the same digest, is read instead of computed.
 
-A study is written as CSV, JSON and a LaTeX table. Names and sentences must not act as formulas in a spreadsheet: a CSV
-cell that begins with =, +, -, @ or a control character gets an apostrophe before it. Numbers are written with all their
-digits, in stored units. The LaTeX table uses booktabs: means with the deviation as a subscript, the best
-in bold.
+A study is written as CSV and JSON. Names and sentences must not act as formulas in a spreadsheet: a CSV cell that
+begins with =, +, -, @ or a control character gets an apostrophe before it. Numbers have all digits, in stored units.
 """
 
 import csv
@@ -14,7 +12,6 @@ import hashlib
 import io
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -32,7 +29,7 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.as_json import from_json, to_json
-from tna_onnx.results.study import Cell, Column, Studies, Study
+from tna_onnx.results.study import Cell, Studies, Study
 from tna_onnx.runtime import allowed_cores
 from tna_onnx.studies import curves, geometry, main_table
 from tna_onnx.studies.recalibrations import StudyData, data_of_task
@@ -41,7 +38,7 @@ from tna_onnx.studies.settings import STUDIES, StudySettings
 _log = logging.getLogger("tna_onnx")
 
 # Raised when a study's numbers or columns change: older files are then not taken for new ones.
-_FORM = 5
+_FORM = 6
 
 Experiment: TypeAlias = Callable[[StudyData, StudySettings, Callable[[int, int], None]], Study]
 """Makes one study; the last argument is called with how much is done, and of how much."""
@@ -54,8 +51,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "angle": curves.angle,
     "samples": curves.samples,
     "dimension": curves.dimension,
-    "parameters": curves.parameters,
-    "time": main_table.time,
 }
 """Every study of `STUDIES` and what makes it."""
 
@@ -163,84 +158,6 @@ def _digest(name: str, job: StudyJob, task: Task) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
-
-_ARROWS = {1: r" ($\uparrow$)", -1: r" ($\downarrow$)", 0: ""}
-
-_PRINTED = {"table": ("method", "accuracy", "ece", "adaece")}
-"""Columns of the paper's own tables, where a study has more."""
-
-
-def latex(study: Study) -> str:
-    """Return the table of a study in LaTeX; it needs the package booktabs."""
-    printed = _PRINTED.get(study.name, ())
-    columns = [column for column in study.shown if not printed or column.name in printed]
-    best = {column.name: study.best(column) for column in columns}
-    heads = " & ".join(escaped(column.title) + _ARROWS[column.better] for column in columns)
-    lines = [
-        f"% {study.title}; written by tna-onnx, needs \\usepackage{{booktabs}}",
-        f"\\begin{{tabular}}{{l{'c' * (len(columns) - 1)}}}",
-        "\\toprule",
-        heads + r" \\",
-        "\\midrule",
-    ]
-    for row in range(len(study.rows)):
-        cells = [_latex_number(study, row, column, row in best[column.name]) for column in columns]
-        if marks := study.marks(row):
-            cells[0] += f"$^{{{_latex_marks(marks)}}}$"
-        lines.append(" & ".join(cells) + r" \\")
-    lines.append("\\bottomrule")
-    for footnote in study.footnotes:
-        text = f"$^{{{_latex_marks(footnote.mark)}}}$ {escaped(footnote.text)}"
-        lines.append(f"\\multicolumn{{{len(columns)}}}{{p{{\\linewidth}}}}{{\\footnotesize {text}}} \\\\")
-    return "\n".join([*lines, "\\end{tabular}", ""])
-
-
-def _latex_marks(marks: str) -> str:
-    return marks.replace("†", "\\dagger").replace("‡", "\\ddagger")
-
-
-def escaped(text: str) -> str:
-    r"""Escape the special characters of LaTeX.
-
-    >>> escaped("a_b & 5 %")
-    'a\\_b \\& 5 \\%'
-    """
-    # control characters have no place in a line of a table
-    plain = re.sub(r"[\x00-\x1f\x7f]", " ", text)
-    return "".join(_SPECIAL.get(letter, letter) for letter in plain)
-
-
-def _latex_number(study: Study, row: int, column: Column, best: bool) -> str:
-    value = study.values(column.name)[row]
-    if value is None or isinstance(value, str):
-        return escaped(value or "")
-    number = column.number(value)
-    extras = [study.values(name)[row] for name in column.beside]
-    if len(extras) == 1 and extras[0] is not None:
-        # the paper writes no zero before the point of a deviation
-        number = f"{number}_{{{re.sub('^0(?=[.])', '', column.number(extras[0]))}}}"
-    if len(extras) == 2 and None not in extras:
-        number = f"{number}\\;[{column.number(extras[0])}, {column.number(extras[1])}]"
-    if best:
-        return f"$\\mathbf{{{number}}}$"
-    return f"${number}$"
-
-
 _ACTING = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 # A study's JSON is a few megabytes at most; what is larger is none.
@@ -249,7 +166,7 @@ _MAX_BYTES = 2**28
 
 def write_study(folder: Path, study: Study) -> None:
     """Write a study's files; the JSON comes last, because a later run takes it for complete."""
-    texts = {"csv": to_csv(study), "tex": latex(study), "json": to_json(study)}
+    texts = {"csv": to_csv(study), "json": to_json(study)}
     for ending, text in texts.items():
         path = folder / f"{study.name}.{ending}"
         with writing(path):

@@ -13,9 +13,7 @@ from tna_onnx.pipeline.settings import PAPER, Settings
 if TYPE_CHECKING:
     from tna_onnx.search.candidates import SearchSettings
 
-StudyName: TypeAlias = Literal[
-    "table", "rotations", "angles", "members", "angle", "samples", "dimension", "parameters", "time"
-]
+StudyName: TypeAlias = Literal["table", "rotations", "angles", "members", "angle", "samples", "dimension"]
 STUDIES: tuple[str, ...] = get_args(StudyName)
 """Studies in the order in which they are made."""
 

@@ -293,7 +293,7 @@ def _overview(studies: Studies, command: str) -> SimpleNamespace:
 def _section(study: Study, linked: bool) -> SimpleNamespace:
     files: tuple[str, ...] = ()
     if linked:
-        files = tuple(f"{study.name}.{ending}" for ending in ("csv", "json", "tex"))
+        files = tuple(f"{study.name}.{ending}" for ending in ("csv", "json"))
     return SimpleNamespace(
         sentence=study.sentence,
         element=study.element,

@@ -214,7 +214,7 @@ def range_from_zero(high: float) -> float:
 def line_chart(chart: Chart) -> Markup:
     """Draw a chart; what lies outside of its ranges is cut off."""
     marks = chart if isinstance(chart, MarkedChart) else MarkedChart(**vars(chart))
-    named = [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
+    named: list[tuple[float, str]] = []
     if chart.log_x:
         marks = _in_log(marks)
         named = [(math.log10(value), f"{value:,g}") for value in log_ticks(chart)]
