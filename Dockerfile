@@ -13,10 +13,10 @@ COPY pyproject.toml README.md LICENSE ./
 COPY tna_onnx tna_onnx
 
 FROM build AS build-cpu
-RUN /venv/bin/pip install '.[cpu,images,tables,hdf5,text]'
+RUN /venv/bin/pip install '.[cpu,images,tables,text]'
 
 FROM build AS build-gpu
-RUN /venv/bin/pip install '.[gpu,images,tables,hdf5,text]'
+RUN /venv/bin/pip install '.[gpu,images,tables,text]'
 
 FROM ${PYTHON} AS run
 RUN useradd --uid 10001 --create-home tna && mkdir /data && chown tna /data

@@ -31,9 +31,9 @@ def arrays(small: Small) -> Arrays:
 
 def written(path: Path, arrays: Arrays, suffix: str = ".npz") -> Path:
     """Write the samples in one form; their groups as text where that has types, and x as columns in a table."""
-    patient = arrays["patient"].astype(str) if suffix in (".h5", ".parquet") else arrays["patient"]
+    patient = arrays["patient"].astype(str) if suffix == ".parquet" else arrays["patient"]
     path = path.with_suffix(suffix)
-    if suffix in ("", ".npz", ".h5"):
+    if suffix in ("", ".npz"):
         return write_columns(path, {**arrays, "patient": patient})
     columns = {f"x{k}": column for k, column in enumerate(arrays["x"].T)}
     return write_columns(path, {**columns, "patient": patient, "label": arrays["labels"]})
@@ -44,7 +44,7 @@ def features(path: Path, arrays: Arrays) -> Path:
     return write_columns(path.with_suffix(".parquet"), columns)
 
 
-@pytest.mark.parametrize("suffix", ["", ".npz", ".h5", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", ["", ".npz", ".csv", ".jsonl", ".parquet"])
 def test_a_column_says_which_samples_belong_together(small: Small, arrays: Arrays, tmp_path: Path, suffix: str) -> None:
     expected = tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
     assert expected.metrics.groups == 50

@@ -30,10 +30,6 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> Path:
     """Write columns as a file of the kind that its suffix says, or without one as a folder of .npy files."""
     if path.suffix == ".npz":
         np.savez(path, **columns)
-    elif path.suffix == ".h5":
-        with pytest.importorskip("h5py").File(path, "w") as file:
-            for name, values in columns.items():
-                file[name] = values.astype(object) if values.dtype.kind == "U" else values
     elif path.suffix == ".parquet":
         table = pytest.importorskip("pyarrow").table({name: list(values) for name, values in columns.items()})
         pytest.importorskip("pyarrow.parquet").write_table(table, path)

@@ -50,7 +50,7 @@ MAKERS = [os.mkfifo, link_to_zero, endless]
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.jsonl", "a.txt", "a.tar", "a.parquet", "a.h5"])
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.jsonl", "a.txt", "a.tar", "a.parquet"])
 def test_no_reader_waits(tmp_path: Path, name: str, make: Callable[[Path], Any]) -> None:
     make(tmp_path / name)
     labels = LABELS if name == "a.npy" else None
@@ -167,27 +167,6 @@ def test_arrays_that_are_links(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="lie outside"):
         open_source(data, [spec()], 2)
     assert len(open_source(data, [spec()], 2, data_root=tmp_path)) == 4
-
-
-def test_hdf5_reads_no_other_file(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    (tmp_path / "secret").write_bytes(X.tobytes())
-    with h5py.File(tmp_path / "other.h5", "w") as other:
-        other["x"] = X
-    layout = h5py.VirtualLayout(X.shape, X.dtype)
-    layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
-    makers: dict[str, Callable[[Any], Any]] = {
-        "raw": lambda f: f.create_dataset("x", X.shape, X.dtype, external=[(str(tmp_path / "secret"), 0, X.nbytes)]),
-        "link": lambda f: f.__setitem__("x", h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")),
-        "virtual": lambda f: f.create_virtual_dataset("x", layout),
-        "claims": lambda f: f.create_dataset("x", (2**40, 4), X.dtype, chunks=(1024, 4)),
-    }
-    for name, make in makers.items():
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            make(file)
-            file["labels"] = LABELS
-        with pytest.raises(DataError):
-            open_source(tmp_path / f"{name}.h5", [spec()], 2)
 
 
 # ---- sizes ----
@@ -368,16 +347,6 @@ def test_what_an_image_is_scaled_to_counts_as_what_it_has(size: tuple[int, int],
     assert within(Image.new("RGB", (4, 8)), Limits(image_pixels=512)).shape == (3, 8, 8)
     with pytest.raises(DataError, match="image-pixels"):
         within(Image.new("RGB", (4, 8)), Limits(image_pixels=511))
-
-
-def test_a_data_set_without_values(small: Small, tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    for empty in ("x", "labels"):
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            for name, values in (("x", np.zeros((40, 8), np.float32)), ("labels", np.arange(40) % 5)):
-                file.create_dataset(name, data=h5py.Empty(values.dtype) if name == empty else values)
-        with pytest.raises(DataError, match=f"{empty!r}: holds no values"):
-            tna_onnx.evaluate(small.model, tmp_path / "a.h5", device="cpu")
 
 
 LONG = "a" * 300

@@ -196,14 +196,6 @@ def saved_dataset(folder: Path) -> Case:
     return Case(root, [IMAGE], root / names[1], b"IDAT", {"class_names": ["a", "b"]})
 
 
-def hdf5(folder: Path) -> Case:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(folder / "calib.h5", "w") as file:
-        for name, values in {"x": X, "ids": IDS, "labels": LABELS}.items():
-            file[name] = values
-    return Case(folder / "calib.h5", PAIR, folder / "calib.h5", X[5].tobytes())
-
-
 def precomputed(folder: Path) -> Case:
     (folder / "calib").mkdir()
     np.save(folder / "calib" / "features.npy", X.reshape(N, -1))
@@ -258,7 +250,7 @@ def url(folder: Path) -> Case:
 KINDS: list[Callable[[Path], Case]] = [
     arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, npy_folder, npy_file, shards,
     text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
-    arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, hdf5, precomputed, mapping,
+    arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, precomputed, mapping,
     generator, reader, loader, url,
 ]  # fmt: skip
 NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]
@@ -421,7 +413,7 @@ def test_require_samples() -> None:
         require_samples(weighted, bins=4, folds=4)
 
 
-HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "h5py", "fsspec", "pandas"
+HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "fsspec", "pandas"
 REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
 
 

@@ -135,19 +135,6 @@ def _parquet(rows: int) -> Callable[[Path], Path]:
     return write
 
 
-def _hdf5(rows: int) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        import h5py
-
-        with h5py.File(folder / "a.h5", "w") as file:  # chunks that nobody wrote: fill values
-            file.create_dataset("x", (rows, 4), "f4", chunks=(min(rows, 1000), 4))
-            labels = file.create_dataset("labels", (rows,), "i8", chunks=(min(rows, 1000),))
-            labels[:60] = np.arange(60) % 3
-        return folder / "a.h5"
-
-    return write
-
-
 def _image(side: int) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         def chunk(kind: bytes, content: bytes) -> bytes:
@@ -198,8 +185,6 @@ DATA: dict[str, Hostile] = {
     "npy": Hostile(_npy_lie),
     "parquet": Hostile(_parquet(5 * _ROWS)),
     "parquet, allowed": Hostile(_parquet(_ROWS // 2)),
-    "hdf5": Hostile(_hdf5(2**40)),
-    "hdf5, allowed": Hostile(_hdf5(_ROWS // 2)),
     "image": Hostile(_image(60_000), images=True),
     "image, allowed": Hostile(_image(9_000), images=True),
     "csv": Hostile(_text("a.csv", "path,label\n" + '"' + "x," * 10**6), images=True),
@@ -284,7 +269,7 @@ def _child(name: str, path: Path) -> None:
 
 
 def _warm(folder: Path, name: str) -> None:
-    small = {"npz": _npz(60), "npy": _npz(60), "parquet": _parquet(60), "hdf5": _hdf5(60)}
+    small = {"npz": _npz(60), "npy": _npz(60), "parquet": _parquet(60)}
     kind = name.partition(",")[0]
     _read_data(small.get(kind, _image(20))(folder), DATA[name].images)
 

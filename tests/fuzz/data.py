@@ -128,15 +128,6 @@ def table(kind: str) -> Callable[[Path], tuple[Path, Any]]:
     return write
 
 
-def hdf5(folder: Path) -> tuple[Path, Any]:
-    import h5py
-
-    with h5py.File(folder / "a.h5", "w") as file:
-        file["x"] = X
-        file["labels"] = LABELS
-    return folder / "a.h5", folder / "a.h5"
-
-
 def precomputed(folder: Path) -> tuple[Path, Any]:
     np.savez(folder / "a.npz", features=X, labels=LABELS)
     return folder / "a.npz", folder / "a.npz"
@@ -232,7 +223,6 @@ FAMILIES: dict[str, Family] = {
     "tar": Family(tar, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
     "parquet": Family(table("parquet"), mutated_bytes, samples(VECTOR)),
     "arrow": Family(table("arrow"), mutated_bytes, samples(VECTOR)),
-    "hdf5": Family(hdf5, mutated_bytes, samples(VECTOR)),
     "features": Family(precomputed, mutated_bytes, read_precomputed),
     "store": Family(store, mutated_bytes, read_store),
     "store, filled": Family(store, mutated_bytes, refill_store),

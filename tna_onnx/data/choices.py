@@ -11,7 +11,6 @@ Paths are recognised by their contents; the first row that fits counts:
 | `webdataset` | a file `.tar`, a folder with `.tar` files, or a pattern such as `shard-{000..004}.tar` |
 | `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json`; |
 | | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
-| `hdf5` | a file `.h5` or `.hdf5` |
 | `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
 | `folder` | a folder with none of the other files |
 | `loader` | `loader.py:function`; never recognised, only named by the user |
@@ -37,7 +36,7 @@ from tna_onnx.numerics.checks import check_limits
 if TYPE_CHECKING:
     pass
 
-Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader"]
+Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "loader"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -60,7 +59,6 @@ DATA_FORMATS: dict[Format, DataFormat] = {
     "npy": DataFormat("arrays:open_npy", files=(".npy",), in_folder=(".npy",)),
     "webdataset": DataFormat("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
     "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
-    "hdf5": DataFormat("arrays:open_hdf5", files=(".h5", ".hdf5")),
     "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.
     "folder": DataFormat("image_files:open_folder"),

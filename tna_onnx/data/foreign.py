@@ -139,7 +139,7 @@ _MAX_REASON = 200  # characters of a foreign message: some quote the whole file
 def parsing(where: str, problem: str, advice: str) -> Iterator[None]:
     """Run a parser in this block.
 
-    `problem`: what messages say that it could not be read as or why, e.g. "cannot be read as HDF5".
+    `problem`: what messages say that it could not be read as or why, e.g. "cannot be read as Parquet".
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Arrays in `.npz`, `.npy` and HDF5 files: what is read, what is refused, and what messages say."""
+"""Arrays in `.npz` and `.npy` files: what is read, what is refused, and what messages say."""
 
 import contextlib
 import io
@@ -102,7 +102,7 @@ def test_broken_files_are_read_or_refused(
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"x": X, "classes": LABELS},
-        r"no (array|data set|\.npy file) 'labels'; the file has '(x|classes)', '(x|classes)'",
+        r"no (array|\.npy file) 'labels'; the file has '(x|classes)', '(x|classes)'",
     ),
     ({"a": X, "b": X, "labels": LABELS}, "for the model's input 'x'; the model wants 'x', the file has"),
     ({"x": X[:2], "labels": LABELS}, "3 labels for 2 samples"),
@@ -113,7 +113,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arrays", "pattern"), REFUSED)
-@pytest.mark.parametrize("suffix", [".npz", "", ".h5"], ids=["npz", "npy", "hdf5"])
+@pytest.mark.parametrize("suffix", [".npz", ""], ids=["npz", "npy"])
 def test_refusals_of_every_format(tmp_path: Path, suffix: str, arrays: dict[str, Any], pattern: str) -> None:
     with pytest.raises(DataError, match=pattern) as caught:
         open_source(write_columns(tmp_path / f"calib{suffix}", arrays), [spec()], 3)
@@ -260,36 +260,6 @@ def test_one_file_with_labels_apart(tmp_path: Path) -> None:
 def test_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="preprocessing applies to images only"):
         open_source(write_columns(tmp_path, {"x": X, "labels": LABELS}), [spec()], 3, Recipe(scale=1.0))
-
-
-# ---- HDF5 ----
-
-
-@pytest.mark.parametrize(("suffix", "options"), [("h5", {}), ("hdf5", {"chunks": (2, 3), "compression": "gzip"})])
-def test_values_of_hdf5(tmp_path: Path, suffix: str, options: dict[str, Any]) -> None:
-    h5py = pytest.importorskip("h5py")
-    x = np.random.default_rng(0).random((7, 4), np.float32)
-    path = tmp_path / f"calib.{suffix}"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=x, **options)
-        file["labels"] = np.array(["cat", "cow", "dog"], object)[np.arange(7) % 3]
-        file["group/x"] = x
-    source = open_source(path, [spec()], 3)
-    np.testing.assert_array_equal(gather(source, 3)["x"], x, strict=True)
-    rows = np.array([6, 0, 3, 3, -1])
-    np.testing.assert_array_equal(gather(source, 5, rows)["x"], x[rows], strict=True)
-    assert source.describe() == f"arrays calib.{suffix} (7 samples, 3 classes)"
-    np.testing.assert_array_equal(source.labels, np.arange(7) % 3)
-    labels = np.arange(7) % 2
-    np.testing.assert_array_equal(open_source(path, [spec()], 3, labels=labels).labels, labels)
-
-
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
-def test_broken_hdf5_files(tmp_path: Path, content: bytes) -> None:
-    pytest.importorskip("h5py")
-    (tmp_path / "a.h5").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.h5: cannot be read as HDF5"):
-        open_source(tmp_path / "a.h5", [spec()], 3)
 
 
 def test_inputs_of_different_lengths(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
-"""Named arrays in a `.npz` archive, a folder of `.npy` files, an HDF5 file or a mapping. Nothing is ever unpickled.
+"""Named arrays in a `.npz` archive, a folder of `.npy` files or a mapping. Nothing is ever unpickled.
 
 - `.npz`: arrays are loaded into memory.
 - `.npy`: files are memory-mapped, so they may be larger than memory.
-- HDF5: values are read on demand, and must be stored in the file itself: links to other files are not followed, and
-  external storage and virtual data sets, which could name any file on the machine, are refused.
 
 The size that a header declares is compared with the bytes in the file before anything is mapped or allocated.
 """
@@ -21,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256
-from tna_onnx.data.foreign import any_array, check_inside, open_regular, optional, parsing, regular_size
+from tna_onnx.data.foreign import any_array, check_inside, open_regular, parsing
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -181,80 +179,6 @@ def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
             f"{where}: its {nouns} take {size:,} bytes, more than {max_bytes:,}, which is what a file of its size may "
             "expand to; if that is right, raise --data-limit expansion=NUMBER"
         )
-
-
-@dataclass(eq=False)
-class Hdf5Arrays(StoredArrays):
-    """Data sets of an HDF5 file; made by `open_hdf5_file`."""
-
-    file: Any = field(repr=False)  # h5py's; its data sets keep it open
-    max_bytes: int  # what its data sets may take: values that are not stored read as zeros
-    _claimed: int = 0
-    noun: ClassVar[str] = "data set"
-
-    def column(self, name: str) -> DataSet:
-        """Return a data set, whose rows are read when they are asked for."""
-        where = f"{self.where}: {name!r}"
-        with parsing(self.where, "cannot be read as HDF5", "write it again"):
-            values = self.file[name]
-            if values.shape is None:  # a null dataspace
-                raise DataError(f"{where}: holds no values, not even an empty array; store an array")
-            if values.external or values.is_virtual:
-                raise DataError(f"{where}: its values lie in other files, which are not read; store them in this file")
-            self._claimed += math.prod(values.shape) * values.dtype.itemsize
-        _check_expansion(self.where, "data sets", self._claimed, self.max_bytes)
-        return DataSet(values, where)
-
-    def loaded(self, name: str) -> AnyArray:
-        """Return the values of a data set, texts as such: h5py gives their bytes."""
-        with parsing(self.where, "cannot be read as HDF5", "write it again"):
-            values = np.asarray(self.column(name).values[()])
-            if values.dtype.kind not in "OS":
-                return values
-            return np.array([cell.decode() if isinstance(cell, bytes) else cell for cell in values.tolist()], object)
-
-    def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
-        """Return the digest of the bytes of the file."""
-        return files_sha256([Path(self.where)], labels)
-
-
-def open_hdf5_file(path: Path, limits: Limits) -> Hdf5Arrays:
-    """Open an HDF5 file."""
-    h5py = optional("h5py", "hdf5", "reading HDF5 files")
-    max_bytes = limits.expanded_bytes(regular_size(path))
-    with parsing(str(path), "cannot be read as HDF5", "write it again"):
-        file = h5py.File(path, "r")
-        # Links are not even opened: they may lead to other files.
-        plain = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
-        names = [name for name in plain if isinstance(file[name], h5py.Dataset)]
-        return Hdf5Arrays(str(path), path.name, names, file, max_bytes)
-
-
-@dataclass(frozen=True, eq=False)
-class DataSet:
-    """A data set of an open HDF5 file as a column; `where` is what messages start with."""
-
-    values: Any = field(repr=False)
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.values.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.values.dtype
-        return dtype
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        if not len(rows):
-            return np.zeros((0, *self.shape[1:]), self.dtype)
-        with parsing(self.where, "cannot be read", "write the file again"):
-            if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
-                # A slice is one read; a list of rows is a selection for each.
-                return np.asarray(self.values[int(rows[0]) : int(rows[0]) + len(rows)])
-            ordered, inverse = np.unique(rows, return_inverse=True)  # h5py wants each row once, ascending
-            return np.asarray(self.values[ordered])[inverse]
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ import numpy as np
 
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_hdf5_file, open_npy_files, open_npz
+from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_npy_files, open_npz
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.errors import DataError
 
@@ -62,12 +62,6 @@ def open_npy(path: Path, request: Request) -> ArraySource:
             stored.files[request.inputs[0].name] = stored.files[input_name]
     stored.names = [*stored.files]
     return _open_stored(stored, request)
-
-
-def open_hdf5(path: Path, request: Request) -> ArraySource:
-    """Open the data sets for the model's inputs and the labels; samples are read when asked for."""
-    request.check_arrays(str(path))
-    return _open_stored(open_hdf5_file(path, request.limits), request)
 
 
 def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:

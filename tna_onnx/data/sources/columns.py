@@ -91,7 +91,7 @@ class ArraySource:
 
         Raises IndexError: a row is not a sample.
         """
-        # A batch is one item: rows come out of a column together, and disks and HDF5 gain nothing from more threads.
+        # A batch is one item: rows come out of a column together, and disks gain nothing from more threads.
         picks = [[pick] for pick in split_rows(len(self), size, rows)]
         return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)
 
