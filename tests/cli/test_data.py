@@ -151,17 +151,6 @@ def shards(a: Animals, f: Path) -> list[object]:
     return [f / "shards/c-{000..002}.tar"]
 
 
-def loader(a: Animals, f: Path) -> list[object]:
-    np.savez(f / "hidden.npz", x=a.x, y=a.labels)
-    (f / "loader.py").write_text(
-        "from pathlib import Path\nimport numpy as np\n\ndef load():\n"
-        "    stored = np.load(Path(__file__).parent / 'hidden.npz')\n"
-        "    for k in range(0, len(stored['y']), 50):\n"
-        "        yield {'image': stored['x'][k:k + 50], 'labels': stored['y'][k:k + 50]}\n"
-    )
-    return [f"{f / 'loader.py'}:load", "--format", "loader"]
-
-
 SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
     "npz": (lambda a, f: [a.npz], "arrays data.npz"),
     "npy file, names apart": (npy_file, "arrays x.npy"),
@@ -169,9 +158,8 @@ SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
     "flat folder": (flat_folder, "image folder photos"),
     "tsv": (manifest, "list.tsv"),
     "tar pattern": (shards, "webdataset c-{000..002}.tar"),
-    "loader": (loader, "loader.py:load"),
 }
-_ARRAYS = {"npz", "npy file, names apart", "loader"}
+_ARRAYS = {"npz", "npy file, names apart"}
 
 
 def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
@@ -352,8 +340,7 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "no such scheme": (["none://a/b.npz"], 2, "cannot be opened"),
     "unknown suffix": (["M/model.onnx"], 4, "found .onnx"),
     "no shards": (["M/c-{000..001}.tar"], 2, "c-000.tar"),
-    "loader without --format": (["M/loader.py:load"], 2, "add --format loader"),
-    "no such loader": (["M/none.py:load", "--format", "loader"], 2, "no such file"),
+    "code": (["M/loader.py:load"], 2, "no such file or folder"),
     "no labels file": (["D", "--labels", "none.csv"], 2, "none.csv: no such file"),
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
     "no preprocessing file": (["D", "--preset", "none.json"], 2, "none.json"),

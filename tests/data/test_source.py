@@ -230,15 +230,6 @@ def reader(folder: Path) -> Case:
     return Case(Reader(), PAIR, options={"labels": LABELS})
 
 
-def loader(folder: Path) -> Case:
-    np.savez(folder / "data.npz", x=X, ids=IDS, labels=LABELS)
-    (folder / "loader.py").write_text(
-        "import numpy\nfrom pathlib import Path\n\ndef load():\n"
-        "    return dict(numpy.load(Path(__file__).parent / 'data.npz'))\n"
-    )
-    return Case(f"{folder / 'loader.py'}:load", PAIR, options={"format": "loader"})
-
-
 def url(folder: Path) -> Case:
     fsspec = pytest.importorskip("fsspec")
     case = images(folder)
@@ -251,7 +242,7 @@ KINDS: list[Callable[[Path], Case]] = [
     arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, npy_folder, npy_file, shards,
     text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
     arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, precomputed, mapping,
-    generator, reader, loader, url,
+    generator, reader, url,
 ]  # fmt: skip
 NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]
 

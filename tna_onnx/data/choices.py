@@ -13,7 +13,6 @@ Paths are recognised by their contents; the first row that fits counts:
 | | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
 | `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
 | `folder` | a folder with none of the other files |
-| `loader` | `loader.py:function`; never recognised, only named by the user |
 
 Openers are named, not imported: a run loads only the source that it reads.
 
@@ -36,7 +35,7 @@ from tna_onnx.numerics.checks import check_limits
 if TYPE_CHECKING:
     pass
 
-Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "loader"]
+Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -62,8 +61,6 @@ DATA_FORMATS: dict[Format, DataFormat] = {
     "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.
     "folder": DataFormat("image_files:open_folder"),
-    # Never recognised: code runs only when the user asks for it.
-    "loader": DataFormat("objects:open_loader"),
 }
 
 _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times

@@ -63,11 +63,6 @@ def open_request(data: Any, request: Request, format: Format | None = None) -> S
 def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
-    if format == "loader":
-        request.check_no_table(str(data))
-        from tna_onnx.data.sources.objects import open_loader  # noqa: PLC0415
-
-        return open_loader(str(data), request)
     if isinstance(data, str):
         data = local_path(data)
     if is_url(str(data)):
@@ -116,8 +111,6 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         with contextlib.suppress(OSError):
             for near in get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1, 0.75):
                 advice = f"did you mean {path.with_name(near)}?"
-        if ".py:" in str(path):
-            advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")

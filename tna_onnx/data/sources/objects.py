@@ -16,22 +16,16 @@ A batch is a mapping {input name: array (B, ...), "labels": (B,)}, or a tuple or
 followed by the labels. A reader's `get_next()` returns mappings without labels, and None at the end. Values are tensors
 of torch or anything that NumPy converts to an array. Batches are read once and written to memory-mapped temporary
 files, so that a generator can be read again and in any order, and memory does not grow with the samples.
-
-`loader.py:function` names a function without arguments that returns any of these objects. Its file is run only because
-the user names it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-import itertools
 import os
 import shutil
 import sys
 import tempfile
-import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
@@ -370,69 +364,3 @@ def _joined(values: list[Any]) -> AnyArray:
         shapes = sorted({str(array.shape) for array in arrays})
         raise DataError(f"data set: its samples have shapes {', '.join(shapes)}; bring them to one shape")
     return np.stack(arrays)
-
-
-_NUMBER = itertools.count()  # makes the names of imported files differ within a process
-
-
-def open_loader(text: str, request: Request) -> ArraySource:
-    """Run a function given as `path/to/file.py:name` and read the samples that it returns.
-
-    The folder of the file is importable meanwhile, as it is when Python runs the file.
-    """
-    file, separator, name = text.rpartition(":")  # the last one: C:/loader.py:load has two
-    path = Path(file)
-    if not separator or path.suffix != ".py" or not name.isidentifier():
-        raise UsageError(f"{text}: expected the function of a Python file, as loader.py:function")
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; give the path of the Python file, as loader.py:function")
-    request.check_arrays(text)
-    with _importable(path.resolve().parent):
-        try:
-            function = getattr(_module(path), name, None)
-            if not callable(function):
-                raise UsageError(f"{path}: has no function {name!r}; name one that takes no arguments")
-            data = function()
-            if isinstance(data, Mapping):
-                return open_mapping(data, request, title=text)
-            return open_iterable(data, request, title=text)
-        except TnaError:  # says already what is wrong with the samples
-            raise
-        except KeyboardInterrupt:
-            raise
-        # Of the user's code. SystemExit too: `sys.exit(0)` in there would end this process as if all were done.
-        except BaseException as error:
-            raise DataError(f"{text}: {_place(error, path)}{type(error).__name__}: {error}") from error
-
-
-def _module(path: Path) -> Any:
-    """Import a file under a name that no other module has."""
-    name = f"_tna_onnx_loader_{next(_NUMBER)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: cannot be imported; give a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@contextlib.contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(folder))
-
-
-def _place(error: BaseException, path: Path) -> str:
-    """Return the last line of the user's file in the traceback of an error."""
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return f"line {error.lineno}: "
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    if lines:
-        return f"line {lines[-1]}: "
-    return ""
