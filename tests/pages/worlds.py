@@ -258,19 +258,6 @@ def table_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-class Items:
-    """A data set of torch: items by number."""
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self._items = list(items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, row: int) -> Any:
-        return self._items[row]
-
-
 class SavedDataSet:
     """What `datasets` writes; that library is not needed to read it."""
 
@@ -391,7 +378,6 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
             "data_frame": pa.table(
                 {"age": x[:, 0], "height": x[:, 1], "weight": x[:, 2], "income": x[:, 3], "label": y}
             ),
-            "torch_data_set": Items(zip(x.astype(np.float32), y, strict=True)),
         },
     }
 

@@ -93,12 +93,6 @@ FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
         {"class_names": NAMES},
     ),
     "mapping of columns": lambda: ({**parts(), "target": LABELS}, {}),
-    "items": lambda: (Items([(x.astype(np.float32), int(y)) for x, y in zip(X, LABELS, strict=True)]), {}),
-    "items by name": lambda: (
-        Items([{"X": x.astype(np.float32), "label": y} for x, y in zip(X, LABELS, strict=True)]),
-        {},
-    ),
-    "items and labels": lambda: (Items(list(X.astype(np.float32))), {"labels": LABELS}),
 }
 
 
@@ -156,8 +150,7 @@ def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
         (Frame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
         (Frame(parts()), ONE, DataError, "data frame: no column is called 'label'"),
         ({**parts(), "target": LABELS[:3]}, ONE, DataError, "one row per sample, found lengths"),
-        (Items([(X[0], 0), (X[1, :2], 1)]), ONE, DataError, r"samples have shapes \(2,\), \(3,\)"),
-        (Items([(np.array(["a"]), 0), (np.array(["b"]), 1)]), ONE, DataError, "batch 0: 'X': expected numbers, found"),
+        (Items([(X[0], 0), (X[1], 1)]), ONE, UsageError, r"data set, Items; expected its batches: .*DataLoader"),
         (3, ONE, UsageError, "found int"),
     ],
 )
@@ -172,8 +165,7 @@ def test_torch() -> None:
     for data in (
         (values, torch.tensor(LABELS)),
         (values.detach().to_sparse(), torch.tensor(LABELS)),
-        torch.utils.data.TensorDataset(values, torch.tensor(LABELS)),
-        torch.utils.data.Subset(torch.utils.data.TensorDataset(values, torch.tensor(LABELS)), range(70)),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(values, torch.tensor(LABELS)), batch_size=32),
     ):
         source = opened(data)
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)

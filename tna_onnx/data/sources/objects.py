@@ -6,8 +6,6 @@
 | `(X, y)`, or an array with `labels=` | arrays of all samples; X may be a data frame |
 | mapping of arrays by input name | arrays of all samples; if the arrays are (N,), a table |
 | data set of `datasets` | a Parquet file, with its images, in a temporary folder |
-| data set of Ray Data | batches; its samples come to this machine |
-| data set of torch, or anything else with `[i]` and a length | its items, in batches |
 | iterable, function without arguments, calibration data reader | batches |
 
 None of these libraries is imported: objects are recognised by their members.
@@ -181,13 +179,13 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
     )
 
 
-_ITEMS = 64  # of a data set, in a batch
-
-
 def open_object(data: Any, request: Request) -> Source:
     """Open samples that are a Python object."""
-    if type(data).__module__.startswith("ray.data") and hasattr(data, "iter_batches"):
-        data = data.iter_batches(batch_size=_ITEMS, batch_format="numpy")
+    if _is_set_of_items(data):
+        raise UsageError(
+            f"found a data set, {type(data).__name__}; expected its batches: torch's DataLoader(data, batch_size=64), "
+            "data.iter(batch_size=64) of datasets, data.iter_batches(batch_format='numpy') of Ray Data"
+        )
     if _is_pair(data, request):
         data, labels = data
         if isinstance(data, list):
@@ -205,10 +203,8 @@ def open_object(data: Any, request: Request) -> Source:
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
     iterable = callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
-    if _has_items(data) or iterable:
+    if iterable:
         request.check_no_table(type(data).__name__)
-    if _has_items(data):
-        return open_iterable(_items(data), request, title=f"data set {type(data).__name__}")
     if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
         raise UsageError("[X, y]: a list is taken for batches; give arrays of all samples as a tuple, (X, y)")
     if iterable:
@@ -247,8 +243,14 @@ def _is_hugging_face(data: Any) -> bool:
     return all(hasattr(data, name) for name in ("features", "column_names", "to_parquet"))
 
 
-def _has_items(data: Any) -> bool:
-    recognised = isinstance(data, (str, Iterable))
+def _is_set_of_items(data: Any) -> bool:
+    """Tell whether data are a set of samples that have to be asked for one by one, or of Ray."""
+    if type(data).__module__.startswith("ray.data") and hasattr(data, "iter_batches"):
+        return True
+    # rows are made when they are asked for: what is stored is something else
+    if _is_hugging_face(data) and getattr(data, "format", {}).get("type") == "custom":
+        return True
+    recognised = isinstance(data, (str, Iterable)) or _is_array(data) or _is_frame(data)
     return not recognised and hasattr(data, "__getitem__") and isinstance(data, Sized)
 
 
@@ -310,9 +312,6 @@ def _in_one_order(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _open_hugging_face(data: Any, request: Request) -> Source:
-    # rows are made when they are asked for: what is stored is something else
-    if getattr(data, "format", {}).get("type") == "custom":
-        return open_iterable(_items(data), request, title="data set")
     folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
     copy = folder / "dataset.parquet"
     try:
@@ -342,25 +341,3 @@ def _write(data: Any, path: Path) -> None:
     finally:
         if library is not None and bars_enabled:
             library.enable_progress_bars()
-
-
-def _items(data: Any) -> Iterator[Any]:
-    """Yield the items of a data set, joined to batches."""
-    for start in range(0, len(data), _ITEMS):
-        items = [data[row] for row in range(start, min(start + _ITEMS, len(data)))]
-        first = items[0]
-        if isinstance(first, Mapping):
-            yield {name: _joined([item[name] for item in items]) for name in first}
-        elif isinstance(first, (tuple, list)):
-            yield tuple(_joined(list(parts)) for parts in zip(*items, strict=True))
-        else:
-            yield _joined(items)
-
-
-def _joined(values: list[Any]) -> AnyArray:
-    """Stack the parts of several items; parts of different shapes become an array of objects, refused later."""
-    arrays = [any_array(value) for value in values]
-    if len({array.shape for array in arrays}) > 1:
-        shapes = sorted({str(array.shape) for array in arrays})
-        raise DataError(f"data set: its samples have shapes {', '.join(shapes)}; bring them to one shape")
-    return np.stack(arrays)
