@@ -34,7 +34,9 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metric import POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.opening import checked_batch_size
@@ -168,6 +170,7 @@ class Run:
     provider: str
     notes: tuple[str, ...]
     decisions: Decisions | None
+    names: tuple[str, ...]
     parts: NDArray[Any] | None = None
 
 
@@ -227,6 +230,7 @@ def run_model(
         provider=classifier.session.provider,
         notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
+        names=classifier.names or tuple(map(str, range(output.n_classes))),
         parts=source_beside(source).get("by"),
     )
 
@@ -242,16 +246,20 @@ def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
         scores = run.scores.labelled(run.labels)
         baseline = None if run is first else first.scores
         subgroups = subgroups_of(scores, run.parts, run.output.n_classes, bins, level, baseline)
+    names = run.names
+    before, after = (PositiveSide.of(one.scores.labelled(one.labels), names, bins) for one in (first, run))
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
+        if before.positives:
+            differences[POSITIVE_ECE] = positive_difference(before, after, bins, level)
     return ComparedModel(
         name=run.name,
         model=run.model,
         model_sha256=run.model_sha256,
         output=run.output.name,
         output_kind=run.output.kind,
-        metrics=Metrics.of(run.scores, bins),
+        metrics=replace(Metrics.of(run.scores, bins), positive=after.worst(bins, level)),
         reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,

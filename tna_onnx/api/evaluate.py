@@ -44,7 +44,14 @@ from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.measured import Evaluation, Subgroup, estimates_of, subgroup_notes, subgroups_of
+from tna_onnx.results.measured import (
+    Evaluation,
+    Subgroup,
+    estimates_of,
+    subgroup_notes,
+    subgroups_of,
+    with_positive,
+)
 from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
@@ -267,10 +274,10 @@ def _evaluation(
     opened: Opened, scores: SampleScores, decisions: Decisions | None, bins: int, gates: Gates, notes: tuple[str, ...]
 ) -> Evaluation:
     source = opened.source
-    metrics = Metrics.of(scores, bins)
     together = scores.pooled()
     classes = opened.output.n_classes
     scores = scores.labelled(source.labels)
+    metrics = with_positive(Metrics.of(scores, bins), scores, opened.names, bins)
     parts = source_beside(source).get("by")
     notes += decided_on(opened.model, opened.digested, opened.data.limits)
     subgroups: tuple[Subgroup, ...] = ()

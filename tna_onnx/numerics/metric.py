@@ -90,5 +90,13 @@ _ROWS = (
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
 """Metrics by name, in the order of the report."""
 
+POSITIVE_ECE = "positive.ece"
+"""Name of the ECE of P(positive), of two classes and of labels: a metric of its own, without a field of `Metrics`."""
+
+JUDGED: dict[str, Metric] = METRICS | {
+    POSITIVE_ECE: Metric(POSITIVE_ECE, "ECE of P(positive)", "%", "points", 100, 2, -1, 0.1),
+}
+"""Metrics by name that differences may be of."""
+
 OBJECTIVES: tuple[str, ...] = tuple(row.name for row in _ROWS if row.objective)
 """Names of the metrics that a search can minimise, as in `Objective`."""

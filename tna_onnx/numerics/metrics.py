@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.metric import METRICS, Objective
+from tna_onnx.numerics.metric import METRICS, POSITIVE_ECE, Objective
 from tna_onnx.numerics.reliability import bin_of, normal_cdf, ties_of
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
@@ -54,6 +54,64 @@ MIN_GROUPS = 10
 
 Shares = Callable[[slice], NDArray[np.float64]]
 """(S, B) share of each of a slice of samples that each bin holds."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its interval.
+
+    Attributes:
+        value: as measured, in the unit of the metric; slope and intercept have no unit.
+        low: lower end of the interval, in the unit of the metric; null where too few samples are right, or wrong.
+        high: upper end of the interval, in the unit of the metric; null likewise.
+        level: level of the interval, a fraction.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    level: float
+
+
+@dataclass(frozen=True)
+class Positive:
+    """The probability of the positive class beside how often it occurs; of several labels, that of the worst label.
+
+    Attributes:
+        name: of the class, or of the label with the largest ECE.
+        mean: mean P(positive), a fraction.
+        frequency: share of the samples that are positive, a fraction.
+        ece: ECE of P(positive) over bins of equal width, a fraction; of several labels the largest.
+        ece_expected: ECE that right probabilities have by chance, on average, a fraction; of several labels the largest
+            of as many.
+        ece_mean: mean over labels of their ECE, a fraction; of one class `ece`.
+        p: how often chance alone gives right probabilities as large an ECE, or as large a distance between mean and
+            frequency, a fraction; of several labels adjusted for their number.
+        slope: calibration slope with its interval, no unit; null where fewer than ten samples are positive, or
+            negative, and where nothing fits best.
+        intercept: calibration intercept with its interval, no unit; null likewise.
+        labels: number of labels, of which this is the worst; 1 for one class.
+    """
+
+    name: str
+    mean: float
+    frequency: float
+    ece: float
+    ece_expected: float
+    ece_mean: float
+    p: float
+    slope: Estimate | None = None
+    intercept: Estimate | None = None
+    labels: int = 1
+
+    @property
+    def off(self) -> bool:
+        """Whether the probability is off by more than chance explains."""
+        return self.p < BEYOND_CHANCE
+
+
+BEYOND_CHANCE = 0.05
+"""p-values below it are called more than chance."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +131,7 @@ class Metrics:
             groups.
         effective_n: how many samples of equal weight know a mean as well, (sum w)^2 / sum w^2, no unit; None without
             weights.
+        positive: the probability of the positive class; None but of two classes, and of several labels.
     """
 
     n: int
@@ -85,6 +144,13 @@ class Metrics:
     groups: int | None = None
     design_effect: float | None = None
     effective_n: float | None = None
+    positive: Positive | None = None
+
+    def value(self, name: str) -> float:
+        """Return a metric by its name in `metric.JUDGED`."""
+        if name == POSITIVE_ECE and self.positive is not None:
+            return self.positive.ece
+        return float(getattr(self, name))
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
@@ -321,12 +387,16 @@ def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]
 
 def expected_ece(scores: SampleScores, bins: int = 15) -> float:
     """ECE that a calibrated model with these confidences has on average, a fraction."""
+    return float(np.sum(np.sqrt(2 / np.pi * chance_variances(scores, bins))) / scores.total)
+
+
+def chance_variances(scores: SampleScores, bins: int = 15) -> NDArray[np.float64]:
+    """Return the variance of the sum of residuals in each bin, (B,), that a calibrated model has."""
     # shares of trees may add up to a little more than 1
     confidence = np.minimum(scores.confidence.astype(np.float64), 1)
     bin_ = bin_of(confidence, bins)
     chance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
-    variance = _of_groups(scores, bin_, np.bincount(bin_, chance, bins))
-    return float(np.sum(np.sqrt(2 / np.pi * variance)) / scores.total)
+    return _of_groups(scores, bin_, np.bincount(bin_, chance, bins))
 
 
 def folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.source import source_beside
 from tna_onnx.errors import UnsupportedModel
@@ -24,7 +26,7 @@ from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, require_plausible
+from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, positive_names, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
@@ -271,10 +273,12 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
     """Return fields of a report on how good input and result are."""
     settings, bins = task.settings, task.settings.bins
     before, after, comparison = compared.before, compared.after, compared.comparison
+    labels = np.asarray(task.calibration.table.labels)
     return {
         "calibration": compare_scores(
-            task.source.describe(), "fitted", outcome.before, compared.fitted, bins, settings.seed, settings.level,
-            same_predictions=outcome.keeps_predictions, interval=settings.interval,
+            task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
+            settings.seed, settings.level, same_predictions=outcome.keeps_predictions, interval=settings.interval,
+            names=positive_names(task, task.calibration),
         ),
         "comparison": comparison,
         "recall": compared.recall,

@@ -28,7 +28,7 @@ from tna_onnx.graph.scores import adds_up_to_one
 from tna_onnx.graph.tensors import epsilon, numpy_name, numpy_type
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.averages import LIMIT
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.ops import own_column, to_host
@@ -130,9 +130,10 @@ def _numbers(
     # cross-fitted, other folds may have chosen a method that changes some
     same = outcome.keeps_predictions and np.array_equal(before.hit, after.hit)
     shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
+    names = class_names(task, task.reported)
     comparison = compare_scores(
-        source.describe(), how, before, after, settings.bins, settings.seed,
-        cross_fit=cross_fit, interval=settings.interval, **shared,
+        source.describe(), how, labelled, after.labelled(labels), settings.bins, settings.seed,
+        cross_fit=cross_fit, interval=settings.interval, names=positive_names(task, task.reported), **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
     parts = source_beside(source).get("by")
@@ -141,7 +142,15 @@ def _numbers(
             after.labelled(labels), parts, task.readout.n_classes, settings.bins, settings.level, labelled,
             cross_fit, same_predictions=same,
         )  # fmt: skip
-    return comparison, Recall.of(labelled, after, class_names(task, task.reported), **shared), subgroups
+    return comparison, Recall.of(labelled, after, names, **shared), subgroups
+
+
+def positive_names(task: Task, collected: Collected) -> tuple[str, ...]:
+    """Return the names of two classes, or of labels; none where there is no positive class to measure."""
+    # a teacher's probabilities stand for labels
+    if task.teacher is not None or not (task.readout.multi_label or task.readout.n_classes == 2):
+        return ()
+    return tuple(class_names(task, collected))
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
@@ -234,7 +243,7 @@ def notes_on(
         notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
-    notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
+    notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(_cross_fitted_note(outcome, compared))
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")

@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
 from tna_onnx.render.rows import change_rows, change_text
 from tna_onnx.results.report import Report
 
@@ -42,7 +42,7 @@ def model_card(report: Report, header: Mapping[str, str | None], figures: Mappin
     finite = {
         metric
         for metric, d in c.differences.items()
-        if all(map(math.isfinite, (getattr(c.before, metric), getattr(c.after, metric), d.difference, d.low, d.high)))
+        if all(map(math.isfinite, (c.before.value(metric), c.after.value(metric), d.difference, d.low, d.high)))
     }
     return environment.get_template("card.md").render(
         report=report,
@@ -64,22 +64,22 @@ def model_card(report: Report, header: Mapping[str, str | None], figures: Mappin
 
 
 def _metric(name: str, report: Report) -> dict[str, str]:
-    row, c = METRICS[name], report.comparison
+    row, c = JUDGED[name], report.comparison
     # fractions and nats, as in the JSON of the report
     words = [c.how, f"N = {c.before.n}", "fraction" if row.unit == "%" else row.unit, f"{c.before.bins} bins"]
     if report.labels:
-        words.insert(0, "mean over labels")
-    if name not in ("ece", "adaece"):
+        words.insert(0, "worst label" if name == POSITIVE_ECE else "mean over labels")
+    if name not in ("ece", "adaece", POSITIVE_ECE):
         words.pop()
     # YAML 1.1 takes 1e-07 for a text
-    value = np.format_float_positional(getattr(c.after, name), trim="0")
+    value = np.format_float_positional(c.after.value(name), trim="0")
     return {"type": name, "value": value, "name": f"{row.label} ({', '.join(filter(None, words))})"}
 
 
 def _rows(report: Report, finite: set[str]) -> Iterator[tuple[str, ...]]:
     for name, title, *sides, d in change_rows(report.comparison, report.recall):
         if name in finite:
-            yield title, *map(METRICS[name].number, sides), change_text(name, d)
+            yield title, *map(JUDGED[name].number, sides), change_text(name, d)
 
 
 def _json(value: Any) -> str:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from tna_onnx.numerics.metrics import Interval, Metrics
+    from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, Positive
     from tna_onnx.results.details import BinFree, LabelMetrics
-    from tna_onnx.results.measured import ComparedModel, Estimate, Subgroup
+    from tna_onnx.results.measured import ComparedModel, Subgroup
     from tna_onnx.results.outcomes import (
         ClassDecision,
         ConfidenceCalibration,
@@ -90,14 +90,16 @@ def tied(checked: Verification) -> str:
 
 def change_text(name: str, d: Interval) -> str:
     """Write the difference of a metric and its interval."""
-    metric = METRICS[name]
+    metric = JUDGED[name]
     return f"{metric.change(d.difference)} ({metric.ends(d.low, d.high)})"
 
 
 def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:
     """Yield name, title, values before and after, and difference of each metric; balanced accuracy is one of them."""
-    for name, metric in METRICS.items():
-        sides = (getattr(comparison.before, name), getattr(comparison.after, name))
+    for name, metric in JUDGED.items():
+        if name not in comparison.differences:
+            continue
+        sides = (comparison.before.value(name), comparison.after.value(name))
         yield name, metric.title, *sides, comparison.differences[name]
         if name == "accuracy":
             yield name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced
@@ -121,6 +123,10 @@ def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
         ("label", lambda label: label.label),
         ("N with it", lambda label: f"{label.positives:,} of {label.before.n:,}"),
     ]
+    columns += [
+        (title, functools.partial(_label_positive, "before", write))
+        for title, write in _LABEL_COLUMNS[: 2 if labels[0].after else None]
+    ]
     if labels[0].after is None:
         columns += [
             (METRICS[name].title, functools.partial(_label_metric, name, "before"))
@@ -132,6 +138,10 @@ def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
             for name in ("ece", "nll")
             for side in ("before", "after")
         ]
+        columns += [
+            (f"{title}: after", functools.partial(_label_positive, "after", write))
+            for title, write in _LABEL_COLUMNS[1:]
+        ]
     if any(label.shared for label in labels):
         columns.append(("fit", lambda label: "shared" if label.shared else "own"))
     title = f"each label, {labels[0].before.bins} bins"
@@ -140,6 +150,18 @@ def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
     # in the model's order
     listed = sorted(sorted(range(len(labels)), key=lambda c: -labels[c].before.ece)[:max_rows])
     return title, tuple(head for head, _ in columns), [tuple(cell(labels[c]) for _, cell in columns) for c in listed]
+
+
+_LABEL_COLUMNS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
+    ("frequency, %", lambda it: _percent(it.frequency)),
+    ("mean p, %", lambda it: _percent(it.mean)),
+    ("slope", lambda it: _estimate_cell(it.slope, "slope")),
+    ("intercept", lambda it: _estimate_cell(it.intercept, "intercept")),
+)
+
+
+def _label_positive(side: str, write: Callable[[Positive], str], label: LabelMetrics) -> str:
+    return write(getattr(label, side).positive)
 
 
 def _label_metric(name: str, side: str, label: LabelMetrics) -> str:
@@ -228,6 +250,31 @@ _ROWS: tuple[tuple[str, Callable[[BinFree], str]], ...] = (
 def bin_free_rows(*stages: BinFree) -> list[tuple[str, ...]]:
     """Return the rows of a table: what it is, then its value in each stage."""
     return [(title, *map(write, stages)) for title, write in _ROWS]
+
+
+def positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> TextTable | None:
+    """Return P(positive) of one model or several beside how often it occurs; None for more than two classes."""
+    stages = [stage.positive for stage in metrics if stage.positive is not None]
+    if not stages:
+        return None
+    rows = [(title, *map(write, stages)) for title, write in _POSITIVE_ROWS]
+    title = f"P({stages[0].name})"
+    if stages[0].labels > 1:
+        rows = [("worst label", *(stage.name for stage in stages)), *rows]
+        rows.append(("mean ECE of all labels, %", *(_percent(stage.ece_mean) for stage in stages)))
+        title = f"the worst of {stages[0].labels:,} labels by the ECE of its probability"
+    return title, ("", *heads), rows
+
+
+_POSITIVE_ROWS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
+    ("mean probability, %", lambda it: _percent(it.mean)),
+    ("frequency, %", lambda it: _percent(it.frequency)),
+    ("ECE, %", lambda it: _percent(it.ece)),
+    ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
+    ("p-value of right probabilities", lambda it: p_text(it.p)),
+    ("calibration slope", lambda it: _estimate_cell(it.slope, "slope")),
+    ("calibration intercept", lambda it: _estimate_cell(it.intercept, "intercept")),
+)
 
 
 def _percent(value: float) -> str:

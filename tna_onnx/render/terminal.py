@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.rows import (
     FRESH,
     between,
@@ -25,6 +26,7 @@ from tna_onnx.render.rows import (
     metric_cells,
     note_lines,
     per_cent,
+    positive_table,
     recall_words,
     size_text,
     slope_text,
@@ -107,7 +109,9 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     if report.missed:
         # the error that follows is red, and green above it would contradict it
         summary.stylize("not bold default")
-    tables: list[RenderableType] = [*_comparison_table(report.comparison, report.recall), *_label_table(report.labels)]
+    c = report.comparison
+    tables: list[RenderableType] = [*_comparison_table(c, report.recall)]
+    tables += [*_positive_table(("before", "after"), (c.before, c.after)), *_label_table(report.labels)]
     tables += _subgroup_tables("subgroups", report.subgroups, "after minus before")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
@@ -194,8 +198,17 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     for name, row_title, *sides, d in change_rows(c, recall):
         # by the rule of the verdict, so that both have one colour
         change = Text(change_text(name, d), style=_STYLES[changed(name, d)])
-        table.add_row(row_title, *map(METRICS[name].number, sides), change)
+        table.add_row(row_title, *map(JUDGED[name].number, sides), change)
     return lines_text([title]), table
+
+
+def _positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> tuple[RenderableType, ...]:
+    """Title and table of P(positive); nothing for more than two classes."""
+    found = positive_table(heads, metrics)
+    if found is None:
+        return ()
+    title, columns, rows = found
+    return Text(), lines_text([title]), _Table(columns, rows)
 
 
 def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
@@ -224,7 +237,10 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     parts = _subgroup_tables("subgroups", evaluation.subgroups)
     if parts:
         parts.append(Text())
-    return Group(title, table, *_label_table(evaluation.labels), *parts, lines_text(lines))
+    positive = _positive_table(("",), (metrics,))
+    if positive:
+        positive = (*positive, Text())
+    return Group(title, table, *positive, *_label_table(evaluation.labels), *parts, lines_text(lines))
 
 
 def _subgroup_tables(
@@ -261,6 +277,9 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     heads = ("", *(metric.title for metric in METRICS.values()), "agree, %")
     rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
     blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _Table(heads, rows)]
+    blocks += _positive_table(
+        [model.name for model in comparison.models], [model.metrics for model in comparison.models]
+    )
     for model in comparison.others:
         title = f"{model.name} minus {comparison.baseline}"
         blocks += [Text(), lines_text([title]), _difference_table(model, comparison)]
@@ -282,7 +301,9 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
 
 def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
     table = _Table(("", "difference", f"{comparison.confidence_level:g}% interval"))
-    for name, metric in METRICS.items():
+    for name, metric in JUDGED.items():
+        if name not in model.differences:
+            continue
         d = model.differences[name]
         table.add_row(metric.title, metric.change(d.difference), metric.ends(d.low, d.high))
     return table

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.isotonic import Corp
-from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece
+from tna_onnx.numerics.metrics import BEYOND_CHANCE, Metrics, debiased_ece, expected_ece
+from tna_onnx.numerics.positive import PositiveSide, ece_p, with_slope
 from tna_onnx.numerics.reliability import Bins, CumulativeTest, ties_of
 from tna_onnx.numerics.scores import SampleScores
 
@@ -309,14 +310,22 @@ class BinFree:
     Attributes:
         ece_debiased: ECE less the bias that noise adds, over the same bins, a fraction.
         ece_expected: ECE that a calibrated model with these confidences has by chance, on average, a fraction.
+        ece_p: how often chance alone gives such a model as large an ECE, a fraction; of several labels of the worst,
+            adjusted for their number.
         cumulative: test on the cumulative differences of hits and confidences.
         corp: isotonic recalibration of the top label: parts of NLL and Brier score, and the reliability curve.
     """
 
     ece_debiased: float
     ece_expected: float
+    ece_p: float
     cumulative: CumulativeTest
     corp: Corp
+
+    @property
+    def off(self) -> bool:
+        """Whether the ECE is larger than chance explains."""
+        return self.ece_p < BEYOND_CHANCE
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int = 15, seed: int = 0, *, cross_fitted: bool = False) -> BinFree:
@@ -331,7 +340,8 @@ class BinFree:
         test = CumulativeTest.of(scores)
         if cross_fitted or scores.clusters is not None:
             test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
-        return cls(debiased_ece(scores, bins), expected_ece(scores, bins), test, Corp.of(scores, seed))
+        errors = (debiased_ece(scores, bins), expected_ece(scores, bins), ece_p(scores, bins))
+        return cls(*errors, test, Corp.of(scores, seed))
 
     @classmethod
     def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:
@@ -339,8 +349,12 @@ class BinFree:
         together = cls.of(scores.pooled(), bins, seed, cross_fitted=cross_fitted)
         debiased = [debiased_ece(label, bins) for label in scores.by_label()]
         expected = [expected_ece(label, bins) for label in scores.by_label()]
+        p = [ece_p(label, bins) for label in scores.by_label()]
         return dataclasses.replace(
-            together, ece_debiased=float(np.mean(debiased)), ece_expected=float(np.mean(expected))
+            together,
+            ece_debiased=float(np.mean(debiased)),
+            ece_expected=float(np.mean(expected)),
+            ece_p=min(1.0, len(p) * min(p)),
         )
 
 
@@ -376,20 +390,19 @@ class LabelMetrics:
         if before.predicted is None:
             return ()
         positives = np.sum(before.hit == before.predicted, axis=0).tolist()
-        first = _metrics(before, bins)
+        called = names or [*map(str, range(len(positives)))]
+        first = _metrics(before, bins, called)
         second: Sequence[Metrics | None] = [None] * len(first)
         if after is not None:
-            second = _metrics(after, bins)
-        return tuple(
-            cls(names[c] if names else str(c), positives[c], first[c], second[c], c in shared)
-            for c in range(len(first))
-        )
+            second = _metrics(after, bins, called)
+        return tuple(cls(called[c], positives[c], first[c], second[c], c in shared) for c in range(len(first)))
 
 
-def _metrics(scores: SampleScores, bins: int) -> list[Metrics]:
+def _metrics(scores: SampleScores, bins: int, names: Sequence[str]) -> list[Metrics]:
     # the scores of a label say whether it holds, not whether it was predicted
     right = (np.sum(scores.weigh(scores.hit), axis=0) / scores.total).tolist()
+    side = PositiveSide.of(scores, names, bins)
     return [
-        replace(Metrics.of(label, bins), accuracy=accuracy)
-        for label, accuracy in zip(scores.by_label(), right, strict=True)
+        replace(Metrics.of(label, bins), accuracy=accuracy, positive=with_slope(positive, label))
+        for label, accuracy, positive in zip(side.alone, right, side.positives, strict=True)
     ]

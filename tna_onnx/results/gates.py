@@ -5,7 +5,7 @@ at, and each that is missed gives one line. They read the honest numbers after t
 cross-fitted ones; `evaluate` has the first three. d stands for a paired difference after - before, with its
 interval from low to high.
 
-    max_ece, max_nll        the value is above the limit
+    max_ece, max_nll        the value is above the limit; of two classes and of labels the ECE is `positive.ece`
     min_accuracy            the value is below the limit
     max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
     max_recall_drop         high of the d of the recall of a class lies below minus the limit
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import check_numbers, check_share
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
@@ -62,7 +62,12 @@ class Gates:
     """
 
     max_ece: float | None = _gate(
-        None, "if the ECE (expected calibration error) is above this, per cent", unit="PERCENT", low=0, high=100
+        None,
+        "if the ECE (expected calibration error) is above this, per cent: that of P(positive) of two classes, that of "
+        "the worst of several labels, else that of the confidence",
+        unit="PERCENT",
+        low=0,
+        high=100,
     )
     max_nll: float | None = setting(
         None, "Gate: as --max-ece, for the negative log-likelihood, nats.", section="Gates", unit="NATS", low=0
@@ -119,17 +124,17 @@ class Gates:
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
         """Lines on the limits that metrics miss. `kind`: of these samples: `held-out`, or empty."""
         limits = (
-            ("--max-ece", self.max_ece, "ece", 1),
+            ("--max-ece", self.max_ece, "ece" if metrics.positive is None else POSITIVE_ECE, 1),
             ("--max-nll", self.max_nll, "nll", 1),
             ("--min-accuracy", self.min_accuracy, "accuracy", -1),
         )
         lines = []
         for flag, limit, name, sign in limits:
-            metric = METRICS[name]
-            value = getattr(metrics, name)
+            metric = JUDGED[name]
+            value = metrics.value(name)
             # sign: an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
-                text = f"{metric.label} is {metric.factor * value:.6g} {metric.unit}"
+                text = f"{_label(name, metrics)} is {metric.factor * value:.6g} {metric.unit}"
                 lines.append(f"{flag} {limit:g} missed: {text} on {_n(metrics, kind)}")
         return tuple(lines)
 
@@ -206,7 +211,7 @@ def difference_text(name: str, d: Interval) -> str:
     >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
     'ECE changes by -3.03 points (95% interval -4.61 to -2.15)'
     """
-    metric = METRICS[name]
+    metric = JUDGED[name]
     change, low, high = (f"{metric.factor * value:+.4g}" for value in (d.difference, d.low, d.high))
     return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g}% interval {low} to {high})"
 
@@ -214,6 +219,15 @@ def difference_text(name: str, d: Interval) -> str:
 def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:
     """Say by how much each of several metrics changes."""
     return ", ".join(difference_text(name, differences[name]) for name in names)
+
+
+def _label(name: str, metrics: Metrics) -> str:
+    """Return what a limit is on: of several labels, the ECE of the worst."""
+    if name != POSITIVE_ECE or metrics.positive is None:
+        return JUDGED[name].label
+    if metrics.positive.labels > 1:
+        return f"ECE of the worst label, {metrics.positive.name},"
+    return f"ECE of P({metrics.positive.name})"
 
 
 def _n(metrics: Metrics, kind: str) -> str:

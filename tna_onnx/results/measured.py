@@ -20,8 +20,9 @@ from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.conformal import wilson_interval
 from tna_onnx.numerics.intervals import MIN_EACH, paired_differences, quantile
-from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics, effective_size
+from tna_onnx.numerics.metric import JUDGED, METRICS
+from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, effective_size
+from tna_onnx.numerics.positive import PositiveSide
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
@@ -29,29 +30,12 @@ from tna_onnx.numerics.slope import event_of, slope_and_intercept
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import Decisions
-from tna_onnx.results.verdict import Standing, Word, changed
+from tna_onnx.results.verdict import Standing, Word, calibration_of, changed
 
 MIN_SAMPLES = 50
 """Fewer samples of a part tell nothing of its calibration."""
 
 _ERRORS = ("ece", "adaece", "nll", "brier")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its interval.
-
-    Attributes:
-        value: as measured, in the unit of the metric; slope and intercept have no unit.
-        low: lower end of the interval, in the unit of the metric; null where too few samples are right, or wrong.
-        high: upper end of the interval, in the unit of the metric; null likewise.
-        level: level of the interval, a fraction.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    level: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +61,13 @@ class Subgroup:
         """Return the same values with differences whose intervals hold those of others of these samples, too."""
         wider = {name: interval.holding(differences[name]) for name, interval in self.differences.items()}
         return replace(self, differences=wider)
+
+
+def with_positive(
+    metrics: Metrics, scores: SampleScores, names: Sequence[str], bins: int = 15, level: float = 0.95
+) -> Metrics:
+    """Return metrics with those of P(positive), of two classes and of several labels; of scores with their labels."""
+    return replace(metrics, positive=PositiveSide.of(scores, names, bins).worst(bins, level))
 
 
 def estimates_of(
@@ -341,8 +332,10 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     'worse than a.onnx in ECE, NLL; no significant difference in accuracy; the same class for 98.70 % of samples'
     """
     names: dict[int, list[str]] = {1: [], -1: [], 0: []}
-    for name, metric in METRICS.items():
-        if name in differences:
+    calibration = calibration_of(differences)
+    for name, metric in JUDGED.items():
+        # of two classes and of labels, one calibration error is that of P(positive)
+        if name in differences and (calibration == "ece" or name not in ("ece", "adaece")):
             names[changed(name, differences[name])].append(metric.label)
     agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
     # nothing is significant: a list of every metric would say no more

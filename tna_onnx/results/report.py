@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
 from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.intervals import IntervalKind, paired_differences
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
@@ -18,7 +20,7 @@ from tna_onnx.results.as_json import Displayed, Record, difference_record, metri
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
-from tna_onnx.results.verdict import Recall, Standing, copied_sentence, result_sentence
+from tna_onnx.results.verdict import Recall, Standing, calibration_of, copied_sentence, result_sentence
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,12 @@ def compare_scores(
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
     interval: IntervalKind = "debiased",
+    names: Sequence[str] = (),
 ) -> Comparison:
-    """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`."""
+    """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`.
+
+    `names`: of the classes, or labels, for P(positive); of two classes `before` and `after` have the labels.
+    """
     differences = paired_differences(
         before,
         after,
@@ -136,7 +142,13 @@ def compare_scores(
     if cross_fit is not None:
         errors: dict[str, Any] = {**corrected_errors(after, cross_fit, bins)}
         metrics = dataclasses.replace(metrics, **errors)
-    return Comparison(data, how, Metrics.of(before, bins), metrics, differences)
+    plain = Metrics.of(before, bins)
+    first, second = PositiveSide.of(before, names, bins), PositiveSide.of(after, names, bins, cross_fit)
+    if first.positives:
+        plain = dataclasses.replace(plain, positive=first.worst(bins, level))
+        metrics = dataclasses.replace(metrics, positive=second.worst(bins, level))
+        differences[POSITIVE_ECE] = positive_difference(first, second, bins, level, seed=seed, kind=interval)
+    return Comparison(data, how, plain, metrics, differences)
 
 
 @dataclass(frozen=True)
@@ -377,6 +389,12 @@ class Report(Displayed):
         return bool(self.methods) and self.method == "none"
 
     @property
+    def off_before(self) -> bool:
+        """Whether the input's probabilities are off by more than chance explains."""
+        positive = self.comparison.before.positive
+        return self.bin_free_before.off if positive is None else positive.off
+
+    @property
     def refused(self) -> str:
         """The method of the lowest NLL, where that is significantly below the input's and raises the ECE."""
         lowest = min(self.methods, key=lambda method: method.metrics.nll)
@@ -399,7 +417,7 @@ class Report(Displayed):
         if self.already_calibrated:
             chance = self.bin_free_before.ece_expected
             return copied_sentence(
-                c.before, labels=bool(self.labels), changing=self.changing, refused=self.refused, chance=chance
+                c.before, changing=self.changing, refused=self.refused, chance=chance, off=self.off_before
             )
         return result_sentence(
             self.standing.word,
@@ -416,7 +434,8 @@ class Report(Displayed):
         """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
         if self.already_calibrated:
-            values = ", ".join(METRICS[name].value(getattr(c.before, name)) for name in ("nll", "ece", "accuracy"))
+            judged_names = ("nll", calibration_of(c.differences), "accuracy")
+            values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
             alternatives = sum(method.method != "none" for method in self.methods)
             if self.changing:
                 return (
@@ -429,9 +448,10 @@ class Report(Displayed):
                     f"left as it is: {self.refused} has a significantly lower NLL on {c.before.n:,} {c.samples} "
                     f"samples and a higher ECE, and no other method does better than the input model ({values})"
                 )
+            opening = "not calibrated, and left as it is" if self.off_before else "already calibrated"
             return (
-                f"already calibrated, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "
-                f"methods does significantly better than the input model, which is left as it is ({values})"
+                f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "
+                f"methods does significantly better than the input model ({values})"
             )
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst

@@ -1,7 +1,8 @@
 """The verdict on a change of metrics, as a word and as sentences; and recall by class and balanced accuracy (`Recall`)
 before and after, with intervals of their paired differences.
 
-The verdict judges accuracy, NLL and ECE together. A change of a metric counts when its entire interval lies on one side
+The verdict judges accuracy, NLL and ECE together; of two classes the ECE is that of P(positive), of several labels that
+of the worst label. A change of a metric counts when its entire interval lies on one side
 of zero and the change is at least the smallest effect of the metric's row in `numerics.metric`: on many samples an
 interval excludes zero for changes that nobody would notice. The rules, in order:
 
@@ -26,15 +27,17 @@ from typing import Literal
 import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, Metrics, independent_count
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
 Word = Literal["improved", "no significant change", "worse"]
 
-# In the order in which a sentence names them.
-_JUDGED = ("nll", "ece", "accuracy")
+
+def calibration_of(differences: Mapping[str, Interval]) -> str:
+    """Return the calibration error that is judged: that of P(positive), where there is one."""
+    return POSITIVE_ECE if POSITIVE_ECE in differences else "ece"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ class Standing:
         'no significant change'
         """
         # each once, in the order of a sentence
-        judged = tuple(dict.fromkeys([*_JUDGED, objective]))
+        calibration = calibration_of(differences)
+        judged = tuple(
+            dict.fromkeys(["nll", calibration, "accuracy", calibration if objective == "ece" else objective])
+        )
         sides = {name: changed(name, differences[name]) for name in judged}
         return cls(*(tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0)))
 
@@ -104,7 +110,7 @@ def changed(name: str, d: Interval) -> int:
     >>> changed("accuracy", Interval(-0.0002, -0.0003, -0.0001, 0.95))
     0
     """
-    metric = METRICS[name]
+    metric = JUDGED[name]
     if metric.factor * abs(d.difference) < metric.smallest_effect:
         return 0
     return _side(name, d)
@@ -114,17 +120,17 @@ def _side(name: str, d: Interval) -> int:
     """Return the side of zero on which an interval lies, 1 for the better; 0 where too few groups are behind it."""
     if d.groups is not None and d.groups < MIN_GROUPS:
         return 0
-    return METRICS[name].standing(d.low, d.high)
+    return JUDGED[name].standing(d.low, d.high)
 
 
 def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
     """Write values and interval of a metric: `ECE 4.65 % -> 1.51 % (-4.78 to -2.19 points)`."""
-    metric = METRICS[name]
+    metric = JUDGED[name]
     # nats are left out: a sentence of four metrics has no room for them
     unit = points = ""
     if metric.unit == "%":
         unit, points = " %", " points"
-    values = " -> ".join(f"{metric.number(getattr(metrics, name))}{unit}" for metrics in (before, after))
+    values = " -> ".join(f"{metric.number(metrics.value(name))}{unit}" for metrics in (before, after))
     return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points})"
 
 
@@ -241,17 +247,14 @@ _OPENINGS: dict[Word, str] = {
     "worse": "The new model is worse than the original",
 }
 
-_CLASS = ("confidence", "accuracy")
-_LABEL = ("a label's probability", "its frequency")
-
 
 def copied_sentence(
-    before: Metrics, *, labels: bool = False, changing: str = "", refused: str = "", chance: float | None = None
+    before: Metrics, *, changing: str = "", refused: str = "", chance: float | None = None, off: bool = False
 ) -> str:
-    """Say that the original stays; `labels` are several a sample, `changing` would be better but for predictions.
+    """Say that the original stays; `changing` would be better but for predictions.
 
     `refused` has a lower log loss and a higher ECE. `chance` is the ECE that calibrated confidences have on as many
-    samples, a fraction.
+    samples, a fraction. `off`: whether the model's is larger than chance explains.
     """
     if changing:
         return (
@@ -261,13 +264,12 @@ def copied_sentence(
     if refused:
         return (
             f"The model stays as it is: on these samples {refused} has a better log loss and a larger distance between "
-            "confidence and accuracy, and nothing else is better"
+            f"{_pair(before)}, and nothing else is better"
         )
-    subject, true = _LABEL if labels else ("its confidence", "its accuracy")
-    return (
-        f"The model needs no recalibration, as far as these samples tell: {subject} is "
-        f"{_points(before.ece)} away from {true} on average{_by_chance(chance)}"
-    )
+    apart = f"{_pair(before)} are {_points(_calibration(before))} apart on average{_by_chance(before, chance)}"
+    if off:
+        return f"The model stays as it is, as nothing that was tried is better, and it is not calibrated: {apart}"
+    return f"The model needs no recalibration, as far as these samples tell: {apart}"
 
 
 def result_sentence(
@@ -282,9 +284,9 @@ def result_sentence(
 ) -> str:
     """Say what a result comes to; the word is that of the verdict, so that both say the same.
 
-    Where `labels` are several a sample, the distance is that of a label's probability and its frequency. `worst` is the
-    class that loses recall, and most of it. `chance` is the ECE that calibrated confidences have on as many samples, a
-    fraction. A metric that is worse by its whole interval is named, whatever the word.
+    Where `labels` are several a sample, `worst` is one. It loses recall, and most of it. `chance` is the ECE that
+    calibrated confidences have on as many samples, a fraction. A metric that is worse by its whole interval is named,
+    whatever the word.
 
     >>> rest = {"n": 100, "bins": 15, "accuracy": 0.9, "adaece": 0.1, "nll": 0.3, "brier": 0.1}
     >>> old, new = (Metrics(ece=ece, **rest) for ece in (0.05, 0.01))
@@ -293,13 +295,12 @@ def result_sentence(
     >>> result_sentence("improved", old, new, d).partition(": ")[2]
     'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
     """
-    pair, kind = _CLASS, "class"
-    if labels:
-        pair, kind = _LABEL, "label"
-    gap = changed("ece", differences["ece"])
+    kind = "label" if labels else "class"
+    calibration = calibration_of(differences)
+    gap = changed(calibration, differences[calibration])
     fit = changed("nll", differences["nll"])
     parts = [
-        _gap(gap, before, after, " and ".join(pair)) + _by_chance(chance),
+        _gap(gap, before, after) + _by_chance(after, chance),
         _accuracy(before, after, differences["accuracy"]),
     ]
     # the distance alone would not explain the verdict
@@ -312,7 +313,9 @@ def result_sentence(
             f"{kind} {worst.name} is recognised in {100 * worst.after:.1f} % of its samples, not in "
             f"{100 * worst.before:.1f} %"
         )
-    named = {"accuracy", "ece"}
+    named = {"accuracy", calibration}
+    if calibration == POSITIVE_ECE:
+        named |= {"ece", "adaece"}
     if word == "worse":
         named.add("nll")
     worse = [name for name, d in differences.items() if name not in named and _side(name, d) < 0]
@@ -320,18 +323,37 @@ def result_sentence(
     return f"{_OPENINGS[word]}: {'; '.join(parts)}"
 
 
-def _by_chance(ece: float | None) -> str:
+def _calibration(metrics: Metrics) -> float:
+    """Return the calibration error that sentences speak of, a fraction."""
+    return metrics.ece if metrics.positive is None else metrics.positive.ece
+
+
+def _pair(metrics: Metrics) -> str:
+    """Name what a calibration error sets against each other."""
+    positive = metrics.positive
+    if positive is None:
+        return "confidence and accuracy"
+    if positive.labels > 1:
+        return "the worst label's probability and its frequency"
+    return f"P({positive.name}) and the frequency of {positive.name}"
+
+
+def _by_chance(metrics: Metrics, ece: float | None) -> str:
+    if metrics.positive is not None:
+        ece = metrics.positive.ece_expected
     if ece is None:
         return ""
     return f" (by chance alone {100 * ece:.1f})"
 
 
-def _gap(side: int, before: Metrics, after: Metrics, pair: str) -> str:
+def _gap(side: int, before: Metrics, after: Metrics) -> str:
+    pair = _pair(before)
+    old, new = (_calibration(metrics) for metrics in (before, after))
     if side == 1:
-        return f"{pair} were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
+        return f"{pair} were {_points(old)} apart on average, now {100 * new:.1f}"
     if side == -1:
-        return f"the average distance of {pair} grows from {100 * before.ece:.1f} to {_points(after.ece)}"
-    return f"the average distance of {pair}, {_points(before.ece)}, shows no clear change"
+        return f"the average distance of {pair} grows from {100 * old:.1f} to {_points(new)}"
+    return f"the average distance of {pair}, {_points(old)}, shows no clear change"
 
 
 def _accuracy(before: Metrics, after: Metrics, difference: Interval) -> str:

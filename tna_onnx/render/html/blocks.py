@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from tna_onnx.numerics.isotonic import BAND_LEVEL
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, DiagramWords, bars
@@ -156,7 +156,7 @@ def capital(text: str) -> str:
 
 def metric_title(name: str) -> str:
     """Label and unit of a metric as the head of a row or column."""
-    return capital(METRICS[name].title)
+    return capital(JUDGED[name].title)
 
 
 def gap_keys(words: DiagramWords) -> tuple[Key, ...]:
@@ -193,7 +193,7 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords) -> Table:
 
 def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> Markup:
     """Draw the interval of a metric's difference so that left and green are better, whatever the metric."""
-    metric = METRICS[name]
+    metric = JUDGED[name]
     # Errors fall to the left, so a metric that is better when larger is mirrored.
     sign = -metric.better
     # mirroring swaps the ends

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.html.blocks import (
     LOOKS,
     Column,
@@ -46,7 +46,17 @@ from tna_onnx.render.html.predictions import (
     samples,
     search,
 )
-from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run, use
+from tna_onnx.render.html.summary import (
+    changes,
+    choice,
+    measured,
+    measured_run,
+    model_terms,
+    positive_block,
+    result,
+    run,
+    use,
+)
 from tna_onnx.render.html.svg import element
 from tna_onnx.render.rows import metric_cells, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -225,6 +235,7 @@ def _result(comparison: ModelComparison) -> SimpleNamespace:
             SimpleNamespace(name=model.name, text=model.verdict, look=LOOKS[model.word]) for model in comparison.others
         ),
         metrics=table(heads, rows, caption),
+        positive=positive_block([model.name for model in comparison.models], [m.metrics for m in comparison.models]),
         baseline=comparison.baseline,
         notes=comparison.notes,
     )
@@ -233,7 +244,9 @@ def _result(comparison: ModelComparison) -> SimpleNamespace:
 def _differences(comparison: ModelComparison) -> SimpleNamespace:
     """One table, the models of a metric below each other and on one scale."""
     rows: list[tuple[str, ...]] = []
-    for name, metric in METRICS.items():
+    for name, metric in JUDGED.items():
+        if name not in comparison.others[0].differences:
+            continue
         # one scale a metric, so that models can be compared by eye
         reach = reach_of(*(model.differences[name] for model in comparison.others))
         for model in comparison.others:

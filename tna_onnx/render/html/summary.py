@@ -9,7 +9,7 @@ from pathlib import PurePath
 from types import SimpleNamespace
 
 from tna_onnx.graph.parts import Difference
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.html.blocks import (
     LOOKS,
@@ -35,6 +35,7 @@ from tna_onnx.render.rows import (
     label_table,
     map_text,
     method_table,
+    positive_table,
     size_text,
     tied,
     weight_text,
@@ -69,10 +70,20 @@ def result(report: Report) -> SimpleNamespace:
         measured_on=_HOW[c.how],
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
+        positive=positive_block(("before", "after"), (c.before, c.after)),
         labels=_labels_table(report.labels, c.before),
         subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
+
+
+def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> Table | None:
+    """Return the table of P(positive); None for more than two classes."""
+    found = positive_table(heads, metrics)
+    if found is None:
+        return None
+    title, columns, rows = found
+    return table(columns, rows, capital(title), "metrics")
 
 
 def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | None:
@@ -91,7 +102,7 @@ def _metrics(c: Comparison, recall: Recall) -> Table:
     for name, title, *sides, d in change_rows(c, recall):
         # a scale of its own in each row: metrics have different units
         bar = interval_cell(name, d, reach_of(d), "no significant change")
-        rows.append((capital(title), *map(METRICS[name].number, sides), change_text(name, d), bar))
+        rows.append((capital(title), *map(JUDGED[name].number, sides), change_text(name, d), bar))
     return table(heads, rows, caption, "metrics")
 
 
@@ -395,6 +406,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         data=data,
         metrics=numbers,
         notes=evaluation.notes,
+        positive=positive_block(("value",), (metrics,)),
         labels=_labels_table(evaluation.labels, metrics),
         subgroups=subgroup_blocks(evaluation.subgroups, "Subgroups: "),
     )

@@ -1,0 +1,229 @@
+"""P(positive) of two classes, and of each of several labels, beside how often the class, or the label, occurs.
+
+With p the stated probability and y whether it came, every sample has the residual y - p. The top label's ECE, of max(p,
+1 - p), adds positives that are too sure and negatives that are too unsure with opposite signs; that of p does not.
+
+Where all probabilities are right, the sum of residuals of bin b is normal with the variance v_b of `chance_variances`,
+and N ECE is a sum of half-normal variables, of mean sum_b (2 v_b / pi)^(1/2) and variance (1 - 2 / pi) sum_b v_b. A
+gamma distribution with both moments gives its p-value, and the largest of L labels.
+
+Source: for the gamma approximation F. Satterthwaite, An approximate distribution of estimates of variance components,
+Biometrics Bulletin 2 (1946); for the distance of the means D. Spiegelhalter, Probabilistic prediction in patient
+management and clinical trials, Statistics in Medicine 5 (1986).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.intervals import MIN_EACH, IntervalKind, paired_differences, quantile
+from tna_onnx.numerics.metrics import Estimate, Interval, Positive, chance_variances, metric_value
+from tna_onnx.numerics.reliability import normal_cdf
+from tna_onnx.numerics.residuals import CrossFit, corrected_errors, mean_and_error
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.slope import slope_and_intercept
+
+# Points of the integral over the largest ECE of several labels.
+_GRID = 400
+
+
+def positive_scores(scores: SampleScores, classes: int, positive: int = 1) -> list[SampleScores]:
+    """Return scores of each label, or of the positive class: its probability as the confidence, whether it came as hit.
+
+    Of more than two classes there are none. `scores`: of two classes, with their labels; of several labels as they are.
+    """
+    if scores.predicted is not None:
+        return list(scores.by_label())
+    if classes != 2 or scores.labels is None:
+        return []
+    came = scores.labels == positive
+    p = np.where(came == scores.hit, scores.confidence, 1 - scores.confidence).astype(np.float32)
+    return [replace(scores, confidence=p, hit=came, labels=None)]
+
+
+def positives_of(
+    alone: Sequence[SampleScores], names: Sequence[str], bins: int = 15, cross_fits: Sequence[CrossFit] = ()
+) -> list[Positive]:
+    """Return P(positive) of each label as if it were alone, or of the one class, without slopes.
+
+    `alone`: as of `positive_scores`. `names`: of these. `cross_fits`: correct the ECE of cross-fitted scores.
+    """
+    fits: Sequence[CrossFit | None] = cross_fits or [None] * len(alone)
+    return [_positive(label, name, bins, fit) for label, name, fit in zip(alone, names, fits, strict=True)]
+
+
+def _positive(scores: SampleScores, name: str, bins: int, cross_fit: CrossFit | None) -> Positive:
+    variances = chance_variances(scores, bins)
+    ece = metric_value(scores, "ece", bins)
+    chance = _Chance(variances, scores.total)
+    p = min(1.0, 2 * min(chance.beyond(ece), _mean_p(scores)))
+    if cross_fit is not None:
+        ece = corrected_errors(scores, cross_fit, bins)["ece"]
+    return Positive(
+        name=name,
+        mean=scores.mean("confidence"),
+        frequency=scores.mean("hit"),
+        ece=ece,
+        ece_expected=chance.mean,
+        ece_mean=ece,
+        p=p,
+    )
+
+
+class _Chance:
+    """Distribution of the ECE of right probabilities.
+
+    Args:
+        variances: of the sum of residuals in each bin, (B,).
+        total: number of samples, by weight.
+    """
+
+    def __init__(self, variances: NDArray[np.float64], total: float) -> None:
+        self.mean = float(np.sum(np.sqrt(2 / np.pi * variances)) / total)
+        self.variance = float((1 - 2 / np.pi) * np.sum(variances) / total**2)
+
+    def beyond(self, ece: float) -> float:
+        """Return how often chance gives as large an ECE, a fraction."""
+        from scipy.special import gammaincc  # noqa: PLC0415 - heavy
+
+        if not self.variance:
+            return float(ece <= self.mean)
+        return float(gammaincc(self.mean**2 / self.variance, ece * self.mean / self.variance))
+
+
+def ece_p(scores: SampleScores, bins: int = 15) -> float:
+    """Return how often chance alone gives right confidences as large an ECE, a fraction.
+
+    >>> half = np.float32([0.5] * 100)
+    >>> right = np.arange(100) < 50
+    >>> ece_p(SampleScores(half, right, half, half)), round(ece_p(SampleScores(half, right | True, half, half)), 4)
+    (1.0, 0.0)
+    """
+    return _Chance(chance_variances(scores, bins), scores.total).beyond(metric_value(scores, "ece", bins))
+
+
+def _mean_p(scores: SampleScores) -> float:
+    """Return how often chance alone puts mean and frequency as far apart, a fraction, on both sides."""
+    confidence = np.clip(scores.confidence.astype(np.float64), 0, 1)
+    stated = float(np.sum(scores.weigh(scores.weigh(confidence * (1 - confidence))))) / scores.total**2
+    residual = scores.hit - confidence
+    mean, error = mean_and_error(residual, scores.clusters, scores.weights)
+    if scores.clusters is None:
+        error = 0.0
+    error = max(error, stated**0.5)
+    if not error:
+        return float(abs(mean) < np.finfo(np.float32).eps)
+    return 2 * float(normal_cdf(np.asarray(-abs(mean) / error)))
+
+
+def with_slope(positive: Positive, scores: SampleScores, level: float = 0.95) -> Positive:
+    """Return the same with calibration slope and intercept, where enough samples are positive, and negative.
+
+    `scores`: those of this label. `level`: of the intervals, a fraction.
+    """
+    came = int(np.count_nonzero(scores.hit))
+    if min(came, len(scores) - came) < MIN_EACH:
+        return positive
+    z = quantile((1 + level) / 2, scores.clusters, scores.weights)
+    lines = slope_and_intercept(scores.confidence, scores.hit, z, scores.clusters, scores.weights)
+    found = {name: None if line is None else Estimate(*line, level) for name, line in lines.items()}
+    return replace(positive, slope=found["slope"], intercept=found["intercept"])
+
+
+def worst_positive(
+    positives: Sequence[Positive], alone: Sequence[SampleScores], bins: int = 15, level: float = 0.95
+) -> Positive | None:
+    """Return the label with the largest ECE beside what chance gives the worst of as many; of one class, that."""
+    if not positives:
+        return None
+    worst = _worst(positives)
+    found = with_slope(positives[worst], alone[worst], level)
+    if len(positives) == 1:
+        return found
+    chances = [_Chance(chance_variances(label, bins), label.total) for label in alone]
+    return replace(
+        found,
+        ece_expected=_largest(chances),
+        ece_mean=float(np.mean([label.ece for label in positives])),
+        p=min(1.0, len(positives) * min(label.p for label in positives)),
+        labels=len(positives),
+    )
+
+
+def _worst(positives: Sequence[Positive]) -> int:
+    return max(range(len(positives)), key=lambda c: positives[c].ece)
+
+
+def _largest(chances: Sequence[_Chance]) -> float:
+    """Return the expectation of the largest ECE of independent labels: the integral of 1 - prod_l F_l."""
+    from scipy.special import gammainc  # noqa: PLC0415 - heavy
+
+    spread = [chance for chance in chances if chance.variance]
+    if not spread:
+        return max(chance.mean for chance in chances)
+    top = max(chance.mean + 8 * chance.variance**0.5 for chance in spread)
+    x = np.linspace(0, top, _GRID)
+    below = np.ones_like(x)
+    for chance in spread:
+        below *= gammainc(chance.mean**2 / chance.variance, x * chance.mean / chance.variance)
+    return float(np.mean(1 - below) * top)
+
+
+@dataclass(frozen=True, eq=False)
+class PositiveSide:
+    """P(positive) of a model on some samples: scores of each label, or of the one class, and what they come to."""
+
+    alone: Sequence[SampleScores]
+    positives: Sequence[Positive]
+    cross_fits: Sequence[CrossFit] = ()  # correct cross-fitted scores; none for others
+
+    @classmethod
+    def of(
+        cls, scores: SampleScores, names: Sequence[str], bins: int = 15, cross_fit: CrossFit | None = None
+    ) -> PositiveSide:
+        """Reduce scores, as in `positive_scores`. `names`: of the classes, or labels."""
+        alone = positive_scores(scores, len(names))
+        if not alone:
+            return cls((), ())
+        named = names if scores.predicted is not None else names[1:]
+        fits: Sequence[CrossFit] = ()
+        if cross_fit is not None:
+            fitted = positive_scores(replace(cross_fit.fitted, labels=scores.labels), len(names))
+            fits = [CrossFit(label, cross_fit.fold) for label in fitted]
+        return cls(alone, positives_of(alone, named, bins, fits), fits)
+
+    def worst(self, bins: int, level: float = 0.95) -> Positive | None:
+        """Return the worst label with its slope; None for more than two classes."""
+        return worst_positive(self.positives, self.alone, bins, level)
+
+
+def positive_difference(
+    before: PositiveSide,
+    after: PositiveSide,
+    bins: int = 15,
+    level: float = 0.95,
+    *,
+    seed: int = 0,
+    kind: IntervalKind = "debiased",
+) -> Interval:
+    """Return the difference of the ECE of P(positive), or of the worst label's, with its interval.
+
+    With a the worst label after and b the one before, E the ECE: E_b(after) - E_b(before) <= the difference <=
+    E_a(after) - E_a(before). So the interval holds those of both, each at a level that is adjusted for the labels.
+    """
+    first, last = (_worst(side.positives) for side in (before, after))
+    each = level if len(before.positives) == 1 else 1 - (1 - level) / len(before.positives)
+
+    def of_label(c: int) -> Interval:
+        fit = after.cross_fits[c] if after.cross_fits else None
+        sides = (before.alone[c], after.alone[c])
+        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit, kind=kind)["ece"]
+
+    low = of_label(first)
+    high = low if last == first else of_label(last)
+    change = after.positives[last].ece - before.positives[first].ece
+    return replace(low, difference=change, high=max(low.low, high.high), level=level)
