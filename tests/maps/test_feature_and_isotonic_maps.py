@@ -231,3 +231,34 @@ def test_features_without_variation_are_refused() -> None:
     logits, labels, features = sample()
     with pytest.raises(DataError, match="do not vary within the classes"):
         AtypicalityAware.fit(reduce_of(logits, labels, np.zeros_like(features)))
+
+
+def test_aar_never_turns_the_order_round_beyond_its_samples() -> None:
+    """Labels whose confidence falls with atypicality bend the parabola below zero."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(4, 6))
+    classes = rng.integers(0, 4, 3000)
+    z = means[classes] + np.exp(0.4 * rng.normal(size=3000))[:, None] * rng.normal(size=(3000, 6))
+    logits = z @ means.T - (means**2).sum(axis=1) / 2
+    trust = 1.2 * np.exp(-0.9 * np.maximum(((z[:, None] - means) ** 2).mean(axis=2).min(axis=1) - 0.5, 0))
+    labels = (logits * trust[:, None] + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+    def reduce(of, *aligned):
+        return of(logits, labels, z, *aligned)
+
+    bounded, published = AtypicalityAware.fit(reduce), AtypicalityAware.fit_published(reduce)
+    far = 6 * rng.normal(size=(500, 6))
+    far_logits = far @ means.T - (means**2).sum(axis=1) / 2
+    a = bounded.space.atypicality(ArrayOps(far), far)
+    assert np.max(a) > bounded.high
+    factor = np.polynomial.polynomial.polyval(np.clip(a[:, 0], bounded.low, bounded.high), bounded.polynomial)
+    factor = np.maximum(factor, bounded.least)
+    assert factor.min() > 0
+    scores = far_logits * factor[:, None] + bounded.bias
+    expected = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    found = apply_map(bounded, far_logits, far)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    last = far_logits.argmin(axis=1)
+    assert np.mean(found.argmax(axis=1) == last) < 0.02
+    assert not np.isfinite(published.high)
+    np.testing.assert_array_equal(published.polynomial, bounded.polynomial)

@@ -1,4 +1,4 @@
-"""P(positive) beside how often it occurs: against definitions, simulation and a fit of statsmodels' kind by scikit-learn."""
+"""P(positive) beside how often it occurs: against definitions, simulation and a fit by scikit-learn."""
 
 import numpy as np
 import pytest

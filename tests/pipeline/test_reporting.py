@@ -383,9 +383,14 @@ def test_an_input_that_stays_for_its_ece_alone_is_not_called_calibrated(
     report = report_of(small, settings=replace(SETTINGS, map="ts"), dry_run=True)
     old = replace(report.comparison.before, nll=0.86)
     methods = (MethodScores("none", old, error=error), MethodScores("ts", replace(old, nll=0.83), left_out=left_out))
-    stays = replace(report, method="none", methods=methods)
+    by_chance = replace(report.bin_free_before, ece_p=0.3)
+    stays = replace(report, method="none", methods=methods, bin_free_before=by_chance)
     assert ("ts has a significantly lower NLL" in stays.verdict, "already calibrated" in stays.verdict) == (
         named,
         not named,
     )
     assert ("needs no recalibration" in stays.summary) != named
+    # an error beyond chance is no calibrated model, whatever else was tried
+    off = replace(stays, bin_free_before=replace(by_chance, ece_p=0.001))
+    assert "needs no recalibration" not in off.summary
+    assert "already calibrated" not in off.verdict

@@ -3,7 +3,9 @@
     s' = (p_2 a^2 + p_1 a + p_0) s + v        the result is log softmax(s')
 
 with the atypicality a (`FeatureSpace`) and one bias v per class. p and v minimise the mean NLL plus 1e-3 |v|^2 / C, a
-convex function, by Newton steps from p = (1, 0, 0) and v = 0.
+convex function, by Newton steps from p = (1, 0, 0) and v = 0. The factor is held above 0: a is cut to the range of
+the calibration samples, as a parabola says nothing outside of it, and the factor at a twentieth of p_0. A negative one
+would turn the order of the classes round. `fit_published` is without both.
 Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Also Consider Atypicality", section 4.
 
 Atypicality is the distance from the closest class mean, under one covariance for all classes:
@@ -243,6 +245,11 @@ def _distance_without_itself(
 # Weight of |v|^2 / C in the loss: without it the biases are free to move together.
 _RIDGE = 1e-3
 
+# Least factor, over that at the mean atypicality.
+_LEAST_SHARE = 0.05
+# Where that is no more than nothing: labels that do not go with the scores.
+_LEAST_FACTOR = 1e-3
+
 # Smallest curvature: far below any that matters. v has 2e-3 / C, p about one where anything is uncertain.
 _MIN_CURVATURE = 1e-12
 
@@ -456,6 +463,9 @@ class AtypicalityAware(CalibrationMap):
     polynomial: FloatArray  # (p_0, p_1, p_2)
     bias: FloatArray  # (C,) v
     space: FeatureSpace  # where atypicality is measured
+    low: float = -math.inf  # range that a is cut to; infinite as published
+    high: float = math.inf
+    least: float = -math.inf  # what the factor is held above; infinite as published
 
     name: ClassVar[str] = "aar"
     title: ClassVar[str] = "temperature by how unusual a sample is"
@@ -465,19 +475,49 @@ class AtypicalityAware(CalibrationMap):
     @property
     def brief(self) -> dict[str, Any]:
         """The polynomial (p_0, p_1, p_2), the bias, and the shrinkage of the covariance."""
-        return {"polynomial": self.polynomial.tolist(), "bias": self.bias.tolist(), "shrinkage": self.space.shrinkage}
+        brief = {"polynomial": self.polynomial.tolist(), "bias": self.bias.tolist(), "shrinkage": self.space.shrinkage}
+        if not self._is_bounded:
+            return brief
+        return {**brief, "atypicality_range": [self.low, self.high], "least_factor": self.least}
+
+    @property
+    def _is_bounded(self) -> bool:
+        return math.isfinite(self.least)
+
+    @property
+    def _largest(self) -> float:
+        """Largest factor within the range."""
+        p0, p1, p2 = self.polynomial.tolist()
+        places = [self.low, self.high]
+        if p2:
+            places.append(min(max(-p1 / (2 * p2), self.low), self.high))
+        return max(self.least, *(p0 + (p1 + p2 * a) * a for a in places))
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return log softmax(s'), cut at the smallest normal number of the dtype."""
         a = self.space.atypicality(op, features)
+        if self._is_bounded:
+            a = op.clip(a, self.low, self.high)
         p0, p1, p2 = (op.const(float(p)) for p in self.polynomial)
         factor = op.add(op.mul(op.add(op.mul(a, p2), p1), a), p0)  # Horner
+        if self._is_bounded:
+            factor = op.clip(factor, self.least, self._largest)
         p = op.softmax(op.add(op.mul(logits, factor), op.const(self.bias)))
         # law 1: logits again. A probability that underflowed keeps a finite logarithm
         return op.log(op.clip(p, op.tiny, 1.0))
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:
+        """Fit the map as published, then hold its factor above 0."""
+        fitted = cls.fit_published(reduce, start=start)
+        mean_factor = float(fitted.polynomial[0])
+        measured = fitted.space.measured
+        assert measured is not None  # noqa: S101 - a fit has measured its samples
+        low, high = float(measured.min()), float(measured.max())
+        return dataclasses.replace(fitted, low=low, high=high, least=max(_LEAST_SHARE * mean_factor, _LEAST_FACTOR))
+
+    @classmethod
+    def fit_published(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:
         """Fit the feature space, in which the atypicality of each sample is measured without itself, then p and v."""
         space = start.space if start else FeatureSpace.fit(reduce)
         assert space.measured is not None  # noqa: S101 - it was fitted to these samples

@@ -34,6 +34,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.numerics.operating_points import Recalls
+from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.search.candidates import ROUNDING
@@ -142,6 +143,7 @@ class Rule:
     bins: int = 15  # of ECE and AdaECE
     max_accuracy_drop: float = 0.0  # accuracy that a method may lose which can change predictions, a fraction
     careful: bool = False  # whether rule 5 holds
+    two_classes: bool = False  # whether a calibration error is that of P(positive); of several labels it always is
 
     def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
         """Return the method to take. `scores`: of samples that no fit has seen, in one order; not empty."""
@@ -187,6 +189,13 @@ class Rule:
         worse, error = mean_and_error(sample_losses(after) - sample_losses(before), before.clusters, before.weights)
         return -worse > max(METRICS["nll"].smallest_effect, _GAIN * error)
 
+    def _as_positive(self, before: SampleScores, *stages: SampleScores) -> list[SampleScores]:
+        """Return scores of P(positive) of two classes; of others as they are. `before` has the labels."""
+        if not self.two_classes or before.labels is None:
+            return [before, *stages]
+        labels = before.labels
+        return [positive_scores(scores.labelled(labels), 2)[0] for scores in (before, *stages)]
+
     def _refusal(self, method: Method, before: SampleScores, after: SampleScores, *, careful: bool) -> Reason | None:
         """Return why rule 1 leaves a method out, if it does."""
         if method.keeps_order:
@@ -213,7 +222,7 @@ class Rule:
 
     def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
         """Rule 4."""
-        first, second = (sample_losses(sample_scores, "ece", self.bins) for sample_scores in (before, after))
+        first, second = (sample_losses(scores, "ece", self.bins) for scores in self._as_positive(before, after))
         worse, error = mean_and_error(second - first, before.clusters, before.weights)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
 

@@ -17,7 +17,9 @@ from tna_onnx.graph.nodes import beside_earlier
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
+from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
+from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.threads import one_thread
@@ -25,18 +27,28 @@ from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checke
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
+from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, positive_names, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
 from tna_onnx.pipeline.teaching import with_teacher
-from tna_onnx.pipeline.writing import Writing, provenance_entries, versions
+from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries, versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.measured import subgroup_notes
-from tna_onnx.results.report import Changes, CurvePoint, MethodScores, Report, Verification, compare_scores
+from tna_onnx.results.report import (
+    Alternative,
+    Changes,
+    CurvePoint,
+    KeptDecision,
+    MethodScores,
+    Report,
+    Verification,
+    compare_scores,
+)
 from tna_onnx.runtime import allowed_cores, require_address_space, trim_memory
 from tna_onnx.search.candidates import Candidate
 
@@ -99,6 +111,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         folded = writing.folding(outcome) is not None
         report = _report(task, outcome, compared, labels, rewritten, verification, folded=folded)
+        report = replace(report, kept_decisions=_kept_decisions(task, outcome, compared, after))
         if job.details:
             report = replace(report, details=collect_details(task, outcome, compared, path, started, progress))
         if task.teacher is not None:
@@ -126,15 +139,22 @@ def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str]) -> Strateg
     settings = task.settings
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
+    free = task.settings.predictions == "auto" and has_own_threshold(task.readout)
+    search = _search_of(task)
+    if free and search == "auto":
+        # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
+        search, choices = "none", [name for name in choices if name == "none" or not MAPS[name].needs_features]
     return Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
-        search=_search_of(task),
+        search=search,
         map=settings.resolved_map,
         settings=settings.for_search,
         allowed=tuple(choices),
         options=settings.fit_options,
         predictions=settings.predictions,
+        free=free,
+        two_classes=task.readout.n_classes == 2 and not task.readout.multi_label,
         # a label of several that never holds has fits of its own
         covered=task.readout.multi_label or labels.trusted or not labels.coverage.unseen,
         part=_fit_part(task, settings.seed),
@@ -252,6 +272,9 @@ def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
         "parameters": outcome.parameters,
         "methods": tuple(_methods(outcome, settings.bins)),
         "changing": outcome.changing.label if outcome.changing else "",
+        "alternative": _alternative(task, outcome),
+        "protected": settings.predictions != "change"
+        and not (settings.predictions == "auto" and has_own_threshold(task.readout)),
         "angle": chosen.angle,
         "reached": chosen.reached,
         "ensemble_size": chosen.ensemble_size,
@@ -290,6 +313,39 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
         "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
         "subgroups": compared.subgroups,
     }  # fmt: skip
+
+
+def _kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shipped) -> tuple[KeptDecision, ...]:
+    """Return the thresholds that keep the decisions of the input, where callers have some and decisions may change."""
+    names = positive_names(task, task.reported)
+    if not names or not has_own_threshold(task.readout) or outcome.keeps_predictions:
+        return ()
+    kind: dict[str, bool] = {"in_logits": task.readout.activation == "none" and task.readout.holds == "logits"}
+    old = task.logits(task.weight, on=task.reported)
+    values = thresholds_of(outcome.fitted, old, after, labels=task.readout.multi_label, **kind)
+    if values is None or outcome.chosen.angle != 0:
+        return ()
+    labels = np.asarray(task.reported.table.labels)
+    before, new = (scores.labelled(labels) for scores in (compared.before, compared.after))
+    return kept_decisions(values, before, new, names, **kind)
+
+
+def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
+    """Return what would make P(positive) of two classes right, where predictions are kept."""
+    other = outcome.changing
+    if other is None or task.readout.multi_label or task.readout.n_classes != 2:
+        return None
+    labels = np.asarray(task.calibration.table.labels)
+    kept = outcome.scores[outcome.method]
+    recalls = [
+        recall_and_precision(positive_scores(s.labelled(labels), 2)[0])[0] for s in (kept, outcome.scores[other])
+    ]
+    threshold = None
+    if outcome.changing_fit is not None and not outcome.changing_fit.needs_features:
+        original = task.logits(task.weight)
+        found = thresholds_of(outcome.changing_fit, original, Shipped(original, outcome.changing_fit), labels=False)
+        threshold = None if found is None else found[0]
+    return Alternative(other.label, threshold, *recalls)
 
 
 def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:

@@ -425,8 +425,9 @@ def _label_notes(task: Task, outcome: Outcome) -> list[str]:
 def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
     settings = task.settings
     notes = []
-    if outcome.scores:
+    if len(outcome.scores) > 1:
         notes.append(_why(outcome, settings))
+    if outcome.scores:
         notes += _kept_note(task, outcome)
     notes += [f"{method.label} could not be fitted and was left out: {why}" for method, why in outcome.failed.items()]
     chosen = outcome.chosen
@@ -467,7 +468,7 @@ def _underconfidence(outcome: Outcome) -> list[str]:
 
 # Why a method with a lower loss was not chosen, in the order of a note.
 _REASONS: dict[Reason, str] = {
-    "predictions": "changes predictions, which is not worth it, or costs a class recall, or may do so",
+    "predictions": "changes predictions",
     "accuracy": "costs accuracy",
     "error": "raises the ECE",
 }

@@ -45,6 +45,7 @@ class Outcome:
     changing: Method | None = None
     # methods that could not be fitted without one of the folds, and why; a path by its first step
     failed: Mapping[Method, str] = field(default_factory=dict)
+    changing_fit: CalibrationMap | None = None  # the map of `changing`, where that is one without a tilt
     by_likelihood: bool = False  # whether a likelihood ratio decided between the input and one temperature
 
     @property
@@ -162,6 +163,10 @@ class Strategy:
     # whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of `pipeline.methods`),
     # where it costs no accuracy (`change`), or never (`keep`)
     predictions: str = "auto"
+    # whether probabilities come first, as callers compare them with thresholds of their own: predictions may change at
+    # any cost, by maps of the logits alone
+    free: bool = False
+    two_classes: bool = False  # whether the model has two classes, and so P(positive)
     covered: bool = True  # whether every class has a sample, or is said not to occur
     # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
     part: Part | None = None
@@ -214,9 +219,12 @@ class Strategy:
         # what could not be fitted on one weight may have been fitted on another
         failed = {candidate: reason for candidate, reason in failed.items() if candidate not in scores}
         changing = self._changing(choice, scores, before)
+        changing_fit = None
+        if self.two_classes and changing is not None and not changing.tilted and not changing.has_path:
+            changing_fit = self._map_fits.chosen(changing, self._original)
         return Outcome(
             candidates, chosen, weight, method, fitted, before, logits, scores, choice.left_out, changing, failed,
-            by_likelihood=likelier is not None,
+            changing_fit=changing_fit, by_likelihood=likelier is not None,
         )  # fmt: skip
 
     def chosen_in_folds(self, outcome: Outcome) -> list[Method]:
@@ -258,7 +266,11 @@ class Strategy:
         # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
         chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
         drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
-        return Rule(self.settings.objective, self.settings.bins, drop, careful=self.predictions == "auto")
+        # where the caller may move a threshold, accuracy at 0.5 is no measure of probabilities
+        if self.free or (self.two_classes and self.predictions == "change"):
+            drop = 1.0
+        careful = self.predictions == "auto" and not self.free
+        return Rule(self.settings.objective, self.settings.bins, drop, careful, self.two_classes)
 
     def _decided(self, scores: Scores, before: SampleScores) -> Choice:
         """Return what is chosen; with a scarce class, or no gain in the estimate, among what keeps predictions."""
@@ -295,9 +307,11 @@ class Strategy:
 
     def _changing(self, choice: Choice, scores: Scores, before: SampleScores) -> Method | None:
         """Return what would be chosen if predictions might change, where they do not."""
-        if not choice.method.keeps_order or "predictions" not in choice.left_out.values():
+        refused = {"predictions", *(("accuracy",) if self.two_classes else ())}
+        if not choice.method.keeps_order or not refused & set(choice.left_out.values()):
             return None
-        method = replace(self.rule, careful=False).choose(scores, before)
+        drop = 1.0 if self.two_classes else self.rule.max_accuracy_drop
+        method = replace(self.rule, careful=False, max_accuracy_drop=drop).choose(scores, before)
         if method.keeps_order:
             return None
         return method

@@ -60,7 +60,12 @@ _MIN_WIDTH = 132
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
 
-_WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
+_WORD_STYLES: dict[Word, str] = {
+    "improved": "green",
+    "no significant change": "",
+    "worse": "red",
+    "still off": "yellow",
+}
 
 
 class _Table(Table):
@@ -105,7 +110,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     lines += [*note_lines(report.notes), f"wrote    {report.output or 'nothing'}"]
     if not report.missed:
         lines.append(f"next     {next_step or _next_step(report)}")
-    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
+    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.word]}".strip())
     if report.missed:
         # the error that follows is red, and green above it would contradict it
         summary.stylize("not bold default")
@@ -173,9 +178,11 @@ def _next_step(report: Report) -> str:
         return "run it again without --dry-run to write the file"
     if not report.output:
         return "keep the new model, which is in memory"
-    if report.already_calibrated:
+    if report.already_calibrated and report.word != "still off":
         return "keep the model that you have: the file is a copy of it"
-    if report.standing.word == "worse":
+    if report.word == "still off" and report.alternative is not None:
+        return "run it again with --predictions change, for probabilities that are right"
+    if report.word == "worse":
         return "keep the model that you have: the new one is worse"
     return f"use it in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.intervals import IntervalKind, paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
-from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.metrics import Interval, Metrics, Positive
 from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
@@ -20,7 +20,7 @@ from tna_onnx.results.as_json import Displayed, Record, difference_record, metri
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
-from tna_onnx.results.verdict import Recall, Standing, calibration_of, copied_sentence, result_sentence
+from tna_onnx.results.verdict import Recall, Standing, Word, calibration_of, copied_sentence, result_sentence
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class Verification:
     checker: bool
     other_class: int = 0
     moved: tuple[MovedOutput, ...] = ()
+
+
+def _share(share: float | None) -> str:
+    """Write a share in per cent without the sign; a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.0f}"
 
 
 # Standard errors of a paired difference: 97.5 % on one side.
@@ -263,6 +268,46 @@ class Taught:
 
 
 @dataclass(frozen=True)
+class KeptDecision:
+    """The threshold that keeps today's decisions on a class or label, and what happens at one half.
+
+    Attributes:
+        name: of the class, or of the label.
+        before: threshold of the input model, 0.5, a fraction; of an output that holds logits 0, no unit.
+        threshold: the output of the new file is above it where that of the input is above `before`, for every sample.
+        recall_before: samples with it that are above `before` in the input model, a fraction; null without any.
+        precision_before: samples above `before` in the input model that have it, a fraction; null without any.
+        recall_after: samples with it that are above `before` in the new file, a fraction; null without any.
+        precision_after: samples above `before` in the new file that have it, a fraction; null without any.
+    """
+
+    name: str
+    before: float
+    threshold: float
+    recall_before: float | None
+    precision_before: float | None
+    recall_after: float | None
+    precision_after: float | None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What `--predictions change` would take, cross-fitted on the calibration samples.
+
+    Attributes:
+        method: weight and map in a word.
+        threshold: probability of the positive class to which it takes 0.5, a fraction; null where there is none.
+        recall_before: recall of the positive class at 0.5 in the file that was written, a fraction.
+        recall_after: recall of the positive class at 0.5 with the other method, a fraction.
+    """
+
+    method: str
+    threshold: float | None
+    recall_before: float | None
+    recall_after: float | None
+
+
+@dataclass(frozen=True)
 class Report(Displayed):
     """What `calibrate` did.
 
@@ -302,8 +347,12 @@ class Report(Displayed):
             is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
         teacher: how the model follows its teacher, before and after; None without one.
+        kept_decisions: threshold of each label, or of the positive class of one sigmoid, that keeps the decisions of
+            the input model; empty where predictions are kept, or no threshold keeps them.
+        alternative: what would make P(positive) right, where predictions are kept and it is off; null elsewhere.
         subgroups: parts of the samples of `comparison` under the recalibrated model, the worst first; empty where none
             are asked for.
+        protected: whether predictions were kept, or might change only where each class gains.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
@@ -364,13 +413,16 @@ class Report(Displayed):
     recipe_search: RecipeSearch | None = None
     teacher: Taught | None = None
     subgroups: tuple[Subgroup, ...] = ()
+    kept_decisions: tuple[KeptDecision, ...] = ()
+    alternative: Alternative | None = None
+    protected: bool = False
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""
         c = self.comparison
         values = values_text(c.before, c.after)
         name = PurePath(self.model).name
-        return f"<Report on {name}: {self.method}, {self.standing.word}; {values}; {c.before.n:,} {c.samples} samples>"
+        return f"<Report on {name}: {self.method}, {self.word}; {values}; {c.before.n:,} {c.samples} samples>"
 
     def records(self) -> list[Record]:
         """Return a row for each metric of `comparison`, before and after, with its unit."""
@@ -408,18 +460,78 @@ class Report(Displayed):
         return Standing.of(self.comparison.differences, self.objective)
 
     @property
+    def still_off(self) -> bool:
+        """Whether predictions were protected, and P(positive) is off by more than chance explains."""
+        positive = self.comparison.after.positive
+        return self.protected and positive is not None and positive.off
+
+    @property
+    def word(self) -> Word:
+        """What the result comes to: never `improved` where P(positive) is still off."""
+        word = self.standing.word
+        if word != "worse" and self.still_off:
+            return "still off"
+        return word
+
+    @property
+    def _threshold_sentence(self) -> str:
+        """Say what happens at one half, and which threshold keeps today's decisions; empty where they stay."""
+        if not self.kept_decisions or self.already_calibrated:
+            return ""
+        where = f"on all {self.comparison.before.n:,} {self.comparison.samples} samples"
+        first = self.kept_decisions[0]
+        if len(self.kept_decisions) > 1:
+            values = [decision.threshold for decision in self.kept_decisions]
+            return (
+                f". Decisions at {first.before:g} change: a threshold for each label, from {min(values):.3g} to "
+                f"{max(values):.3g} (below), keeps today's {where}; --predictions keep keeps them at {first.before:g}"
+            )
+        return (
+            f". At {first.before:g} the recall of {first.name} goes {_share(first.recall_before)} -> "
+            f"{_share(first.recall_after)} %, its precision {_share(first.precision_before)} -> "
+            f"{_share(first.precision_after)} %. What was {first.before:g} is {first.threshold!r} now: this threshold "
+            f"keeps today's decisions {where}; --predictions keep keeps them at {first.before:g}"
+        )
+
+    def _still_off_sentence(self, positive: Positive) -> str:
+        """Say that P(positive) is off, and what to type."""
+        if positive.labels > 1:
+            text = f"The probability of label {positive.name} is {100 * positive.mean:.1f} % on average and "
+            text += f"{100 * positive.frequency:.1f} % of samples have it"
+        else:
+            text = (
+                f"P({positive.name}) is {100 * positive.mean:.1f} % on average and {100 * positive.frequency:.1f} % of "
+            )
+            text += f"samples are {positive.name}"
+        text += (
+            f": it is off by {100 * positive.ece:.1f} points on average, by chance alone "
+            f"{100 * positive.ece_expected:.1f}. The file written keeps the answer at 0.5"
+        )
+        other = self.alternative
+        if other is None:
+            return f"{text}, and nothing that was tried is better"
+        cost = f"recall at 0.5 then {_share(other.recall_before)} -> {_share(other.recall_after)} %"
+        if other.threshold is not None:
+            cost += f"; what was 0.5 is {other.threshold!r}"
+        text += f". Right probabilities: --predictions change ({cost})"
+        return f"{text}. Right probabilities and a class: --predictions change --decide f1 (output 'decision')"
+
+    @property
     def summary(self) -> str:
         """One sentence for readers who know no metric; it says the same as the verdict."""
         c = self.comparison
         # without labels the metrics are against the teacher, and a model may follow it closely and be no better
         if self.teacher is not None and (self.teacher.metrics is None or self.already_calibrated):
             return self.teacher.sentence
+        positive = c.after.positive
+        if positive is not None and self.word == "still off":
+            return self._still_off_sentence(positive)
         if self.already_calibrated:
             chance = self.bin_free_before.ece_expected
             return copied_sentence(
                 c.before, changing=self.changing, refused=self.refused, chance=chance, off=self.off_before
             )
-        return result_sentence(
+        sentence = result_sentence(
             self.standing.word,
             c.before,
             c.after,
@@ -428,11 +540,19 @@ class Report(Displayed):
             labels=bool(self.labels),
             chance=self.bin_free_after.ece_expected,
         )
+        return sentence + self._threshold_sentence
 
     @property
     def verdict(self) -> str:
         """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
+        positive = c.after.positive
+        if positive is not None and self.word == "still off":
+            values = ", ".join(JUDGED[name].value(c.after.value(name)) for name in ("nll", POSITIVE_ECE, "accuracy"))
+            return (
+                f"still off by more than chance (p {positive.p:.2g}), with predictions kept: {values}; {c.before.n:,} "
+                f"{c.samples} samples"
+            )
         if self.already_calibrated:
             judged_names = ("nll", calibration_of(c.differences), "accuracy")
             values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)

@@ -32,7 +32,8 @@ from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, Metrics, independent
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
-Word = Literal["improved", "no significant change", "worse"]
+Word = Literal["improved", "no significant change", "worse", "still off"]
+"""What a result comes to; `still off` where predictions were kept, and P(positive) is off by more than chance."""
 
 
 def calibration_of(differences: Mapping[str, Interval]) -> str:
@@ -245,6 +246,7 @@ _OPENINGS: dict[Word, str] = {
     "improved": "The new model's probabilities are better",
     "no significant change": "The new model's probabilities are neither better nor worse, as far as these samples tell",
     "worse": "The new model is worse than the original",
+    "still off": "The new model's probabilities are still off",
 }
 
 

@@ -30,6 +30,7 @@ from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Average, averages, kept_part
 from tna_onnx.numerics.metrics import metric_value
@@ -252,7 +253,10 @@ def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -
     # the source of ETS minimises the squared error by default
     keywords = {"ets_loss": "squared", "objective": "nll", "bins": settings.bins}
     options: dict[str, Any] = {option: keywords[option] for option in kind.options if option in keywords}
-    return kind.fit(logits.reduce(features=kind.needs_features), start=start, **options)
+    reduce = logits.reduce(features=kind.needs_features)
+    if kind is AtypicalityAware:
+        return AtypicalityAware.fit_published(reduce, start=start)
+    return kind.fit(reduce, start=start, **options)
 
 
 def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = lambda _: None) -> Recalibration:

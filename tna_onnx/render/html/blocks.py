@@ -141,7 +141,7 @@ class Term:
     code: bool = False
 
 
-LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse"}
+LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse", "still off": "open"}
 """Class of the style sheet for a verdict, by what a result comes to."""
 
 

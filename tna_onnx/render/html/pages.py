@@ -156,8 +156,8 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
 def _facts(report: Report) -> list[tuple[str, str]]:
     """Return date, samples and verdict."""
     c = report.comparison
-    word: str = report.standing.word
-    look = LOOKS[report.standing.word]
+    word: str = report.word
+    look = LOOKS[report.word]
     if report.missed:
         word, look = "refused", "worse"
     facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} classes")]

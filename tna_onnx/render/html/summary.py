@@ -57,7 +57,7 @@ _HOW = {
 def result(report: Report) -> SimpleNamespace:
     """Return the values of the section."""
     c = report.comparison
-    look = LOOKS[report.standing.word]
+    look = LOOKS[report.word]
     if report.missed:
         # red above green would contradict itself
         look = "open"

@@ -1,0 +1,97 @@
+"""One sigmoid and several labels: probabilities come first, and the stated threshold keeps every decision of today."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from scipy.special import expit
+
+from tests.support import ok
+
+N_FEATURES = 12
+
+
+def detector(path: Path, columns: int, *, softmax: bool = False) -> np.ndarray:
+    """Write a linear model with a sigmoid for each column, or with a softmax over two; return its weight."""
+    weight = np.random.default_rng(5).normal(size=(N_FEATURES, columns)).astype(np.float32)
+    stored = np.concatenate([np.zeros_like(weight), weight], axis=1) if softmax else weight
+    kind = "Softmax" if softmax else "Sigmoid"
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z"]), helper.make_node(kind, ["z"], ["p"])]
+    info = helper.make_tensor_value_info
+    bias = np.zeros(stored.shape[1], np.float32)
+    graph = helper.make_graph(
+        nodes, "g", [info("x", TensorProto.FLOAT, ["N", N_FEATURES])],
+        [info("p", TensorProto.FLOAT, ["N", stored.shape[1]])],
+        [numpy_helper.from_array(stored, "w"), numpy_helper.from_array(bias, "b")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return weight
+
+
+def samples(path: Path, weight: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Write samples whose positives are far rarer than the model says."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
+    labels = (rng.random((n, weight.shape[1])) < expit(0.7 * x @ weight - 2.5)).astype(np.int64)
+    np.savez(path, x=x, labels=labels[:, 0] if weight.shape[1] == 1 else labels)
+    return x, labels
+
+
+def outputs(path: Path, x: np.ndarray) -> np.ndarray:
+    return np.asarray(ort.InferenceSession(path).run(None, {"x": x})[0], np.float64)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_the_stated_threshold_keeps_every_decision(tmp_path: Path, columns: int) -> None:
+    weight = detector(tmp_path / "m.onnx", columns)
+    samples(tmp_path / "c.npz", weight, 1500, 1)
+    kind = [] if columns == 1 else ["--output-kind", "label-probabilities"]
+    words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", *kind]
+    out = ok(*words, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json").stdout
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    kept = report["kept_decisions"]
+    assert len(kept) == columns
+    x, labels = samples(tmp_path / "new.npz", weight, 4000, 2)
+    old, new = (outputs(tmp_path / name, x) for name in ("m.onnx", "o.onnx"))
+    for c, decision in enumerate(kept):
+        assert np.array_equal(new[:, c] > decision["threshold"], old[:, c] > 0.5)
+        assert 0 < decision["threshold"] < 0.4
+        # four standard errors of a frequency of 4,000 samples
+        assert abs(new[:, c].mean() - labels[:, c].mean()) < 4 * np.sqrt(0.25 / 4000)
+    if columns == 1:
+        assert repr(kept[0]["threshold"]) in out
+    assert report["comparison"]["after"]["positive"]["ece"] < report["comparison"]["before"]["positive"]["ece"]
+
+
+def test_keep_keeps_decisions_at_one_half(tmp_path: Path) -> None:
+    weight = detector(tmp_path / "m.onnx", 1)
+    x, _ = samples(tmp_path / "c.npz", weight, 1500, 1)
+    words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "--predictions", "keep"]
+    ok(*words, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
+    old, new = (outputs(tmp_path / name, x) for name in ("m.onnx", "o.onnx"))
+    assert np.array_equal(new > 0.5, old > 0.5)
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert report["kept_decisions"] == []
+    assert "improved" not in report["verdict"]
+
+
+def test_two_classes_by_argmax_are_never_called_improved_while_they_are_off(tmp_path: Path) -> None:
+    weight = detector(tmp_path / "m.onnx", 1, softmax=True)
+    x, labels = samples(tmp_path / "c.npz", weight, 1500, 1)
+    words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "--json", tmp_path / "r.json"]
+    out = ok(*words, "-o", tmp_path / "o.onnx").stdout
+    report = json.loads((tmp_path / "r.json").read_text("utf-8"))
+    off = report["comparison"]["after"]["positive"]["p"] < 0.05
+    assert off == out.startswith("P(1) is ")
+    if off:
+        assert "--predictions change" in out
+        assert "improved" not in report["verdict"]
+        assert "needs no recalibration" not in out
+    ok(*words, "-o", tmp_path / "free.onnx", "--predictions", "change")
+    free = outputs(tmp_path / "free.onnx", x)[:, 1]
+    assert abs(free.mean() - labels.mean()) < 0.01
