@@ -491,7 +491,7 @@ class AtypicalityAware(CalibrationMap):
         places = [self.low, self.high]
         if p2:
             places.append(min(max(-p1 / (2 * p2), self.low), self.high))
-        return max(self.least, *(p0 + (p1 + p2 * a) * a for a in places))
+        return float(max(self.least, *(p0 + (p1 + p2 * a) * a for a in places)))
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return log softmax(s'), cut at the smallest normal number of the dtype."""

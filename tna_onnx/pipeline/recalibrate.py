@@ -332,8 +332,8 @@ def _kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shi
 
 def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
     """Return what would make P(positive) of two classes right, where predictions are kept."""
-    other = outcome.changing
-    if other is None or task.readout.multi_label or task.readout.n_classes != 2:
+    other = outcome.unprotected
+    if other is None:
         return None
     labels = np.asarray(task.calibration.table.labels)
     kept = outcome.scores[outcome.method]
@@ -341,9 +341,11 @@ def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
         recall_and_precision(positive_scores(s.labelled(labels), 2)[0])[0] for s in (kept, outcome.scores[other])
     ]
     threshold = None
-    if outcome.changing_fit is not None and not outcome.changing_fit.needs_features:
+    if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
         original = task.logits(task.weight)
-        found = thresholds_of(outcome.changing_fit, original, Shipped(original, outcome.changing_fit), labels=False)
+        found = thresholds_of(
+            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), labels=False
+        )
         threshold = None if found is None else found[0]
     return Alternative(other.label, threshold, *recalls)
 

@@ -45,7 +45,10 @@ class Outcome:
     changing: Method | None = None
     # methods that could not be fitted without one of the folds, and why; a path by its first step
     failed: Mapping[Method, str] = field(default_factory=dict)
-    changing_fit: CalibrationMap | None = None  # the map of `changing`, where that is one without a tilt
+    # of two classes what would be chosen if predictions might change at any cost, where that is not what was chosen;
+    # and its map, where it is one without a tilt
+    unprotected: Method | None = None
+    unprotected_fit: CalibrationMap | None = None
     by_likelihood: bool = False  # whether a likelihood ratio decided between the input and one temperature
 
     @property
@@ -219,12 +222,13 @@ class Strategy:
         # what could not be fitted on one weight may have been fitted on another
         failed = {candidate: reason for candidate, reason in failed.items() if candidate not in scores}
         changing = self._changing(choice, scores, before)
-        changing_fit = None
-        if self.two_classes and changing is not None and not changing.tilted and not changing.has_path:
-            changing_fit = self._map_fits.chosen(changing, self._original)
+        unprotected = self._unprotected(choice, scores, before)
+        unprotected_fit = None
+        if unprotected is not None and not unprotected.tilted and not unprotected.has_path:
+            unprotected_fit = self._map_fits.chosen(unprotected, self._original)
         return Outcome(
             candidates, chosen, weight, method, fitted, before, logits, scores, choice.left_out, changing, failed,
-            changing_fit=changing_fit, by_likelihood=likelier is not None,
+            unprotected=unprotected, unprotected_fit=unprotected_fit, by_likelihood=likelier is not None,
         )  # fmt: skip
 
     def chosen_in_folds(self, outcome: Outcome) -> list[Method]:
@@ -307,14 +311,19 @@ class Strategy:
 
     def _changing(self, choice: Choice, scores: Scores, before: SampleScores) -> Method | None:
         """Return what would be chosen if predictions might change, where they do not."""
-        refused = {"predictions", *(("accuracy",) if self.two_classes else ())}
-        if not choice.method.keeps_order or not refused & set(choice.left_out.values()):
+        if not choice.method.keeps_order or "predictions" not in choice.left_out.values():
             return None
-        drop = 1.0 if self.two_classes else self.rule.max_accuracy_drop
-        method = replace(self.rule, careful=False, max_accuracy_drop=drop).choose(scores, before)
+        method = replace(self.rule, careful=False).choose(scores, before)
         if method.keeps_order:
             return None
         return method
+
+    def _unprotected(self, choice: Choice, scores: Scores, before: SampleScores) -> Method | None:
+        """Return what would be chosen of two classes if predictions might change at any cost, if that is another."""
+        if not (self.two_classes and choice.left_out and self.rule.careful):
+            return None
+        method = replace(self.rule, careful=False, max_accuracy_drop=1.0).choose(scores, before)
+        return None if method == choice.method or method.keeps_order else method
 
     # ---- what there is to choose from
 

@@ -493,6 +493,13 @@ class Report(Displayed):
             f"keeps today's decisions {where}; --predictions keep keeps them at {first.before:g}"
         )
 
+    @property
+    def _answers(self) -> str:
+        """Say what happens to predictions."""
+        if not self.changed_predictions:
+            return "The file written keeps the answer at 0.5"
+        return f"The file written changes {self.changed_predictions:.1%} of the answers at 0.5"
+
     def _still_off_sentence(self, positive: Positive) -> str:
         """Say that P(positive) is off, and what to type."""
         if positive.labels > 1:
@@ -505,11 +512,11 @@ class Report(Displayed):
             text += f"samples are {positive.name}"
         text += (
             f": it is off by {100 * positive.ece:.1f} points on average, by chance alone "
-            f"{100 * positive.ece_expected:.1f}. The file written keeps the answer at 0.5"
+            f"{100 * positive.ece_expected:.1f}. " + self._answers
         )
         other = self.alternative
         if other is None:
-            return f"{text}, and nothing that was tried is better"
+            return f"{text}. Right probabilities may need other answers there: --predictions change"
         cost = f"recall at 0.5 then {_share(other.recall_before)} -> {_share(other.recall_after)} %"
         if other.threshold is not None:
             cost += f"; what was 0.5 is {other.threshold!r}"
