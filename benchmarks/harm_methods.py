@@ -120,7 +120,7 @@ def ours(name: str, problem: Problem) -> Ours:
     middle = time.process_time()
     compared = _compared(strategy, outcome, settings)
     end = time.process_time()
-    missed = gates_of({}, settings).changes_missed(compared.differences, settings.objective, compared.after, "")
+    missed = gates_of(None, settings).changes_missed(compared.differences, settings.objective, compared.after, "")
     return Ours(
         probabilities=tested,
         chosen=outcome.method.label,

@@ -1,10 +1,11 @@
 """What tests share: how the command line and models are run, and settings that take no longer than a test needs."""
 
 import functools
+import inspect
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import onnxruntime
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+from tna_onnx.api.arguments import grouped
 from tna_onnx.cli.command import group
+from tna_onnx.data.options import Data
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.scores import SampleScores
 
@@ -44,6 +47,15 @@ def saturates() -> bool:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (products,) = session.run(None, {"x": np.full((4, 4), 255, np.uint8)})
     return bool(products[0, 0] != 4 * 255 * 127)
+
+
+def with_options(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a public function with options by name, as the command line does: some are fields of its dataclasses."""
+    values = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **options}
+    labels = values.pop("eval_labels", None)
+    if labels is not None:
+        values["eval"] = Data(values["eval"], labels=labels)
+    return function(**grouped(function, values))
 
 
 def loaded(path: Path) -> dict[str, np.ndarray]:

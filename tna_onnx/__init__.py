@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
-    from tna_onnx.pipeline.settings import PAPER, Settings
+    from tna_onnx.pipeline.settings import Settings
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.inspection import Collection, Inspection, ModelDifference
     from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Card, Report
     from tna_onnx.results.study import Studies, Study
     from tna_onnx.shifting.shift_settings import ShiftSettings
+    from tna_onnx.studies.recalibrations import PAPER
+    from tna_onnx.studies.settings import StudySettings
 
 __all__ = [
     "PAPER",
@@ -75,6 +77,7 @@ __all__ = [
     "ShiftSettings",
     "Studies",
     "Study",
+    "StudySettings",
     "TnaError",
     "UnsupportedModel",
     "UsageError",
@@ -111,7 +114,7 @@ _MODULES = {
     "extraction.extractor": "FeatureExtractor",
     "graph.options": "ModelLimits ModelOptions",
     "guarding.guard_settings": "GuardSettings",
-    "pipeline.settings": "PAPER Settings",
+    "pipeline.settings": "Settings",
     "results.gates": "GateMissed Gates",
     "results.inspection": "Collection Inspection ModelDifference",
     "results.measured": "Evaluation ModelComparison",
@@ -119,6 +122,8 @@ _MODULES = {
     "results.report": "Card Report",
     "results.study": "Studies Study",
     "shifting.shift_settings": "ShiftSettings",
+    "studies.recalibrations": "PAPER",
+    "studies.settings": "StudySettings",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from printed_numbers import METHODS, NETWORKS, printed
 
 import tna_onnx
+from tests.support import with_options
 
 # Samples to calibrate on; the others are scored. The paper has 19,032 of these for SVHN, whose test set leaves 21,032.
 CALIBRATION = {"cifar10": 5000, "cifar100": 5000, "svhn": 5000, "imagenet": 12500}
@@ -59,19 +60,20 @@ class Asked:
 def studied(images: Pixels | Files, network: str, model: Path, asked: Asked) -> Any:
     """Return the study of one network."""
     first, others = _split(images.labels, asked.calibration, asked.seed)
-    words: dict[str, Any] = {"only": ["table"], "repeats": asked.repeats, "seed": asked.seed, "device": asked.device}
+    settings = tna_onnx.StudySettings(repeats=asked.repeats, seed=asked.seed, protocol=asked.protocol)
+    words: dict[str, Any] = {"only": ["table"], "settings": settings, "device": asked.device}
     name = network.replace("/", "-")
-    words |= {"protocol": asked.protocol, "out": asked.work / name, "cache": asked.work / "cache"}
+    words |= {"out": asked.work / name, "cache": asked.work / "cache"}
     if isinstance(images, Pixels):
         parts = [(_normalised(images.values[rows], asked), images.labels[rows]) for rows in (first, others)]
-        return tna_onnx.study(model, parts[0], eval=parts[1], **words)
+        return with_options(tna_onnx.study, model, parts[0], eval=parts[1], **words)
     recipe = tna_onnx.Recipe(mean=asked.mean, std=asked.std)
     if asked.dataset == "imagenet":
         crop = CROP.get(network, OTHER_CROP)
         recipe = tna_onnx.Recipe(mean=asked.mean, std=asked.std, interpolation="bicubic", crop_pct=crop)
     lists = [_listed(images, rows, asked.work / f"{part}.csv") for part, rows in (("calib", first), ("test", others))]
     data = [tna_onnx.Data(path, format="manifest", preprocessing=recipe, data_root=images.root) for path in lists]
-    return tna_onnx.study(model, data[0], eval=data[1], **words)
+    return with_options(tna_onnx.study, model, data[0], eval=data[1], **words)
 
 
 def _split(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

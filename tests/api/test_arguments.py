@@ -12,32 +12,75 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tna_onnx
-from tests.api.make_keywords import FILE, formatted, written
 from tests.conftest import Small
-from tests.support import PLAIN
+from tests.support import PLAIN, with_options
 from tna_onnx.api import arguments
 from tna_onnx.api.compare import named_models, position_of
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, in_words_of_python
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.fields import settings_of
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.render import progress_bars
 from tna_onnx.results.gates import Gates
 
-VALUES = (Data, ModelOptions, Settings, Gates)
+FUNCTIONS = ("calibrate", "compare", "evaluate", "features", "fit", "guard", "shift", "study", "verify")
 
 
-@pytest.mark.parametrize("name", ["calibrate", "compare", "evaluate", "features", "study", "verify"])
+def required(name: str) -> list[str]:
+    parameters = inspect.signature(getattr(tna_onnx, name)).parameters.values()
+    return ["x" for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "fit"])
 def test_a_keyword_that_does_not_exist_is_refused_with_a_hint(name: str) -> None:
-    function = getattr(tna_onnx, name)
-    positional = [p for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword .*did you mean 'classes'"):
-        function(*["x"] * len(positional), clases="names.txt")
+        getattr(tna_onnx, name)(*required(name), clases="names.txt")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_field_as_a_keyword_is_refused_with_the_dataclass_that_has_it(name: str) -> None:
+    """Of each field of each dataclass that a function takes, and what the message says to type is right."""
+    function = getattr(tna_onnx, name)
+    holders = arguments.holders_of(function)
+    assert holders
+    for holder, cls in holders.items():
+        for field in settings_of(cls):
+            if field not in inspect.signature(function).parameters:
+                with pytest.raises(TypeError, match=rf"{name}\(\) .*'{field}'.*{holder}=tna_onnx\.{cls.__name__}\b"):
+                    function(*required(name), **{field: 1})
+        assert getattr(tna_onnx, cls.__name__) is cls
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_value_given_twice_is_refused(name: str) -> None:
+    function = getattr(tna_onnx, name)
+    given = {"map": "ts", "search": "none", "predictions": "keep", "seed": 3, "labels": "l.csv", "preset": "imagenet",
+             "classes": ["a"], "add": ["set"], "coverage": 90.0, "risk": 1.0, "repeats": 3,
+             "target_prior": "uniform", "source_prior": "uniform"}  # fmt: skip
+    for keyword in sorted(given.keys() & inspect.signature(function).parameters.keys()):
+        field = "preprocessing" if keyword == "preset" else keyword
+        holder, cls = next((h, c) for h, c in arguments.holders_of(function).items() if field in settings_of(c))
+        words = dict(zip(inspect.signature(function).parameters, required(name), strict=False))
+        samples = {"samples": "d.npz"} if holder == "data" and cls is Data and "calib" not in words else {}
+        words |= {holder: cls(**samples, **{field: given[keyword]}), keyword: given[keyword]}
+        if name == "compare":
+            words["models"] = ["a.onnx", "b.onnx"]
+        if name == "features":
+            words["cache"] = "store"
+        with pytest.raises(UsageError, match=f"^{field} is given twice"):
+            function(**words)
+
+
+def test_keywords_join_the_dataclass_and_what_is_not_given_stays() -> None:
+    joined = arguments.combined(Settings(bins=9), Settings, map="ts", seed=None)
+    assert joined == Settings(bins=9, map="ts")
+    # what is added depends on whether there is a decision: neither way of giving it says more
+    assert arguments.combined(tna_onnx.GuardSettings(decide="f1"), tna_onnx.GuardSettings, add=["set"]).add == ("set",)
 
 
 def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
     with pytest.raises(UsageError, match="output_kind 'softmax' is not known; expected logits, probabilities"):
-        tna_onnx.evaluate(small.model, small.calib, output_kind="softmax")
+        tna_onnx.evaluate(small.model, small.calib, model_options=tna_onnx.ModelOptions(output_kind="softmax"))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +91,7 @@ def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
 )  # fmt: skip
 def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"^{name} must be .*, got .* \({type(value).__name__}\)$"):
-        tna_onnx.evaluate("m.onnx", "data.npz", **{name: value})
+        with_options(tna_onnx.evaluate, "m.onnx", "data.npz", **{name: value})
     if name in {field.name for field in dataclasses.fields(Data)}:
         with pytest.raises(UsageError, match=rf"^{name} must be "):
             Data("data.npz", **{name: value})
@@ -60,7 +103,7 @@ def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
     scalars: dict[str, Any] = {"seed": np.int64(3), "bins": np.uint8(10), "min_accuracy": np.float32(1.5)}
     scalars["min_recall"] = {"0": np.float16(0.25)}
     for name, words in (("plain", plain), ("numpy", plain | scalars)):
-        result = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{name}.onnx", **words)  # type: ignore[arg-type]
+        result = with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / f"{name}.onnx", **words)  # type: ignore[arg-type]
         assert json.loads(json.dumps(result.to_dict()))["settings"]["seed"] == 3
     assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "numpy.onnx").read_bytes()
     settings = tna_onnx.GuardSettings(coverage=np.float32(87.5), delta=np.int8(10), allow_empty=np.bool_(True))  # type: ignore[arg-type]
@@ -70,7 +113,9 @@ def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
 
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
-    tna_onnx.calibrate(small.model, small.calib, output=one, seed=3, max_nll=9.0, **PLAIN | {"map": "ets"})
+    tna_onnx.calibrate(
+        small.model, small.calib, output=one, seed=3, gates=tna_onnx.Gates(max_nll=9.0), **PLAIN | {"map": "ets"}
+    )
     report = tna_onnx.calibrate(
         small.model,
         tna_onnx.Data(small.calib),
@@ -85,24 +130,35 @@ def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) ->
 
 
 def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
-    calib = Data("calib/", labels="calib.csv", label_column="y")
-    plain = arguments.held_out_of("eval/", calib, {"eval_labels": "eval.csv", "labels": "calib.csv"})
+    calib = Data("calib/", labels="calib.csv", label_column="y", expect_accuracy=90)
+    plain = arguments.held_out_of("eval/", calib, {"labels": "calib.csv"})
     assert plain is not None
-    assert (plain.samples, plain.labels, plain.label_column) == ("eval/", "eval.csv", "y")
+    assert (plain.samples, plain.labels, plain.label_column, plain.expect_accuracy) == ("eval/", None, "y", None)
     own = Data("eval.parquet", format="table")
-    held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv"})
+    held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv", "format": "npz"})
     assert held_out is not None
     assert (held_out.format, held_out.skip_bad, held_out.labels) == ("table", True, None)
     assert arguments.held_out_of(None, calib, {}) is None
 
 
+def test_how_samples_are_read_holds_none(small: Small) -> None:
+    with pytest.raises(UsageError, match="data says how samples are read"):
+        tna_onnx.calibrate(small.model, small.calib, data=Data(small.calib))
+    with pytest.raises(UsageError, match="no samples"):
+        tna_onnx.calibrate(small.model, Data(label_column="y"))
+
+
 def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
-    settings = arguments.with_words(Settings(), {"max_accuracy_drop": 1.5})
+    settings = Settings(max_accuracy_drop=1.5)
     assert settings.for_search.max_accuracy_drop == 0.015
-    assert arguments.gates_of({"max_accuracy_drop": 1.5}, settings).max_accuracy_drop == 1.5
-    assert arguments.gates_of({}, Settings()).max_accuracy_drop == Settings().max_accuracy_drop
-    assert arguments.gates_of({}, Settings(), Gates(max_ece=5)).max_accuracy_drop == Settings().max_accuracy_drop
-    assert arguments.gates_of({}, Settings(), Gates(max_accuracy_drop=2)).max_accuracy_drop == 2
+    assert arguments.gates_of(None, settings).max_accuracy_drop == 1.5
+    assert arguments.gates_of(Gates(max_ece=5), Settings()).max_accuracy_drop == Settings().max_accuracy_drop
+    assert arguments.gates_of(Gates(max_accuracy_drop=2), Settings()).max_accuracy_drop == 2
+
+
+def test_gates_of_a_change_are_refused_where_there_is_none(small: Small) -> None:
+    with pytest.raises(UsageError, match="evaluate has no gate require_improvement; expected max_ece"):
+        tna_onnx.evaluate(small.model, small.calib, gates=Gates(require_improvement=True))
 
 
 # ---- What the functions write besides their results: the same files as the command line
@@ -122,17 +178,19 @@ def test_calibrate_writes_what_the_command_line_writes(small: Small, tmp_path: P
 def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", json=file, max_ece=0, **PLAIN)
+        tna_onnx.calibrate(
+            small.model, small.calib, output=tmp_path / "o.onnx", json=file, gates=tna_onnx.Gates(max_ece=0), **PLAIN
+        )
     assert json.loads(file.read_text())["missed"] != []
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.evaluate(small.model, small.calib, device="cpu", json=file, max_ece=0)
+        tna_onnx.evaluate(small.model, small.calib, device="cpu", json=file, gates=tna_onnx.Gates(max_ece=0))
     assert json.loads(file.read_text())["missed"] != []
 
 
 def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, tmp_path: Path) -> None:
     for words in ({"json": tmp_path / "no" / "r.json"}, {"json": tmp_path}, {"report": tmp_path / "no" / "r.html"}):
         with pytest.raises(tna_onnx.UsageError, match=r"does not exist|is a folder"):
-            tna_onnx.calibrate("missing.onnx", "missing.npz", **words)
+            with_options(tna_onnx.calibrate, "missing.onnx", "missing.npz", **words)
 
 
 def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> None:
@@ -194,14 +252,6 @@ def test_progress_is_shown_or_told(
     tna_onnx.evaluate(small.model, small.calib, device="cpu", progress=False)
     assert set(steps) == {"evaluate"}
     assert capfd.readouterr() == ("", "")
-
-
-# --- The types of keywords are those of the fields of the settings
-
-
-def test_the_file_is_the_one_that_the_fields_make() -> None:
-    pytest.importorskip("ruff")
-    assert FILE.read_text(encoding="utf-8") == formatted(written())
 
 
 # --- Names of models that are compared: as short as tells them apart, and the baseline found by each of its names

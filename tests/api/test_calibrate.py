@@ -10,7 +10,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo, Small
-from tests.support import PLAIN, TILTED, WALKED
+from tests.support import PLAIN, TILTED, WALKED, with_options
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
 
@@ -43,7 +43,9 @@ def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Pa
 @pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False, "search": "none"}])
 def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path, options: dict[str, object]) -> None:
     output, before = tmp_path / "o.onnx", small.model.read_bytes()
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **TILTED | options)
+    report = with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, **TILTED | options
+    )
     assert small.model.read_bytes() == before
     onnx.checker.check_model(str(output), full_check=True)
     old, new = onnx.load(small.model), onnx.load(output)
@@ -63,7 +65,9 @@ def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path
 
 def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small, tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED)
+        with_options(
+            tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED
+        )
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
 
@@ -95,13 +99,13 @@ def test_no_output_replaces_what_is_read(small: Small, tmp_path: Path) -> None:
     copy.write_bytes(small.test.read_bytes())
     words: dict[str, Any] = {"output": copy, "overwrite": True}
     with pytest.raises(tna_onnx.UsageError, match="copy"):
-        tna_onnx.shift(small.model, small.calib, copy, **words)
+        with_options(tna_onnx.shift, small.model, small.calib, copy, **words)
     with pytest.raises(tna_onnx.UsageError, match="copy"):
-        tna_onnx.guard(small.model, small.calib, ood_data=copy, add=("ood",), **words)
+        with_options(tna_onnx.guard, small.model, small.calib, ood_data=copy, add=("ood",), **words)
     assert copy.read_bytes() == small.test.read_bytes()
     copy.write_bytes(small.model.read_bytes())
     with pytest.raises(tna_onnx.UsageError, match="copy"):
-        tna_onnx.calibrate(small.model, small.calib, teacher=copy, **words, **PLAIN)
+        with_options(tna_onnx.calibrate, small.model, small.calib, teacher=copy, **words, **PLAIN)
     assert copy.read_bytes() == small.model.read_bytes()
 
 
@@ -118,7 +122,7 @@ def test_real_models_lose_their_overconfidence_and_keep_their_accuracy(cifar10: 
             eval=cifar10 / "test",
             output=tmp_path / name,
             map=map_name,
-            preprocessing=recipe,
+            preset=recipe,
             device="cpu",
         )
         before, after = report.comparison.before, report.comparison.after

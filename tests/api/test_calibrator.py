@@ -34,7 +34,11 @@ def fitted() -> Calibrator:
 def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator) -> None:
     logits, labels = samples()
     report = tna_onnx.calibrate(
-        scores_model(C), {"scores": logits, "labels": labels}, search="none", output_kind="logits", device="cpu"
+        scores_model(C),
+        {"scores": logits, "labels": labels},
+        search="none",
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(output_kind="logits"),
     )
     assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
     assert fitted.report_ is not None

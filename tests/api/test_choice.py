@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, outputs_of
+from tests.support import PLAIN, TILTED, outputs_of, with_options
 from tna_onnx import maps
 from tna_onnx.errors import DataError
 
@@ -56,7 +56,7 @@ def test_the_output_is_the_input_byte_for_byte(
     small: Small, own: dict[str, Array], tmp_path: Path, *, held_out: bool
 ) -> None:
     test = drawn(small, seed=8) if held_out else None
-    report = tna_onnx.calibrate(small.model, own, eval=test, output=tmp_path / "o.onnx", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, own, eval=test, output=tmp_path / "o.onnx", **FAST)
     assert (tmp_path / "o.onnx").read_bytes() == small.model.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["o.onnx"]
     assert report.already_calibrated
@@ -81,7 +81,7 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
         onnx.load(small.model), source, save_as_external_data=True, location="weights.bin", size_threshold=0
     )
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    report = tna_onnx.calibrate(source, own, output=tmp_path / "o.onnx", **FAST)
+    report = with_options(tna_onnx.calibrate, source, own, output=tmp_path / "o.onnx", **FAST)
     assert report.already_calibrated
     (data,) = tmp_path.glob("o.onnx.*.data")
     assert {path.name for path in tmp_path.iterdir()} == {*before, "o.onnx", data.name}
@@ -98,7 +98,9 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
 def test_what_was_asked_for_by_name_is_done_all_the_same(
     small: Small, own: dict[str, Array], tmp_path: Path, words: dict[str, Any]
 ) -> None:
-    report = tna_onnx.calibrate(small.model, own, output=tmp_path / "o.onnx", fail_if_worse=False, **FAST, **words)
+    report = with_options(
+        tna_onnx.calibrate, small.model, own, output=tmp_path / "o.onnx", fail_if_worse=False, **FAST, **words
+    )
     assert not report.already_calibrated
     assert report.map == words.get("map", "ts")
     assert report.methods == ()
@@ -119,7 +121,9 @@ def shifted(small: Small) -> dict[str, Array]:
 
 def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) -> None:
     data = shifted(small)
-    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", predictions="change", **FAST)
+    report = with_options(
+        tna_onnx.calibrate, small.model, data, output=tmp_path / "o.onnx", predictions="change", **FAST
+    )
     old, new = run(small.model, data["x"]).argmax(axis=1), run(tmp_path / "o.onnx", data["x"]).argmax(axis=1)
     assert report.changed_predictions == pytest.approx(np.mean(old != new), abs=0.002)  # ties by rounding
     assert report.changed_predictions > 0.05
@@ -133,7 +137,7 @@ def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) ->
 def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(small: Small, tmp_path: Path) -> None:
     """The class that has become rare would hardly be predicted any more."""
     data = shifted(small)
-    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "o.onnx", **FAST)
     old, new = run(small.model, data["x"]), run(tmp_path / "o.onnx", data["x"])
     np.testing.assert_array_equal(old.argmax(axis=1), new.argmax(axis=1))
     (note,) = (note for note in report.notes if "--predictions change" in note)
@@ -141,7 +145,7 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
     assert re.search(r"class 4 would lose \d+\.\d\d points of recall", note)
     rows = np.sort(np.concatenate([np.flatnonzero(data["labels"] != 4), np.flatnonzero(data["labels"] == 4)[:9]]))
     few = {name: values[rows] for name, values in data.items()}
-    report = tna_onnx.calibrate(small.model, few, output=tmp_path / "few.onnx", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, few, output=tmp_path / "few.onnx", **FAST)
     (note,) = (note for note in report.notes if "--predictions change" in note)
     assert "class 4 would lose" not in note  # of so few, nothing is known
     assert "'4' cannot be known" in note
@@ -149,7 +153,9 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
     groups = np.arange(len(data["x"]))
     groups[data["labels"] == 4] %= 9
     groups[data["labels"] != 4] += 9
-    report = tna_onnx.calibrate(small.model, tna_onnx.Data(data, groups=groups), output=tmp_path / "g.onnx", **FAST)
+    report = with_options(
+        tna_onnx.calibrate, small.model, tna_onnx.Data(data, groups=groups), output=tmp_path / "g.onnx", **FAST
+    )
     (note,) = (note for note in report.notes if "--predictions change" in note)
     assert "class 4 would lose" not in note
     assert "'4' cannot be known: fewer than 10 independent samples" in note
@@ -157,7 +163,7 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
 
 def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:
     data = shifted(small)
-    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", predictions="keep", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "o.onnx", predictions="keep", **FAST)
     old, new = run(small.model, data["x"]), run(tmp_path / "o.onnx", data["x"])
     np.testing.assert_array_equal(old.argmax(axis=1), new.argmax(axis=1))
     assert report.changed_predictions == 0.0
@@ -175,7 +181,7 @@ MAPS = ["none", "ts", "ets", "isotonic", "aar"]
 
 def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
     settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
     # none of them can be told from the rest at once on so few samples; a tilt that nothing chooses is not shown
     assert compared >= {"none", "ts", "ets", "bias", "svs", "isotonic", "aar", "refit 1"}
@@ -222,10 +228,10 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
     # 32 features need hundreds of members; one case walks them, the others take the limit
     members: Any = "auto" if (form, map_name) == ("sigmoid (N, 1)", "ts") else "inf"
-    settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=10.0)  # type: ignore[arg-type]
-    report = tna_onnx.calibrate(
-        model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, max_accuracy_drop=2.0, device="cpu"
+    settings = tna_onnx.Settings(
+        search="sparse", map=map_name, ensemble_size=members, angle_step=10.0, max_accuracy_drop=2.0
     )
+    report = tna_onnx.calibrate(model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, device="cpu")
     before, after = report.comparison.before, report.comparison.after
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece
@@ -262,8 +268,8 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
     for map_name in MAPS:
         settings = TILTED | {"map": map_name}
-        report = tna_onnx.calibrate(
-            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", **settings
+        report = with_options(
+            tna_onnx.calibrate, tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", **settings
         )
         assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
         assert json.loads(json.dumps(report.parameters)) == report.parameters
@@ -287,4 +293,4 @@ def test_samples_fill_the_folds(small: Small, held_out: Any) -> None:
     data = {name: values[:4] for name, values in drawn(small).items()}
     words: dict[str, Any] = {"eval": held_out and held_out(small, seed=8), "bins": 1, "trust_labels": True}
     with pytest.raises(DataError, match="4 samples, fewer than the 5 folds"):
-        tna_onnx.calibrate(small.model, data, **words)
+        with_options(tna_onnx.calibrate, small.model, data, **words)

@@ -10,6 +10,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.support import with_options
 from tna_onnx import calibrate, compare, evaluate, guard, shift
 from tna_onnx.api.features import features
 from tna_onnx.data import mapped
@@ -72,7 +73,7 @@ def test_numbers_are_those_of_the_network(
     model = small.model
     if options:
         model = tmp_path / "new.onnx"
-        calibrate(small.model, small.calib, output=model, device="cpu", **options)
+        with_options(calibrate, small.model, small.calib, output=model, device="cpu", **options)
     expected = evaluate(model, small.test, device="cpu")
     measured = evaluate(model, computed / form, device="cpu")
     assert numbers(measured) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-6)

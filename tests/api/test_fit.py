@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 import tna_onnx
-from tests.support import ok, refused
+from tests.support import ok, refused, with_options
 from tna_onnx import Calibrator, DataError, UsageError
 from tna_onnx.graph.nodes import scores_model
 
@@ -46,11 +46,16 @@ def test_data_are_not_written_over(tmp_path: Path, name: str) -> None:
     np.savez(path, logits=logits, labels=labels, scores=logits)
     content = path.read_bytes()
     with pytest.raises(UsageError, match="is one of the other files"):
-        tna_onnx.fit(path, map="ts", **{name: path})
+        with_options(tna_onnx.fit, path, map="ts", **{name: path})
     flags = ("-o", path) if name == "output" else ("-o", tmp_path / "c.onnx", "--json", path)
     refused(2, "choose another", "fit", path, *flags)
     with pytest.raises(UsageError, match="is one of the other files"):
-        tna_onnx.evaluate(Calibrator(map="ts").fit(logits, labels).to_onnx(), path, output_kind="logits", json=path)
+        tna_onnx.evaluate(
+            Calibrator(map="ts").fit(logits, labels).to_onnx(),
+            path,
+            json=path,
+            model_options=tna_onnx.ModelOptions(output_kind="logits"),
+        )
     assert path.read_bytes() == content
 
 
@@ -87,8 +92,10 @@ def test_probabilities() -> None:
 def test_data_that_cannot_be_used(data: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         tna_onnx.fit(data)
-    with pytest.raises(TypeError, match="search"):
-        tna_onnx.fit(data, search="sparse")  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="search is about the head"):
+        tna_onnx.fit(data, settings=tna_onnx.Settings(search="sparse"))
+    with pytest.raises(UsageError, match="fit does not use tokenizer"):
+        tna_onnx.fit(tna_onnx.Data("s.npz", tokenizer="folder"))
 
 
 def test_the_command_says_what_the_file_takes(tmp_path: Path) -> None:
@@ -107,11 +114,11 @@ def test_one_logit_within_0_and_1_is_doubted() -> None:
     x = second.astype(np.float32)[:, None]
     (name,) = (i.name for i in model.graph.input)
     words: dict[str, Any] = {"output_kind": "logit", "device": "cpu"}
-    said = tna_onnx.evaluate(model, {name: x, "labels": labels}, **words).notes
+    said = with_options(tna_onnx.evaluate, model, {name: x, "labels": labels}, **words).notes
     assert any("between 0 and 1" in note for note in said)
     assert any(
         "between 0 and 1" in note
-        for note in tna_onnx.compare([model, model], {name: x, "labels": labels}, **words).notes
+        for note in with_options(tna_onnx.compare, [model, model], {name: x, "labels": labels}, **words).notes
     )
-    said = tna_onnx.evaluate(model, {name: 8 * x - 4, "labels": labels}, **words).notes
+    said = with_options(tna_onnx.evaluate, model, {name: 8 * x - 4, "labels": labels}, **words).notes
     assert not any("between 0 and 1" in note for note in said)

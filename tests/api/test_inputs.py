@@ -11,7 +11,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, loaded, outputs_of
+from tests.support import PLAIN, TILTED, loaded, outputs_of, with_options
 
 SETTINGS = [TILTED | {"map": "ets"}, PLAIN | {"fold": False}]
 
@@ -111,7 +111,7 @@ def test_the_model_in_memory_is_not_changed(small: Small) -> None:
 
 
 def test_what_came_out_goes_in_again(small: Small) -> None:
-    first = tna_onnx.calibrate(onnx.load(small.model), small.calib, **TILTED | {"map": "none"})
+    first = with_options(tna_onnx.calibrate, onnx.load(small.model), small.calib, **TILTED | {"map": "none"})
     assert first.recalibrated is not None
     with pytest.raises(tna_onnx.DataError, match="was recalibrated on these data"):
         tna_onnx.calibrate(first.recalibrated, small.calib, **PLAIN)
@@ -177,10 +177,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("max_nll", [1.0], "a number or None, got [1.0] (list)"),
     ("min_accuracy", True, "a number or None, got True (bool)"),
     ("bins", "15", "a whole number, got '15' (str)"),
-    ("bins", 15.0, "a whole number, got 15.0 (float)"),
+    ("bins", 14.0, "a whole number, got 14.0 (float)"),
 ]
 WRONG_IN_CALIBRATE: list[tuple[str, Any, str]] = [
-    ("seed", 1.5, "a whole number, got 1.5 (float)"),
+    ("n_t", 1.5, "a whole number, got 1.5 (float)"),
     ("ensemble_size", None, "a whole number, got None (NoneType)"),
     ("max_accuracy_drop", "1", "a number, got '1' (str)"),
     ("theta_s", None, "a number, got None (NoneType)"),
@@ -199,7 +199,7 @@ def test_arguments_of_a_wrong_type_are_named(
     models = [small.model, small.model] if function == "compare" else small.model
     more = {"output": tmp_path / "o.onnx"} if function == "calibrate" else {}
     with pytest.raises(tna_onnx.UsageError) as raised:
-        getattr(tna_onnx, function)(models, small.calib, device="cpu", **more, **{name: value})
+        with_options(getattr(tna_onnx, function), models, small.calib, device="cpu", **more, **{name: value})
     assert str(raised.value) == f"{name} must be {message}"
     assert list(tmp_path.iterdir()) == []
 
@@ -208,11 +208,13 @@ def test_arguments_of_a_wrong_type_are_named(
 def test_a_confidence_level_has_one_range(small: Small, level: float) -> None:
     message = f"confidence_level must be in 50 to 99.9 per cent, got {level}"
     with pytest.raises(tna_onnx.UsageError, match=message):
-        tna_onnx.calibrate(small.model, small.calib, confidence_level=level)
+        tna_onnx.calibrate(small.model, small.calib, settings=tna_onnx.Settings(confidence_level=level))
     with pytest.raises(tna_onnx.UsageError, match=message):
         tna_onnx.compare([small.model, small.model], small.calib, confidence_level=level)
 
 
 def test_numbers_of_numpy_are_numbers(small: Small) -> None:
-    evaluation = tna_onnx.evaluate(small.model, small.calib, bins=np.int64(10), max_ece=np.float32(90), device="cpu")
+    evaluation = tna_onnx.evaluate(
+        small.model, small.calib, bins=np.int64(10), device="cpu", gates=tna_onnx.Gates(max_ece=np.float32(90))
+    )
     assert evaluation.metrics.bins == 10

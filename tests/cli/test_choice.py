@@ -1,5 +1,6 @@
 """The choice of a method as the command line shows it, and maps that go into the last layer of real files."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.conftest import Small
 from tests.graph.samples import run
 from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
 from tests.support import ok
-from tna_onnx.pipeline.settings import PAPER
 
 Array = NDArray[Any]
 
@@ -114,8 +114,10 @@ def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) 
 
 
 def test_the_settings_of_the_paper(small: Small) -> None:
-    words = {**PAPER, "map": "ets", "angle_step": 30.0, "seed": 4}
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, dry_run=True, device="cpu", **words)
+    settings = dataclasses.replace(tna_onnx.PAPER, angle_step=30.0)
+    report = tna_onnx.calibrate(
+        small.model, small.calib, eval=small.test, dry_run=True, device="cpu", map="ets", seed=4, settings=settings
+    )
     assert (report.search, report.map) == ("sparse", "ets")
     expected = {"ensemble_size": 10, "grows": False, "tilt_bias": False, "adaptive": False, "max_accuracy_drop": 100.0}
     assert {name: report.settings[name] for name in expected} == expected

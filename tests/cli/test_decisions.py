@@ -16,7 +16,7 @@ from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.pipeline.samples import few
 from tests.results.test_json import valid
-from tests.support import cli, loaded, ok, refused
+from tests.support import cli, loaded, ok, refused, with_options
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.errors import DataError
@@ -169,7 +169,7 @@ def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, as
     (tmp_path / "m.onnx").unlink()
     more = {"add": asked.split(","), "risk": 0.01, "if_unreachable": "fail", "search": "none", "map": "isotonic"}
     with pytest.raises(DataError, match="risk"):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "m.onnx", device="cpu", **more)
+        with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "m.onnx", device="cpu", **more)
     assert not (tmp_path / "m.onnx").exists()
 
 

@@ -16,7 +16,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
-from tests.support import PLAIN, TILTED, ok, refused, words_of
+from tests.support import PLAIN, TILTED, ok, refused, with_options, words_of
 from tna_onnx.api.features import features
 from tna_onnx.errors import INTERRUPTED, DataError
 from tna_onnx.runtime import Session
@@ -102,7 +102,7 @@ def test_whatever_changes_the_features_makes_another_store(small: Small, tmp_pat
         (small.model, other_data, {}),
         (proto, samples, {}),
     ]
-    folders = [features(m, d, tmp_path, device="cpu", **flags).folder for m, d, flags in runs]
+    folders = [with_options(features, m, d, tmp_path, device="cpu", **flags).folder for m, d, flags in runs]
     assert len(set(folders)) == len(folders)
     with pytest.raises(DataError, match=r"expected one feature store, found .*; give the folder of one"):
         tna_onnx.calibrate(small.model, tmp_path, output=tmp_path / "o.onnx", **PLAIN)
@@ -111,9 +111,16 @@ def test_whatever_changes_the_features_makes_another_store(small: Small, tmp_pat
 def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
     for name in ("calib", "test"):
         features(small.model, getattr(small, name), tmp_path / name, device="cpu")
-    expected = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "a.onnx", **TILTED)
-    found = tna_onnx.calibrate(
-        small.model, tmp_path / "calib", eval=tmp_path / "test", output=tmp_path / "b.onnx", **TILTED
+    expected = with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=tmp_path / "a.onnx", **TILTED
+    )
+    found = with_options(
+        tna_onnx.calibrate,
+        small.model,
+        tmp_path / "calib",
+        eval=tmp_path / "test",
+        output=tmp_path / "b.onnx",
+        **TILTED,
     )
     assert expected.angle == found.angle > 0
     assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
@@ -172,10 +179,22 @@ def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
     x = np.load(small.calib)["x"]
     found = scores(model, {"x": x})
     labels = np.argmax(found / 3 + np.random.default_rng(2).gumbel(size=found.shape), axis=1)  # overconfident
-    features(model, {"x": x, "labels": labels}, tmp_path / "cache", head="head_a", device="cpu")
+    features(
+        model,
+        {"x": x, "labels": labels},
+        tmp_path / "cache",
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(head="head_a"),
+    )
     message = refuse(model, tmp_path / "cache", tmp_path, "--head", "head_b")
     assert "holds the tensor 'h', but the features are 'g'; choose the same --head" in message
-    report = tna_onnx.calibrate(model, tmp_path / "cache", head="head_a", output=tmp_path / "o.onnx", **PLAIN)
+    report = tna_onnx.calibrate(
+        model,
+        tmp_path / "cache",
+        output=tmp_path / "o.onnx",
+        model_options=tna_onnx.ModelOptions(head="head_a"),
+        **PLAIN,
+    )
     assert report.head == "head_a"
 
 
@@ -228,16 +247,20 @@ def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np
 def test_heads_of_other_forms(name: str, tmp_path: Path) -> None:
     model, data = case_data(name, tmp_path)
     arguments = {**PLAIN, "max_accuracy_drop": 100}
-    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
-    cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
+    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
+    cached = with_options(
+        tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
+    )
     features(model, data, tmp_path / "cache", device="cpu")
     assert len(list((tmp_path / "cache").iterdir())) == 1
-    stored = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
+    stored = with_options(tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     assert expected.comparison == cached.comparison
     assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "c.onnx")
     assert expected.comparison.after == stored.comparison.after
-    other = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "d.onnx", batch_size=48, **arguments)
+    other = with_options(
+        tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "d.onnx", batch_size=48, **arguments
+    )
     assert abs(other.comparison.after.nll - stored.comparison.after.nll) < 1e-5
 
 
@@ -246,9 +269,11 @@ def test_heads_that_depend_on_the_place_in_the_batch(name: str, tmp_path: Path) 
     """`--cache` works, because the batches are the same; alone, the rows would mean other samples."""
     model, data = case_data(name, tmp_path)
     arguments = {**PLAIN, "max_accuracy_drop": 100}
-    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
+    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
     for _ in range(2):
-        cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
+        cached = with_options(
+            tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
+        )
         assert expected.comparison == cached.comparison
     for size in (64, 48):
         message = refuse(model, tmp_path / "cache", tmp_path, "--batch-size", size)
@@ -262,12 +287,16 @@ def test_models_without_a_head_keep_their_logits(name: str, kind: str, tmp_path:
     model, data = case_data(name, tmp_path)
     # it predicts one class nearly always
     arguments = PLAIN | {"output_kind": kind, "trust_labels": True}
-    expected = tna_onnx.calibrate(model, data, output=tmp_path / "a.onnx", **arguments)
+    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
     for _ in range(2):
-        found = features(model, data, tmp_path / "cache", output_kind=kind, device="cpu")
+        found = features(
+            model, data, tmp_path / "cache", device="cpu", model_options=tna_onnx.ModelOptions(output_kind=kind)
+        )
         assert (found.head, found.tensor, found.shape) == ("", "probabilities", (300, 3))
-    cached = tna_onnx.calibrate(model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments)
-    stored = tna_onnx.calibrate(model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
+    cached = with_options(
+        tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
+    )
+    stored = with_options(tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
     assert expected.comparison == cached.comparison
     assert abs(expected.comparison.after.nll - stored.comparison.after.nll) < 1e-6
     assert abs(expected.parameters["temperature"] - stored.parameters["temperature"]) < 1e-4  # type: ignore[operator]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tna_onnx
 from tests.api.test_choice import logits_of
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, WALKED, cli, ok, words_of
+from tests.support import PLAIN, TILTED, WALKED, cli, ok, with_options, words_of
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.gates import Gates
@@ -51,7 +51,9 @@ def data(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Data:
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         logits = logits_of(small.model, x)
         np.savez(folder / f"{name}.npz", x=x, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
-    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=folder / "o.onnx", **WITH_MEMBERS)
+    with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=folder / "o.onnx", **WITH_MEMBERS
+    )
     x = rng.standard_normal((20000, 8)).astype(np.float32)
     before, after = (logits_of(file, x).argmax(axis=1) for file in (small.model, folder / "o.onnx"))
     other = np.flatnonzero(before != after)[:100]  # right before, wrong after
@@ -220,7 +222,7 @@ def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_usage_errors(small: Small, tmp_path: Path, given_: dict[str, float]) -> None:
     with pytest.raises(tna_onnx.UsageError, match=f"{next(iter(given_))} must be"):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", search="none", **given_)
+        with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "o.onnx", search="none", **given_)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
 from tests.data.samples import write_columns
-from tests.support import cli, loaded, ok, refused
+from tests.support import cli, loaded, ok, refused, with_options
 from tna_onnx.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -46,7 +46,9 @@ def features(path: Path, arrays: Arrays) -> Path:
 
 @pytest.mark.parametrize("suffix", ["", ".npz", ".csv", ".jsonl", ".parquet"])
 def test_a_column_says_which_samples_belong_together(small: Small, arrays: Arrays, tmp_path: Path, suffix: str) -> None:
-    expected = tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
+    expected = tna_onnx.evaluate(
+        small.model, tna_onnx.Data({"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
+    )
     assert expected.metrics.groups == 50
     path = written(tmp_path / "data", arrays, suffix)
     done = ok("evaluate", small.model, path, "--group-column", "patient", "--json", tmp_path / "r.json")
@@ -65,9 +67,11 @@ def test_an_empty_cell_is_refused_with_its_row(small: Small, arrays: Arrays) -> 
     patients = arrays["patient"].astype(object)
     patients[7] = None
     with pytest.raises(DataError, match="empty in row 7"):
-        tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=patients)
+        tna_onnx.evaluate(small.model, tna_onnx.Data({"x": arrays["x"], "labels": arrays["labels"]}, groups=patients))
     with pytest.raises(DataError, match=r"300 samples, found shape \(299,\)"):
-        tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=patients[1:])
+        tna_onnx.evaluate(
+            small.model, tna_onnx.Data({"x": arrays["x"], "labels": arrays["labels"]}, groups=patients[1:])
+        )
 
 
 def test_none_is_a_name_and_bytes_are_text(small: Small, arrays: Arrays) -> None:
@@ -75,7 +79,7 @@ def test_none_is_a_name_and_bytes_are_text(small: Small, arrays: Arrays) -> None
     data = {"x": arrays["x"], "labels": arrays["labels"]}
     drugs = np.where(np.arange(len(arrays["labels"])) % 3 == 0, "none", "aspirin")
     for values in (drugs, drugs.astype(np.bytes_), drugs.astype(object)):
-        found = tna_onnx.evaluate(small.model, data, by=values, device="cpu").subgroups
+        found = tna_onnx.evaluate(small.model, tna_onnx.Data(data, by=values), device="cpu").subgroups
         assert {(part.name, part.metrics.n) for part in found} == {("none", 100), ("aspirin", 200)}
 
 
@@ -84,7 +88,7 @@ def test_what_a_group_is_called_and_their_order_do_not_matter(small: Small, arra
     words = {"search": "none", "map": "ts", "device": "cpu"}
     number = arrays["patient"]
     reports = [
-        tna_onnx.calibrate(small.model, data, groups=groups, **words)
+        with_options(tna_onnx.calibrate, small.model, data, groups=groups, **words)
         for groups in (number, number.astype(float), np.array([f"p{value:03}" for value in number]))
     ]
     assert reports[0].comparison.before.groups == 50
@@ -119,9 +123,9 @@ def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arr
 def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"], "labels": arrays["labels"]}
     words = {"search": "none", "map": "ts", "device": "cpu"}
-    plain = tna_onnx.calibrate(small.model, data, **words)
-    few = tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 8, **words)
-    some = tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 20, **words)
+    plain = with_options(tna_onnx.calibrate, small.model, data, **words)
+    few = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 8, **words)
+    some = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 20, **words)
     assert plain.standing.word == "improved"
     assert few.standing.word == "no significant change"
     assert few.standing.better == few.standing.worse == ()
@@ -129,19 +133,25 @@ def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small,
     assert some.standing.word == "improved"
     assert any("20 groups are few" in note and "below 30" in note for note in some.notes)
     with pytest.raises(DataError, match="at least 5 groups of samples, found 3"):
-        tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 3, **words)
+        with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 3, **words)
     with pytest.raises(DataError, match="at least 2 groups of samples, found 1"):
-        tna_onnx.evaluate(small.model, data, groups=np.zeros(300))
+        tna_onnx.evaluate(small.model, tna_onnx.Data(data, groups=np.zeros(300)))
 
 
 def test_groups_of_arrays_are_not_those_of_held_out_samples(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"][:150], "labels": arrays["labels"][:150]}
     other = {"x": arrays["x"][150:], "labels": arrays["labels"][150:]}
     with pytest.raises(UsageError, match="those of eval too"):
-        tna_onnx.calibrate(small.model, data, eval=other, groups=arrays["patient"][:150])
+        tna_onnx.calibrate(small.model, data, eval=other, data=tna_onnx.Data(groups=arrays["patient"][:150]))
     held_out = tna_onnx.Data(other, groups=arrays["patient"][150:])
     report = tna_onnx.calibrate(
-        small.model, data, eval=held_out, groups=arrays["patient"][:150], search="none", map="ts", device="cpu"
+        small.model,
+        data,
+        eval=held_out,
+        search="none",
+        map="ts",
+        device="cpu",
+        data=tna_onnx.Data(groups=arrays["patient"][:150]),
     )
     assert report.comparison.before.groups == 25
 
@@ -226,7 +236,13 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     assert "thresholds from 50 samples" in done.output
     assert "for one sample of a new group" in done.output
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
-    report = tna_onnx.guard(small.model, path, group_column="patient", device="cpu", decide="fpr<=0.3", positive="1")
+    report = tna_onnx.guard(
+        small.model,
+        path,
+        device="cpu",
+        data=tna_onnx.Data(group_column="patient"),
+        settings=tna_onnx.GuardSettings(positive="1", decide="fpr<=0.3"),
+    )
     assert "for one sample of a new group" in report.outputs[-1].promise
     command += ["--coverage", "99", "--group-column", "patient"]
     refused(4, "of each group one", *command, "-o", tmp_path / "i.onnx")

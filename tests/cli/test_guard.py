@@ -13,7 +13,7 @@ import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Demo, Small
 from tests.results.test_json import valid
-from tests.support import loaded, ok, outputs_of, refused
+from tests.support import loaded, ok, outputs_of, refused, with_options
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import coverage_band
 from tna_onnx.render.html.pages import evaluation_page
@@ -122,8 +122,8 @@ def test_no_unknown_samples_are_refused(small: Small, tmp_path: Path) -> None:
     words: dict[str, Any] = {"add": ("ood",), "ood_score": "energy", "output": tmp_path / "g.onnx"}
     empty = {"x": loaded(small.test)["x"][:0]}
     with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
-        tna_onnx.guard(small.model, small.calib, ood_data=empty, **words)
-    tna_onnx.guard(small.model, small.calib, **words)
+        with_options(tna_onnx.guard, small.model, small.calib, ood_data=empty, **words)
+    with_options(tna_onnx.guard, small.model, small.calib, **words)
     with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
         tna_onnx.evaluate(tmp_path / "g.onnx", small.test, ood_data=empty)
 
@@ -225,14 +225,16 @@ def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Smal
 
 def test_one_word_is_one_decision(small: Small) -> None:
     words: dict[str, Any] = {"device": "cpu", "dry_run": True}
-    roles = [output.role for output in tna_onnx.guard(small.model, small.calib, add="set", **words).outputs]
+    roles = [
+        output.role for output in with_options(tna_onnx.guard, small.model, small.calib, add="set", **words).outputs
+    ]
     assert roles == ["set"]
     assert tna_onnx.GuardSettings(add="set,ood").add == ("set", "ood")  # type: ignore[arg-type]
 
 
 def test_the_page_of_an_evaluation_has_the_decisions(small: Small, tmp_path: Path) -> None:
     words: dict[str, Any] = {"output": tmp_path / "g.onnx", "add": ("set",), "decide": "macro-f1", "device": "cpu"}
-    result = tna_onnx.guard(small.model, small.calib, **words)
+    result = with_options(tna_onnx.guard, small.model, small.calib, **words)
     page = evaluation_page(tna_onnx.evaluate(words["output"], small.test, device="cpu"))
     assert result.decisions.decision is not None
     for table in ("Coverage and size of sets by class", "Decisions by class", "True class and decision"):
@@ -291,4 +293,4 @@ def test_a_fraction_in_place_of_a_percentage_is_refused(small: Small, command: s
     written = ["-o", tmp_path / "o.onnx"] if command == "guard" else []
     refused(2, "for 90 % give 90", command, small.model, small.calib, flag, "0.9", *written)
     with pytest.raises(UsageError, match="per cent"):
-        getattr(tna_onnx, command)(small.model, small.calib, **{flag[2:].replace("-", "_"): 0.9})
+        with_options(getattr(tna_onnx, command), small.model, small.calib, **{flag[2:].replace("-", "_"): 0.9})

@@ -15,7 +15,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import Small
-from tests.support import cli, ok, refused
+from tests.support import cli, ok, refused, with_options
 from tna_onnx import UsageError, evaluate
 from tna_onnx.errors import DataError
 
@@ -313,8 +313,8 @@ def test_errors_of_functions_name_arguments(table: Path) -> None:
 def test_x_and_y_are_arguments(table: Path) -> None:
     names = np.array(["cat", "dog", "emu"])[LABELS]
     fixed = {"map": "ts", "search": "none", "dry_run": True, "bins": 5, "trust_labels": True}
-    report = tna_onnx.calibrate(table / "model.onnx", ROWS, names, **fixed)
-    same = tna_onnx.calibrate(table / "model.onnx", (ROWS, LABELS), **fixed)
+    report = with_options(tna_onnx.calibrate, table / "model.onnx", ROWS, names, **fixed)
+    same = with_options(tna_onnx.calibrate, table / "model.onnx", (ROWS, LABELS), **fixed)
     assert report.verdict == same.verdict
     with pytest.raises(UsageError, match="y and labels"):
         tna_onnx.calibrate(table / "model.onnx", ROWS, names, labels=LABELS)
@@ -361,7 +361,7 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(tmp_path: Path) -> Non
     texts = [" ".join(words[k] for k in row) for row in ids.tolist()]
     data = tmp_path / "d.jsonl"
     data.write_text("\n".join(json.dumps({"text": t, "label": y}) for t, y in zip(texts, labels, strict=True)))
-    stated = tna_onnx.evaluate(hub, data, tokenizer=hub, device="cpu")
+    stated = tna_onnx.evaluate(hub, tna_onnx.Data(data, tokenizer=hub), device="cpu")
     found = tna_onnx.evaluate(hub, data, device="cpu")
     assert found.metrics == stated.metrics
     assert any(f"tokenised by {hub}" in note for note in found.notes)

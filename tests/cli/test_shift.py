@@ -14,7 +14,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.builders import small_model
 from tests.results.test_json import valid
-from tests.support import cli, loaded, ok, outputs_of
+from tests.support import cli, loaded, ok, outputs_of, with_options
 
 Q = np.array([0.55, 0.25, 0.15, 0.05])
 
@@ -94,9 +94,10 @@ def test_estimated_frequencies_make_the_model_better(calibrated: dict[str, Path]
 @pytest.mark.parametrize("estimator", ["em", "bbse"])
 def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path, estimator: Any) -> None:
     out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--estimator", estimator)
+    settings = tna_onnx.ShiftSettings(estimator=estimator)
     result = tna_onnx.shift(
-        calibrated["m"], calibrated["fresh"], calibrated["target"], output=tmp_path / "p.onnx", estimator=estimator,
-        device="cpu",
+        calibrated["m"], calibrated["fresh"], calibrated["target"], output=tmp_path / "p.onnx", device="cpu",
+        settings=settings,
     )  # fmt: skip
     assert (tmp_path / "p.onnx").read_bytes() == out.read_bytes()
     assert result.method == estimator
@@ -193,7 +194,7 @@ def test_a_float16_head_behind_which_all_is_float32(words: dict[str, Any], tmp_p
     x = rng.standard_normal((300, 4)).astype(np.float32)
     x[:20] = 50 * weight[:, 1]
     labels = np.argmax(x @ weight + rng.gumbel(size=(300, 3)), axis=1)
-    result = tna_onnx.shift(tmp_path / "m.onnx", {"x": x, "labels": labels}, device="cpu", **words)
+    result = with_options(tna_onnx.shift, tmp_path / "m.onnx", {"x": x, "labels": labels}, device="cpu", **words)
     assert result.placed == "bias"
     p = outputs_of(result.output, x)["p"]
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-6)

@@ -18,6 +18,7 @@ import tna_onnx
 from tests.builders import tensor_info
 from tests.cli.test_verify import put, several_outputs
 from tests.conftest import ROOT, Small
+from tests.support import with_options
 from tna_onnx.pipeline.change import _seal
 
 Proto = onnx.ModelProto
@@ -68,19 +69,19 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     for kind, own in FILES.items():
         made[kind] = (source, folder / f"{kind}.onnx")
         words = {"fail_if_worse": False, "output_name": "logits", "device": "cpu", **own}
-        tna_onnx.calibrate(source, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
+        with_options(tna_onnx.calibrate, source, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
     common = {"output_name": "logits", "device": "cpu"}
     made["shifted"] = (source, folder / "shifted.onnx")
     prior = [0.4, 0.3, 0.15, 0.1, 0.05]
-    tna_onnx.shift(source, small.calib, target_prior=prior, output=made["shifted"][1], **common)  # type: ignore[arg-type]
+    with_options(tna_onnx.shift, source, small.calib, target_prior=prior, output=made["shifted"][1], **common)  # type: ignore[arg-type]
     made["dialled"] = (source, folder / "dialled.onnx")
     levels = {"add": ("accept", "set"), "risk": 20.0, "dials": True}
-    tna_onnx.guard(source, small.calib, output=made["dialled"][1], **levels, **common)  # type: ignore[arg-type]
+    with_options(tna_onnx.guard, source, small.calib, output=made["dialled"][1], **levels, **common)  # type: ignore[arg-type]
     quantised = _quantised(source)
     for kind, own in QUANTISED.items():
         made[kind] = (quantised, folder / f"{kind}.onnx")
         words = {"fail_if_worse": False, **common, **own}
-        tna_onnx.calibrate(quantised, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
+        with_options(tna_onnx.calibrate, quantised, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
     return made
 
 
@@ -89,11 +90,13 @@ OTHERS = ("shifted", "dialled", *QUANTISED)
 
 @pytest.mark.parametrize("kind", [*FILES, *OTHERS])
 def test_the_files_themselves_are_intact(files: dict[str, tuple[Path, Path]], kind: str) -> None:
-    found = tna_onnx.verify(*files[kind], output_name="logits", device="cpu")
+    found = tna_onnx.verify(*files[kind], device="cpu", model_options=tna_onnx.ModelOptions(output_name="logits"))
     assert found.passed, (found.verdict, found.unexplained)
     # whoever parses a file and writes it again changes nothing
     again = onnx.load(files[kind][1]).SerializeToString()
-    assert tna_onnx.verify(files[kind][0], again, output_name="logits", device="cpu").passed
+    assert tna_onnx.verify(
+        files[kind][0], again, device="cpu", model_options=tna_onnx.ModelOptions(output_name="logits")
+    ).passed
 
 
 # --- what is done to them
@@ -595,7 +598,7 @@ def test_no_tampered_file_is_intact(
     path.write_bytes(model.SerializeToString())
     assert path.read_bytes() != file.read_bytes()
     try:
-        found = tna_onnx.verify(source, path, output_name="logits", device="cpu")
+        found = tna_onnx.verify(source, path, device="cpu", model_options=tna_onnx.ModelOptions(output_name="logits"))
     except tna_onnx.UnsupportedModel:
         return  # refused as damaged: exit code 3
     assert not found.intact
@@ -614,7 +617,9 @@ def test_a_file_of_another_version_cannot_be_proved(
         edit(model)
         _seal_anew(model)
         onnx.save(model, tmp_path / "older.onnx")
-        found = tna_onnx.verify(source, tmp_path / "older.onnx", output_name="logits", device="cpu")
+        found = tna_onnx.verify(
+            source, tmp_path / "older.onnx", device="cpu", model_options=tna_onnx.ModelOptions(output_name="logits")
+        )
         assert not found.passed
         assert found.verdict.startswith("cannot be proved: ")
 
@@ -639,9 +644,17 @@ def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(
     _edit_step(model, edit)
     _seal_anew(model)
     onnx.save(model, tmp_path / "forged.onnx")
-    found = tna_onnx.verify(source, tmp_path / "forged.onnx", output_name="logits", device="cpu")
+    found = tna_onnx.verify(
+        source, tmp_path / "forged.onnx", device="cpu", model_options=tna_onnx.ModelOptions(output_name="logits")
+    )
     assert found.intact, found.unexplained
-    found = tna_onnx.verify(source, tmp_path / "forged.onnx", data=small.test, output_name="logits", device="cpu")
+    found = tna_onnx.verify(
+        source,
+        tmp_path / "forged.onnx",
+        data=small.test,
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(output_name="logits"),
+    )
     assert found.intact
     assert found.missed
     assert not found.passed
@@ -652,7 +665,9 @@ def test_a_bias_times_a_number_that_no_fit_gives(tmp_path: Path, factor: float) 
     """The factor of a tilted weight's bias is a number in the file: one above 0 is proved by itself, others never."""
     source = ROOT / "models/digits/model.onnx"
     words: dict[str, Any] = {"search": "sparse", "map": "none", "ensemble_size": 2, "angle_step": 30.0}
-    tna_onnx.calibrate(source, source.with_name("calib.npz"), output=tmp_path / "o.onnx", device="cpu", **words)
+    with_options(
+        tna_onnx.calibrate, source, source.with_name("calib.npz"), output=tmp_path / "o.onnx", device="cpu", **words
+    )
     model = onnx.load(tmp_path / "o.onnx")
     bias = numpy_helper.to_array(_tensor(onnx.load(source), "head.bias")) * np.float32(factor)
     _set(model, "head.bias", bias)
@@ -694,7 +709,7 @@ def placed(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple
         words = {"save_as_external_data": external, "size_threshold": 0, "location": "source.bin"}
         onnx.save(model, folder / "source.onnx", **words)
         settings = {"output": folder / "out.onnx", "map": "ts", "search": "none", "device": "cpu"}
-        tna_onnx.calibrate(folder / "source.onnx", small.calib, **settings)
+        with_options(tna_onnx.calibrate, folder / "source.onnx", small.calib, **settings)
         assert tna_onnx.verify(folder / "source.onnx", folder / "out.onnx", device="cpu").passed
         folders[external, refused] = folder
     return folders

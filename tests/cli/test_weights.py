@@ -14,7 +14,7 @@ import tna_onnx
 from tests.cli.test_groups import features, written
 from tests.conftest import Small
 from tests.data.samples import write_columns
-from tests.support import loaded, ok, refused
+from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import quantile
@@ -35,20 +35,27 @@ def arrays(small: Small) -> Arrays:
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_every_format_has_the_same_weights(small: Small, arrays: Arrays, tmp_path: Path, suffix: str) -> None:
     path = written(tmp_path / "samples", arrays, suffix)
-    metrics = tna_onnx.evaluate(small.model, path, weight_column="patient").metrics
+    metrics = tna_onnx.evaluate(small.model, tna_onnx.Data(path, weight_column="patient")).metrics
     data = {name: arrays[name] for name in ("x", "labels")}
-    assert metrics == tna_onnx.evaluate(small.model, data, weights=arrays["patient"]).metrics
+    assert metrics == tna_onnx.evaluate(small.model, tna_onnx.Data(data, weights=arrays["patient"])).metrics
     rows = np.repeat(np.arange(300), arrays["patient"])
     repeated = tna_onnx.evaluate(small.model, {name: values[rows] for name, values in data.items()}).metrics
     for name in ("accuracy", "ece", "nll", "brier"):
         assert getattr(metrics, name) == pytest.approx(getattr(repeated, name), abs=1e-6), name
     assert metrics.effective_n == pytest.approx(len(rows) ** 2 / (arrays["patient"] ** 2).sum())
     for unit in (1e300, 1e-300):  # whose squares no float holds
-        scaled = tna_onnx.evaluate(small.model, data, weights=arrays["patient"] * unit).metrics
+        scaled = tna_onnx.evaluate(small.model, tna_onnx.Data(data, weights=arrays["patient"] * unit)).metrics
         assert scaled.nll == pytest.approx(metrics.nll, rel=1e-9)
     rarely = np.where(arrays["labels"] == 2, 1e-170, 1.0)
     results = [
-        tna_onnx.calibrate(small.model, data, weights=weights, search="none", map="ts", output=tmp_path / f"{k}.onnx")
+        tna_onnx.calibrate(
+            small.model,
+            data,
+            search="none",
+            map="ts",
+            output=tmp_path / f"{k}.onnx",
+            data=tna_onnx.Data(weights=weights),
+        )
         for k, weights in enumerate((rarely, np.round(rarely)))
     ]
     assert results[0].comparison == results[1].comparison
@@ -64,9 +71,9 @@ def test_weights_that_are_none_are_refused_with_their_row(
     weights = np.ones(300)
     weights[place] = value
     with pytest.raises(DataError, match=words):
-        tna_onnx.evaluate(small.model, {**arrays, "w": weights}, weight_column="w")
+        tna_onnx.evaluate(small.model, tna_onnx.Data({**arrays, "w": weights}, weight_column="w"))
     with pytest.raises(DataError, match=words):
-        tna_onnx.evaluate(small.model, {name: arrays[name] for name in ("x", "labels")}, weights=weights)
+        tna_onnx.evaluate(small.model, tna_onnx.Data({name: arrays[name] for name in ("x", "labels")}, weights=weights))
 
 
 @pytest.mark.parametrize("command", ["shift", "study", "verify"])
@@ -74,9 +81,9 @@ def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays
     words: dict[str, Any] = {"weights": arrays["patient"]}
     data = {name: arrays[name] for name in ("x", "labels")}
     calls: dict[str, Any] = {
-        "shift": lambda: tna_onnx.shift(small.model, data, target_prior="uniform", **words),
-        "study": lambda: tna_onnx.study(small.model, data, eval=data, **words),
-        "verify": lambda: tna_onnx.verify(small.model, small.model, data=data, **words),
+        "shift": lambda: with_options(tna_onnx.shift, small.model, data, target_prior="uniform", **words),
+        "study": lambda: with_options(tna_onnx.study, small.model, data, eval=data, **words),
+        "verify": lambda: with_options(tna_onnx.verify, small.model, small.model, data=data, **words),
     }
     with pytest.raises(UsageError, match="weight"):
         calls[command]()
@@ -86,10 +93,10 @@ def test_a_few_samples_of_all_the_weight_are_no_sign_of_anything(small: Small, a
     weights = np.full(300, 1e-6)
     weights[:6] = 1
     data = {name: arrays[name] for name in ("x", "labels")}
-    found = tna_onnx.evaluate(small.model, data, weights=weights)
+    found = tna_onnx.evaluate(small.model, tna_onnx.Data(data, weights=weights))
     assert any("are worth 6" in note for note in found.notes)
     with pytest.raises(DataError, match="6 samples, fewer than the 15 bins"):
-        tna_onnx.evaluate(small.model, data, weights=weights > 1e-3)
+        tna_onnx.evaluate(small.model, tna_onnx.Data(data, weights=weights > 1e-3))
 
 
 def test_calibrate_fits_what_a_repeated_sample_would(small: Small, tmp_path: Path) -> None:
@@ -100,8 +107,8 @@ def test_calibrate_fits_what_a_repeated_sample_would(small: Small, tmp_path: Pat
     rows = np.repeat(np.arange(n), times)
     repeated = {name: values[rows] for name, values in data.items()}
     words: dict[str, Any] = {"search": "none", "map": "bias"}
-    one = tna_onnx.calibrate(small.model, data, output=tmp_path / "a.onnx", weights=times, **words)
-    two = tna_onnx.calibrate(small.model, repeated, output=tmp_path / "b.onnx", **words)
+    one = with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "a.onnx", weights=times, **words)
+    two = with_options(tna_onnx.calibrate, small.model, repeated, output=tmp_path / "b.onnx", **words)
     assert one.parameters["temperature"] == pytest.approx(two.parameters["temperature"], rel=1e-6)
     assert one.parameters["bias"] == pytest.approx(two.parameters["bias"], abs=1e-6)
     for name in ("accuracy", "ece", "nll", "brier"):
@@ -120,8 +127,8 @@ def test_equal_weights_write_the_same_bytes(small: Small, tmp_path: Path, words:
         held_out = loaded(small.test)
         plain["eval"] = held_out
         alike["eval"] = tna_onnx.Data(held_out, weights=np.full(len(held_out["labels"]), 3.0))
-    tna_onnx.calibrate(small.model, data, output=tmp_path / "a.onnx", **plain)
-    tna_onnx.calibrate(small.model, data, output=tmp_path / "b.onnx", **{**plain, **alike})
+    with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "a.onnx", **plain)
+    with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "b.onnx", **{**plain, **alike})
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
@@ -141,25 +148,25 @@ def test_class_frequencies_are_short_for_weights(small: Small, arrays: Arrays, t
     classes = int(arrays["labels"].max()) + 1
     prior = np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()
     weights = (prior / np.bincount(arrays["labels"], minlength=classes))[arrays["labels"]]
-    expected = tna_onnx.evaluate(small.model, data, weights=weights).metrics
+    expected = tna_onnx.evaluate(small.model, tna_onnx.Data(data, weights=weights)).metrics
     path = tmp_path / "prior.json"
     path.write_text(json.dumps({str(c): share for c, share in enumerate(prior.tolist())}))
     for stated in (prior.tolist(), path, dict(enumerate(prior.tolist()))):
-        metrics = tna_onnx.evaluate(small.model, data, class_prior=stated).metrics
+        metrics = tna_onnx.evaluate(small.model, tna_onnx.Data(data, class_prior=stated)).metrics
         for name in ("accuracy", "ece", "nll", "brier", "effective_n"):
             assert getattr(metrics, name) == pytest.approx(getattr(expected, name), rel=1e-12), name
     words: dict[str, Any] = {"search": "none", "map": "ts"}
     held_out = {name: values[:150] for name, values in data.items()}
     rest = {name: values[150:] for name, values in data.items()}
-    report = tna_onnx.calibrate(small.model, rest, eval=held_out, class_prior=prior, **words)
+    report = with_options(tna_onnx.calibrate, small.model, rest, eval=held_out, class_prior=prior, **words)
     assert report.comparison.after.effective_n == pytest.approx(
-        tna_onnx.evaluate(small.model, held_out, class_prior=prior).metrics.effective_n
+        tna_onnx.evaluate(small.model, tna_onnx.Data(held_out, class_prior=prior)).metrics.effective_n
     )
-    fitted = tna_onnx.calibrate(small.model, data, weights=weights, **words)
-    found = tna_onnx.calibrate(small.model, data, class_prior=prior, **words)
+    fitted = with_options(tna_onnx.calibrate, small.model, data, weights=weights, **words)
+    found = with_options(tna_onnx.calibrate, small.model, data, class_prior=prior, **words)
     assert found.parameters["temperature"] == pytest.approx(fitted.parameters["temperature"], rel=1e-9)
-    balanced = tna_onnx.calibrate(small.model, data, **words).recall.balanced_before
-    even = tna_onnx.evaluate(small.model, data, class_prior="uniform").metrics
+    balanced = with_options(tna_onnx.calibrate, small.model, data, **words).recall.balanced_before
+    even = tna_onnx.evaluate(small.model, tna_onnx.Data(data, class_prior="uniform")).metrics
     assert even.accuracy == pytest.approx(balanced, rel=1e-9)
 
 
@@ -167,11 +174,11 @@ def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays
     data = {name: arrays[name] for name in ("x", "labels")}
     one_less = {name: values[data["labels"] != 2] for name, values in data.items()}
     with pytest.raises(DataError, match="no sample of the classes 2"):
-        tna_onnx.evaluate(small.model, one_less, class_prior="uniform")
+        tna_onnx.evaluate(small.model, tna_onnx.Data(one_less, class_prior="uniform"))
     with pytest.raises(UsageError, match="give one"):
-        tna_onnx.evaluate(small.model, data, class_prior="uniform", weights=np.ones(300))
+        tna_onnx.evaluate(small.model, tna_onnx.Data(data, class_prior="uniform", weights=np.ones(300)))
     with pytest.raises(UsageError, match="class_prior is not used by verify"):
-        tna_onnx.verify(small.model, small.model, data=data, class_prior="uniform")
+        tna_onnx.verify(small.model, small.model, data=tna_onnx.Data(data, class_prior="uniform"))
     words = [small.model, write_columns(tmp_path / "d.npz", data), "--eval", small.test, "-o", tmp_path / "s"]
     refused(2, "--class-prior", "study", *words, "--class-prior", "uniform")
 
@@ -186,15 +193,17 @@ def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: 
     even = tna_onnx.Data(other, weights=np.ones(len(other["labels"])))
     for held_out in (False, True):
         words |= {"eval": even if held_out else None}
-        first = tna_onnx.guard(small.model, data, output=tmp_path / "a.onnx", weights=weights, **words)
+        first = with_options(tna_onnx.guard, small.model, data, output=tmp_path / "a.onnx", weights=weights, **words)
         words |= {"eval": other if held_out else None}
-        second = tna_onnx.guard(small.model, part, output=tmp_path / "b.onnx", **words)
+        second = with_options(tna_onnx.guard, small.model, part, output=tmp_path / "b.onnx", **words)
         assert first.samples == second.samples == len(part["labels"])
         assert [out.threshold for out in first.outputs] == [out.threshold for out in second.outputs]
         assert first.decisions.coverage == second.decisions.coverage
     unknown = {"x": other["x"][:50] * 3}
     measured, alone = (
-        tna_onnx.evaluate(tmp_path / name, samples, ood_data=unknown, limits=tna_onnx.Limits(overlap=100), **more)
+        with_options(
+            tna_onnx.evaluate, tmp_path / name, samples, ood_data=unknown, limits=tna_onnx.Limits(overlap=100), **more
+        )
         for name, samples, more in (("a.onnx", data, {"weights": weights}), ("b.onnx", part, {}))
     )
     assert measured.decisions is not None
@@ -297,7 +306,7 @@ def test_by_a_column_on_the_command_line(small: Small, tmp_path: Path) -> None:
     assert "differences to the baseline" in compared.output
     assert "Subgroups, " in page.read_text()
     with pytest.raises(UsageError, match="guard does not take subgroups into account"):
-        tna_onnx.guard(small.model, small.calib, by="site")
+        tna_onnx.guard(small.model, small.calib, data=tna_onnx.Data(by="site"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet", "features"])
@@ -307,18 +316,18 @@ def test_subgroups_by_the_label(small: Small, arrays: Arrays, tmp_path: Path, su
         path = features(tmp_path / "samples", {**arrays, "x": np.tile(arrays["x"], 4)})
     else:
         path = written(tmp_path / "samples", arrays, suffix)
-    found = tna_onnx.evaluate(small.model, path, by=name, weight_column="patient")
+    found = tna_onnx.evaluate(small.model, tna_onnx.Data(path, by=name, weight_column="patient"))
     labels, counts = np.unique(arrays["labels"], return_counts=True)
     assert {part.name for part in found.subgroups} == {*map(str, labels[counts >= MIN_SAMPLES])} != set()
 
 
 def test_subgroups_by_a_feature_leave_it_to_the_model(small: Small, arrays: Arrays, tmp_path: Path) -> None:
     x = arrays["x"].round()  # of which some values are frequent
-    expected = tna_onnx.evaluate(small.model, {"x": x, "labels": arrays["labels"]}, by=x[:, 0])
+    expected = tna_onnx.evaluate(small.model, tna_onnx.Data({"x": x, "labels": arrays["labels"]}, by=x[:, 0]))
     head = ",".join([*(f"x{k}" for k in range(x.shape[1])), "label"])
     rows = np.column_stack([x, arrays["labels"]])
     np.savetxt(tmp_path / "d.csv", rows, delimiter=",", header=head, comments="")
-    found = tna_onnx.evaluate(small.model, tmp_path / "d.csv", by="x0")
+    found = tna_onnx.evaluate(small.model, tna_onnx.Data(tmp_path / "d.csv", by="x0"))
     assert found.metrics.nll == pytest.approx(expected.metrics.nll, rel=1e-6)
     assert [part.name for part in found.subgroups] == [part.name for part in expected.subgroups] != []
 
@@ -342,7 +351,7 @@ def test_calibrate_compares_subgroups_of_the_samples_that_it_reports_on(
     parts = {part["name"]: part for part in report["subgroups"]}
     assert {*parts} == {"0", "1"}
     if held_out:
-        compared = tna_onnx.compare([small.model, new], tmp_path / "test.npz", by="site")
+        compared = tna_onnx.compare([small.model, new], tna_onnx.Data(tmp_path / "test.npz", by="site"))
         for part in compared.models[1].subgroups:
             assert parts[part.name]["estimates"]["ece"]["value"] == pytest.approx(part.estimates["ece"].value, abs=1e-6)
             assert parts[part.name]["differences"]["nll"]["low"] == pytest.approx(part.differences["nll"].low, abs=1e-6)

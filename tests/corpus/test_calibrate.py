@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.corpus import ALL
 from tests.corpus.case import Case, Unavailable, quiet
-from tests.support import WALKED, saturates
+from tests.support import WALKED, saturates, with_options
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import HeadDiffers
 from tna_onnx.graph.head import choose_head
@@ -77,7 +77,7 @@ def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]
     labels = _drawn_labels(p) if _head(path, case).multi_label else _labels(p)
     np.savez(folder / "calib.npz", labels=labels, **feeds)
     choose = {"head": case.choose.get("node"), "output_name": case.choose.get("output")}
-    report = tna_onnx.calibrate(
+    report = with_options(tna_onnx.calibrate,
         path, folder / "calib.npz", output=folder / "new.onnx", max_accuracy_drop=20, trust_labels=True, **choose,
         **WALKED | {"ensemble_size": 4},
     )  # fmt: skip

@@ -19,7 +19,7 @@ from PIL import Image
 import tna_onnx
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
-from tests.support import cli, run
+from tests.support import cli, run, with_options
 from tna_onnx import files
 from tna_onnx.data import InputSpec, Recipe, open_source, read_recipe
 from tna_onnx.data.choices import Limits
@@ -364,7 +364,7 @@ def test_names_that_no_file_can_have(small: Small, words: list[str]) -> None:
 def test_such_names_in_python(small: Small, tmp_path: Path) -> None:
     for words in ({"data": LONG}, {"model": LONG}, {"labels": LONG}, {"json": LONG}, {"data": "a\0b"}):
         with pytest.raises(UsageError, match=r"too long|NUL|null"):
-            tna_onnx.evaluate(**{"model": small.model, "data": small.test, "device": "cpu", **words})  # type: ignore[arg-type]
+            with_options(tna_onnx.evaluate, **{"model": small.model, "data": small.test, "device": "cpu", **words})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="too long"):
         tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{LONG}.onnx")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
-from tests.support import ok, refused
+from tests.support import ok, refused, with_options
 from tna_onnx import Limits, Recipe
 from tna_onnx.api.features import features
 from tna_onnx.data.request import Request
@@ -99,8 +99,8 @@ def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
     memory.put(f"{tmp_path}/images/", "/bucket/images/", recursive=True)
     words: dict[str, Any] = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
     try:
-        features(MODEL, tmp_path / "images", output=tmp_path / "a", **words)
-        features(MODEL, "memory://bucket/images/", output=tmp_path / "b", **words)
+        with_options(features, MODEL, tmp_path / "images", output=tmp_path / "a", **words)
+        with_options(features, MODEL, "memory://bucket/images/", output=tmp_path / "b", **words)
     finally:
         memory.rm("/bucket", recursive=True)
     assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
@@ -120,7 +120,7 @@ def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp
         (tmp_path / place).mkdir()
         pq.write_table(table.append_column("w", pa.array(weights)), tmp_path / place / "0.parquet")
         words: dict[str, Any] = {"columns": [image], "label_column": "digit", "weight_column": "w"}
-        features(MODEL, tmp_path / place, output=tmp_path / f"f-{place}", device="cpu", **words)
+        with_options(features, MODEL, tmp_path / place, output=tmp_path / f"f-{place}", device="cpu", **words)
     assert by_key(tmp_path / "f-a") == by_key(tmp_path / "f-b")
 
 
@@ -136,7 +136,7 @@ def test_columns_read_for_something_else_are_no_labels(tmp_path: Path) -> None:
     ):
         named = table.append_column("class", [sites]) if name == "a" else table
         pq.write_table(named.rename_columns(columns), tmp_path / f"{name}.parquet")
-        features(MODEL, tmp_path / f"{name}.parquet", output=tmp_path / name, device="cpu", **words)
+        with_options(features, MODEL, tmp_path / f"{name}.parquet", output=tmp_path / name, device="cpu", **words)
         assert {key: label for key, (label, _) in by_key(tmp_path / name).items()} == dict(
             zip(table["key"].to_pylist(), table["label"].to_pylist(), strict=True)
         )
@@ -162,9 +162,16 @@ def test_limits_of_images_in_tables_are_those_of_the_user(tmp_path: Path) -> Non
     cells = {"image": [file.read_bytes() for file in files], "label": [int(file.parent.name) for file in files]}
     pq.write_table(pa.table(cells), tmp_path / "images.parquet")
     words: dict[str, Any] = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
-    features(MODEL, tmp_path / "images.parquet", output=tmp_path / "f", **words)
+    with_options(features, MODEL, tmp_path / "images.parquet", output=tmp_path / "f", **words)
     with pytest.raises(DataError, match="28 x 28 pixels, more than 255"):
-        features(MODEL, tmp_path / "images.parquet", output=tmp_path / "g", limits=Limits(image_pixels=255), **words)
+        with_options(
+            features,
+            MODEL,
+            tmp_path / "images.parquet",
+            output=tmp_path / "g",
+            limits=Limits(image_pixels=255),
+            **words,
+        )
 
 
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

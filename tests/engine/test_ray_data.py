@@ -15,6 +15,7 @@ from onnx import helper
 
 from tests.builders import small_model
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
+from tests.support import with_options
 from tna_onnx import Recipe, evaluate
 from tna_onnx.api.features import features
 from tna_onnx.engine import ray_data
@@ -83,8 +84,8 @@ def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path:
     )
     words: dict[str, Any] = {"group_column": "clip", "by": "half", "columns": ["by"]}
     words["classes"] = [f"digit {k}" for k in range(10)]
-    here = evaluate(MODEL, tmp_path / "a.parquet", device="cpu", **words)
-    there = evaluate(MODEL, tmp_path / "a.parquet", engine="ray", **words)
+    here = with_options(evaluate, MODEL, tmp_path / "a.parquet", device="cpu", **words)
+    there = with_options(evaluate, MODEL, tmp_path / "a.parquet", engine="ray", **words)
     for value in ("value", "low", "high"):
         expected = getattr(here.estimates["nll"], value)
         assert getattr(there.estimates["nll"], value) == pytest.approx(expected, abs=1e-6)
@@ -95,18 +96,20 @@ def test_what_ray_does_not_measure(cluster: None, tmp_path: Path) -> None:
     write_files(tmp_path / "data", 2)
     for words in ({"ood_data": tmp_path}, {"class_prior": [0.1] * 10}, {"batch_size": "auto"}, {"expect_accuracy": 90}):
         with pytest.raises(UsageError, match=r"engine ray|expect_accuracy"):
-            evaluate(MODEL, tmp_path / "data", engine="ray", **words)
+            with_options(evaluate, MODEL, tmp_path / "data", engine="ray", **words)
 
 
 def test_images(cluster: None, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     words = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
     images = write_images(tmp_path / "images")
-    features(MODEL, images, output=tmp_path / "a", **words)
-    features(MODEL, images, output=tmp_path / "b", engine="ray", **words)
+    with_options(features, MODEL, images, output=tmp_path / "a", **words)
+    with_options(features, MODEL, images, output=tmp_path / "b", engine="ray", **words)
     assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
     (images / "0" / "bad.png").write_bytes(b"no image")
-    here, there = (evaluate(MODEL, images, engine=engine, skip_bad=True, **words) for engine in ("local", "ray"))
+    here, there = (
+        with_options(evaluate, MODEL, images, engine=engine, skip_bad=True, **words) for engine in ("local", "ray")
+    )
     assert (there.data, there.notes, there.provider) == (here.data, here.notes, "Ray")
     assert there.metrics.nll == pytest.approx(here.metrics.nll, abs=1e-6)
     assert there.preprocessing == here.preprocessing
@@ -127,9 +130,12 @@ def test_images_of_several_sizes(cluster: None, tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         image.new("L", (side, side), 100).save(file)
     words = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
-    assert features(tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "a", **words).shape == (4, 4)
+    assert with_options(features, tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "a", **words).shape == (
+        4,
+        4,
+    )
     with pytest.raises(DataError, match="has several shapes"):
-        features(tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "b", engine="ray", **words)
+        with_options(features, tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "b", engine="ray", **words)
 
 
 def test_a_killed_worker_costs_nothing(cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

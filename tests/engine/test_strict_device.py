@@ -14,6 +14,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.pipeline.test_label_models import model as label_model
 from tests.runtimes.matrix import binary
+from tests.support import with_options
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
@@ -131,6 +132,6 @@ def test_whole_commands(
 ) -> None:
     model, data = (small.model, small.calib) if made is None else made(tmp_path)
     monkeypatch.setattr(opening, "placement_of", lambda *_: strict)
-    report = tna_onnx.calibrate(model, data, output=tmp_path / "m.onnx", **words)
+    report = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "m.onnx", **words)
     assert not [note for note in report.notes if "instead of" in note]
     assert strict.count > 0

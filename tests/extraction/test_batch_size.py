@@ -15,7 +15,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model
-from tests.support import PLAIN, TILTED, ok
+from tests.support import PLAIN, TILTED, ok, with_options
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import batch_size as batching
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
@@ -202,7 +202,9 @@ def test_the_result_is_that_of_the_number(task: SimpleNamespace, monkeypatch: py
     files, reports = [], []
     for size in ("auto", 32):
         output = task.folder / f"{size}.onnx"
-        reports.append(tna_onnx.calibrate(task.model, task.data, output=output, batch_size=size, **TILTED))
+        reports.append(
+            with_options(tna_onnx.calibrate, task.model, task.data, output=output, batch_size=size, **TILTED)
+        )
         files.append(output.read_bytes())
     assert files[0] == files[1]
     auto, number = reports
@@ -219,7 +221,7 @@ def test_a_store_is_continued_with_its_size(task: SimpleNamespace, monkeypatch: 
     again = tna_onnx.features(task.model, task.data, cache, batch_size="auto")
     assert again.folder == first.folder
     words = {"output": task.folder / "a.onnx", "cache": cache, "batch_size": "auto", **PLAIN}
-    report = tna_onnx.calibrate(task.model, task.data, **words)
+    report = with_options(tna_onnx.calibrate, task.model, task.data, **words)
     assert report.settings["batch_size"] == 32
     other = np.load(task.data)
     np.savez(task.folder / "other.npz", x=other["x"] + 1, labels=other["labels"])

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 
 import tna_onnx
+from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel
 
 skl2onnx = pytest.importorskip("skl2onnx")
@@ -23,7 +24,9 @@ def test_shares_that_end_a_rounding_below_zero(tmp_path: Path) -> None:
     shares = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(["probabilities"], {"X": x})[0]
     assert -1e-6 < shares.min() < 0
     words = {"device": "cpu"}
-    report = tna_onnx.calibrate(model, (x[500:], y[500:]), output=tmp_path / "o.onnx", search="none", map="ts", **words)
+    report = with_options(
+        tna_onnx.calibrate, model, (x[500:], y[500:]), output=tmp_path / "o.onnx", search="none", map="ts", **words
+    )
     assert report.comparison.after.nll < report.comparison.before.nll
 
 
@@ -34,7 +37,11 @@ def test_values_that_are_none_say_so(tmp_path: Path) -> None:
     model = skl2onnx.to_onnx(regression, x[:1]).SerializeToString()
     with pytest.raises(UnsupportedModel, match="should hold probabilities, but the values are no probabilities"):
         tna_onnx.calibrate(
-            model, (x, np.arange(100) % 3), output=tmp_path / "o.onnx", search="none", output_kind="probabilities"
+            model,
+            (x, np.arange(100) % 3),
+            output=tmp_path / "o.onnx",
+            search="none",
+            model_options=tna_onnx.ModelOptions(output_kind="probabilities"),
         )
 
 
@@ -64,8 +71,13 @@ def test_shares_of_zero_cost_the_same_in_every_command(form: str, tmp_path: Path
         model.graph.output.append(onnx.helper.make_tensor_value_info("wide", 11, [None, 3]))
     held_out = (x[600:], y[600:])
     words = {"device": "cpu", "search": "none", "map": "ets"}
-    report = tna_onnx.calibrate(
-        model.SerializeToString(), (x[300:600], y[300:600]), eval=held_out, output=tmp_path / "o.onnx", **words
+    report = with_options(
+        tna_onnx.calibrate,
+        model.SerializeToString(),
+        (x[300:600], y[300:600]),
+        eval=held_out,
+        output=tmp_path / "o.onnx",
+        **words,
     )
     before = tna_onnx.evaluate(model.SerializeToString(), held_out, device="cpu")
     assert report.comparison.before.nll > 1  # of some labels the probability is 0

@@ -144,7 +144,13 @@ def test_a_probability_by_hard_sigmoid_is_no_logit(tmp_path: Path) -> None:
     data = {"x": np.random.default_rng(0).normal(size=(100, len(weight))).astype(np.float32)}
     data["labels"] = (data["x"] @ weight > 0)[:, 0].astype(np.int64)
     with pytest.raises(UnsupportedModel, match="all values lie between 0 and 1"):
-        tna_onnx.calibrate(tmp_path / "hard.onnx", data, output_kind="logit", trust_labels=True, dry_run=True)
+        tna_onnx.calibrate(
+            tmp_path / "hard.onnx",
+            data,
+            dry_run=True,
+            model_options=tna_onnx.ModelOptions(output_kind="logit"),
+            settings=tna_onnx.Settings(trust_labels=True),
+        )
 
 
 # ---- The part of a graph behind the features, under any weight: against NumPy

@@ -133,19 +133,47 @@ def _last_place(ones: Any) -> Nodes:
 
 ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
     "calibrate": lambda m, d, o: tna_onnx.calibrate(
-        m, d, output=o / "c.onnx", map="ts", search="none", output_kind="logits", device="cpu", fail_if_worse=False
+        m,
+        d,
+        output=o / "c.onnx",
+        map="ts",
+        search="none",
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(output_kind="logits"),
+        gates=tna_onnx.Gates(fail_if_worse=False),
     ),
-    "evaluate": lambda m, d, _: tna_onnx.evaluate(m, d, output_kind="logits", device="cpu"),
-    "compare": lambda m, d, _: tna_onnx.compare([m, m], d, output_kind="logits", device="cpu"),
-    "guard": lambda m, d, o: tna_onnx.guard(m, d, output=o / "g.onnx", output_kind="logits", device="cpu"),
+    "evaluate": lambda m, d, _: tna_onnx.evaluate(
+        m, d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
+    ),
+    "compare": lambda m, d, _: tna_onnx.compare(
+        [m, m], d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
+    ),
+    "guard": lambda m, d, o: tna_onnx.guard(
+        m, d, output=o / "g.onnx", device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
+    ),
     "guard ood": lambda m, d, o: tna_onnx.guard(
-        m, d, output=o / "g.onnx", output_kind="logits", add=("ood",), device="cpu", ood_score="energy"
+        m,
+        d,
+        output=o / "g.onnx",
+        add=("ood",),
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(output_kind="logits"),
+        settings=tna_onnx.GuardSettings(ood_score="energy"),
     ),
-    "verify": lambda m, d, _: tna_onnx.verify(m, m, data=d, output_kind="logits", device="cpu"),
+    "verify": lambda m, d, _: tna_onnx.verify(
+        m, m, data=d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
+    ),
     "shift": lambda m, d, o: tna_onnx.shift(
-        m, d, output=o / "s.onnx", target_prior="uniform", output_kind="logits", device="cpu"
+        m,
+        d,
+        output=o / "s.onnx",
+        target_prior="uniform",
+        device="cpu",
+        model_options=tna_onnx.ModelOptions(output_kind="logits"),
     ),
-    "features": lambda m, d, o: tna_onnx.features(m, d, cache=o / "cache", output_kind="logits", device="cpu"),
+    "features": lambda m, d, o: tna_onnx.features(
+        m, d, cache=o / "cache", device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
+    ),
     "extractor": lambda m, d, _: tna_onnx.FeatureExtractor(
         m, output_name="logits", output_kind="logits", kind="logits", device="cpu"
     )({"x": np.load(d)["x"]}),

@@ -150,7 +150,7 @@ def test_what_is_refused_is_refused_in_the_same_words(source: Any) -> None:
 
 
 def test_from_python(model: Path, data: Path) -> None:
-    result = tna_onnx.evaluate(model, data, isolate=True, device="cpu")
+    result = tna_onnx.evaluate(model, data, device="cpu", model_options=tna_onnx.ModelOptions(isolate=True))
     assert result.metrics == tna_onnx.evaluate(model, data, device="cpu").metrics
     assert json.dumps(tna_onnx.inspect(model, isolate=True).sha256)
     with pytest.raises(TnaError, match="name-length"):

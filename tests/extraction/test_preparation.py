@@ -17,6 +17,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
+from tests.support import with_options
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
@@ -45,7 +46,7 @@ def saved(tmp_path: Path) -> Make:
 
 
 def accuracy(path: Path, data: Path, **stated: Any) -> float:
-    return tna_onnx.evaluate(path, data, **stated).metrics.accuracy
+    return with_options(tna_onnx.evaluate, path, data, **stated).metrics.accuracy
 
 
 @pytest.mark.parametrize(
@@ -183,11 +184,11 @@ def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path)
     onnx.save(resizing(layer=True), model)
     guessed = tna_onnx.evaluate(model, mixed)
     assert any("WARNING" in note and "any size" in note for note in guessed.notes)
-    stated = tna_onnx.evaluate(model, mixed, preprocessing=tna_onnx.Recipe(resize=(SIDE, SIDE)))
+    stated = tna_onnx.evaluate(model, mixed, preset=tna_onnx.Recipe(resize=(SIDE, SIDE)))
     assert not any("any size" in note for note in stated.notes)
     assert stated.metrics.accuracy > 0.85
     with pytest.raises(DataError, match="after preprocessing"):
-        tna_onnx.evaluate(model, mixed, preprocessing=tna_onnx.Recipe(scale=1 / 255))
+        tna_onnx.evaluate(model, mixed, preset=tna_onnx.Recipe(scale=1 / 255))
 
 
 def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ def test_a_file_beside_the_model_for_other_inputs_is_left_aside(photos: Path, sa
 
 def test_a_stated_recipe_that_loses_is_a_warning(photos: Path, saved: Make) -> None:
     model = saved(mean=0.5, std=0.5)
-    result = tna_onnx.evaluate(model, photos, preprocessing=tna_onnx.Recipe(scale=1 / 255, mean=(0.2,), std=(0.5,)))
+    result = tna_onnx.evaluate(model, photos, preset=tna_onnx.Recipe(scale=1 / 255, mean=(0.2,), std=(0.5,)))
     assert result.metrics.accuracy < 0.85
     assert any("WARNING" in note and "-1 to 1, RGB" in note for note in result.notes)
 
@@ -282,7 +283,7 @@ def test_few_images_that_a_model_has_right_are_compared_with_no_other_recipe(
         stated = {}
     model = saved()
     sizes = rows_run(monkeypatch)
-    assert tna_onnx.evaluate(model, few, **stated, device="cpu").metrics.accuracy > 0.85
+    assert with_options(tna_onnx.evaluate, model, few, **stated, device="cpu").metrics.accuracy > 0.85
     # the first images; all of them; three alone and all in parts
     assert sum(sizes) == 32 + 48 + 3 + 48
 
@@ -291,8 +292,8 @@ def test_a_stated_recipe_under_which_a_model_guesses_is_refused(photos: Path, sa
     model = saved()
     wrong = tna_onnx.Recipe(scale=1.0)
     with pytest.raises(DataError, match="0 to 1, RGB"):
-        tna_onnx.evaluate(model, photos, preprocessing=wrong)
-    insisted = tna_onnx.evaluate(model, photos, preprocessing=wrong, expect_accuracy=100 / CLASSES)
+        tna_onnx.evaluate(model, photos, preset=wrong)
+    insisted = tna_onnx.evaluate(model, tna_onnx.Data(photos, expect_accuracy=100 / CLASSES), preset=wrong)
     assert any("WARNING" in note for note in insisted.notes)
 
 
@@ -306,7 +307,7 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
     assert "0 to 255, BGR" in message
     assert "preset cifar10" in message
     # what is stated is taken
-    assert tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
+    assert tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     dark = write_folder(tmp_path / "dark", (0.6 * bright).astype(np.uint8), its_labels)
     with pytest.raises(DataError, match="no trained model has"):
         tna_onnx.evaluate(tmp_path / "linear.onnx", dark)
-    insisted = tna_onnx.evaluate(tmp_path / "linear.onnx", dark, expect_accuracy=65)
+    insisted = tna_onnx.evaluate(tmp_path / "linear.onnx", tna_onnx.Data(dark, expect_accuracy=65))
     assert any("WARNING" in note and "no trained model has" in note for note in insisted.notes)
     normal = tna_onnx.evaluate(tmp_path / "linear.onnx", write_folder(tmp_path / "bright", bright, its_labels))
     assert normal.recipe_search is not None
@@ -355,8 +356,8 @@ def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_pat
     model = saved()
     with pytest.raises(DataError, match="twice the contrast"):
         tna_onnx.evaluate(model, dull)
-    stated = tna_onnx.evaluate(model, dull, preprocessing=tna_onnx.Recipe(scale=1 / 255))
-    expected = tna_onnx.evaluate(model, dull, expect_accuracy=100 * stated.metrics.accuracy)
+    stated = tna_onnx.evaluate(model, dull, preset=tna_onnx.Recipe(scale=1 / 255))
+    expected = tna_onnx.evaluate(model, tna_onnx.Data(dull, expect_accuracy=100 * stated.metrics.accuracy))
     assert expected.metrics.accuracy >= stated.metrics.accuracy
     assert any("WARNING" in note and "twice the contrast" in note for note in expected.notes)
 
@@ -378,7 +379,7 @@ def test_stored_fractions_on_another_scale_than_the_models(
     with pytest.raises(DataError, match=f"255 times too {size} for this model"):
         tna_onnx.evaluate(model, tmp_path / "wrong.npz", device="cpu")
     right = tna_onnx.evaluate(model, tmp_path / "right.npz", device="cpu").metrics.accuracy
-    told = tna_onnx.evaluate(model, tmp_path / "wrong.npz", expect_accuracy=100 / CLASSES, device="cpu")
+    told = tna_onnx.evaluate(model, tna_onnx.Data(tmp_path / "wrong.npz", expect_accuracy=100 / CLASSES), device="cpu")
     assert told.metrics.accuracy < right - 0.1
 
 
@@ -388,7 +389,7 @@ def test_pixels_255_times_too_large_where_the_accuracy_does_not_tell(demo: Demo,
     np.savez(tmp_path / "data.npz", image=data["image"] * 255, labels=data["labels"])
     with pytest.raises(DataError, match="255 times too large"):
         tna_onnx.calibrate(demo.model, tmp_path / "data.npz", dry_run=True, device="cpu")
-    told = tna_onnx.evaluate(demo.model, tmp_path / "data.npz", expect_accuracy=90, device="cpu")
+    told = tna_onnx.evaluate(demo.model, tna_onnx.Data(tmp_path / "data.npz", expect_accuracy=90), device="cpu")
     assert told.metrics.accuracy > 0.9
     assert tna_onnx.evaluate(demo.model, demo.calib, device="cpu").metrics.accuracy > 0.9
 
@@ -408,18 +409,22 @@ def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make,
     size = (16, 32)
     model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop=False))
     data = write_folder(tmp_path / "wide", *make_images(400, size=size))
-    found = tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(interpolation="bicubic"))
+    found = tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(interpolation="bicubic"))
     assert found.recipe_search is not None
     assert {row.name.rpartition(", ")[2] for row in found.recipe_search.recipes} == {"bicubic"}
     tna_onnx.calibrate(model, data, output=tmp_path / "out.onnx", map="ts", search="none")
-    later = tna_onnx.evaluate(tmp_path / "out.onnx", data, preprocessing=tna_onnx.Recipe(interpolation="bicubic"))
+    later = tna_onnx.evaluate(tmp_path / "out.onnx", data, preset=tna_onnx.Recipe(interpolation="bicubic"))
     assert later.preprocessing is not None
     assert (later.preprocessing["interpolation"], later.preprocessing["scale"]) == ("bicubic", 1.0)
     again = {"output": tmp_path / "again.onnx", "map": "ts", "search": "none"}
-    tna_onnx.calibrate(
-        model, data, preprocessing=tna_onnx.Recipe(scale=1.0, resize=(8, 8), interpolation="bicubic"), **again
+    with_options(
+        tna_onnx.calibrate,
+        model,
+        data,
+        preprocessing=tna_onnx.Recipe(scale=1.0, resize=(8, 8), interpolation="bicubic"),
+        **again,
     )
-    back = tna_onnx.evaluate(tmp_path / "again.onnx", data, preprocessing=tna_onnx.Recipe(interpolation="bilinear"))
+    back = tna_onnx.evaluate(tmp_path / "again.onnx", data, preset=tna_onnx.Recipe(interpolation="bilinear"))
     assert back.preprocessing is not None
     assert (back.preprocessing["interpolation"], back.preprocessing["scale"]) == ("bilinear", 1.0)
     proto = network()

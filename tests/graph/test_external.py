@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import tna_onnx
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
+from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph import tensors as external
 from tna_onnx.graph.bounds import all_tensors
@@ -379,7 +380,7 @@ def test_calibrate_and_evaluate(place: Place, options: dict[str, object], tmp_pa
     (tmp_path / "out").mkdir()
     model = model_of(tmp_path, place)
     data, before = labelled(tmp_path, logits_of(model), FEATURES), state(tmp_path)
-    report = tna_onnx.calibrate(model.path, data, output=tmp_path / "out" / "new.onnx", **options)
+    report = with_options(tna_onnx.calibrate, model.path, data, output=tmp_path / "out" / "new.onnx", **options)
     after = state(tmp_path)
     assert {name: after[name] for name in before} == before
     name = data_name(load_model(tmp_path / "out" / "new.onnx"))
@@ -421,7 +422,14 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     model = load_model(tmp_path / "model.onnx")
     old = {name: model.array(model.initializers[name]) for name in TENSORS}
     data = labelled(tmp_path, lambda x: np.maximum(x @ old["trunk"], 0) @ old["weight"].T + old["bias"], FEATURES)
-    report = tna_onnx.calibrate(model.path, data, output=tmp_path / "new.onnx", angle_step=30.0, map="ts", device="cpu")
+    report = tna_onnx.calibrate(
+        model.path,
+        data,
+        output=tmp_path / "new.onnx",
+        map="ts",
+        device="cpu",
+        settings=tna_onnx.Settings(angle_step=30.0),
+    )
     written = load_model(tmp_path / "new.onnx")
     try:
         (name,) = written.external_files

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.conftest import Small
 from tests.graph.rewriting import unexpected
+from tests.support import with_options
 from tna_onnx import calibrate, guard, verify
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import tensors as apart_module
@@ -220,7 +221,9 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
     reports = []
     for large, name in names.items():
         monkeypatch.setattr(apart_module, "_LARGE", large)
-        reports.append(calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, **words))
+        reports.append(
+            with_options(calibrate, small.model, small.calib, eval=small.test, output=tmp_path / name, **words)
+        )
     first, second = (tmp_path / name for name in names.values())
     assert first.read_bytes() == second.read_bytes()
     assert reports[0].comparison == reports[1].comparison
@@ -228,7 +231,7 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(apart_module, "_LARGE", _LARGE)
     assert not verify(small.model, first).unexplained
     # a model in memory stays in one piece
-    given = calibrate(onnx.load(small.model), small.calib, eval=small.test, **words).recalibrated
+    given = with_options(calibrate, onnx.load(small.model), small.calib, eval=small.test, **words).recalibrated
     assert given is not None
     assert [t.raw_data for t in given.graph.initializer] == [t.raw_data for t in onnx.load(first).graph.initializer]
 
@@ -236,7 +239,7 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
 def test_a_map_with_a_large_matrix_is_made_again(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_MAX_NUMBERS", 64)  # the metadata have no room for its numbers
     words = {"search": "none", "map": "aar", "fail_if_worse": False}
-    calibrate(small.model, small.calib, output=tmp_path / "m.onnx", **words)
+    with_options(calibrate, small.model, small.calib, output=tmp_path / "m.onnx", **words)
     written = load_model(tmp_path / "m.onnx")
     assert any(name.startswith("tna_onnx/") for name, t in written.initializers.items() if written.large_value(t))
     assert verify(small.model, tmp_path / "m.onnx").intact

@@ -82,7 +82,12 @@ def test_features_and_data_give_the_same_refit(tmp_path: Path) -> None:
     for name in ("data", "features"):
         written = tmp_path / f"{name}.onnx"
         report = tna_onnx.calibrate(
-            str(model.path), tmp_path / f"{name}.npz", output=written, map="refit", search="none", max_accuracy_drop=50
+            str(model.path),
+            tmp_path / f"{name}.npz",
+            output=written,
+            map="refit",
+            search="none",
+            settings=tna_onnx.Settings(max_accuracy_drop=50),
         )
         assert report.folded
         assert tna_onnx.verify(model.path, written).intact
@@ -102,5 +107,5 @@ def test_features_of_several_tensors_are_refused_by_name_where_one_is_read(tmp_p
             tmp_path / "data.npz",
             output=tmp_path / "guarded.onnx",
             add=["ood"],
-            ood_score="mahalanobis",
+            settings=tna_onnx.GuardSettings(ood_score="mahalanobis"),
         )

@@ -18,7 +18,7 @@ from tests.guarding.conftest import run
 from tests.pipeline.test_label_models import NAMES, samples
 from tests.pipeline.test_label_models import model as label_model
 from tests.runtimes.matrix import Source, binary
-from tests.support import cli, ok, refused
+from tests.support import cli, ok, refused, with_options
 from tna_onnx.errors import DataError, UsageError
 
 CPU: dict[str, Any] = {"device": "cpu"}
@@ -56,7 +56,7 @@ def test_files_decide_by_their_rule(small: Small, data: dict[str, np.ndarray], n
     """Against the definition on float32 probabilities, and the reference evaluator."""
     words = GOALS.get(name) or {"decide": costs(tmp_path, abstain=name == "cost")}
     path = tmp_path / "g.onnx"
-    result = tna_onnx.guard(small.model, small.calib, output=path, **words, **CPU)
+    result = with_options(tna_onnx.guard, small.model, small.calib, output=path, **words, **CPU)
     onnx.checker.check_model(path, full_check=True)
     decided = run(path, data["new"])["decision"]
     p = softmax(run(small.model, data["new"])["logits"].astype(np.float64), axis=1)
@@ -106,9 +106,13 @@ def test_several_labels_are_decided_each(labels: Path) -> None:
     assert evaluated.decisions.decision.macro_f1 == pytest.approx(scores["macro_f1"])
     first = evaluated.decisions.decision.classes[0]
     assert first.recall is not None
-    assert not tna_onnx.evaluate(path, labels / "test.npz", min_recall={first.name: first.recall}, **CPU).missed
+    assert not tna_onnx.evaluate(
+        path, labels / "test.npz", gates=tna_onnx.Gates(min_recall={first.name: first.recall}), **CPU
+    ).missed
     with pytest.raises(tna_onnx.GateMissed, match="min_recall"):
-        tna_onnx.evaluate(path, labels / "test.npz", min_recall={first.name: first.recall + 0.01}, **CPU)
+        tna_onnx.evaluate(
+            path, labels / "test.npz", gates=tna_onnx.Gates(min_recall={first.name: first.recall + 0.01}), **CPU
+        )
     compared = tna_onnx.compare([path, labels / "m.onnx"], labels / "test.npz", **CPU)
     assert [model.decisions and model.decisions.decision for model in compared.models] == [
         evaluated.decisions.decision,
@@ -119,7 +123,11 @@ def test_several_labels_are_decided_each(labels: Path) -> None:
 def test_calibrate_decides_too(labels: Path) -> None:
     """Thresholds are of the recalibrated probabilities, and come from the half that the fit has not seen."""
     report = tna_onnx.calibrate(
-        labels / "m.onnx", labels / "calib.npz", output=labels / "o.onnx", decide="recall>=0.9", **CPU
+        labels / "m.onnx",
+        labels / "calib.npz",
+        output=labels / "o.onnx",
+        guard=tna_onnx.GuardSettings(decide="recall>=0.9"),
+        **CPU,
     )
     assert report.guard is not None
     assert report.guard.samples == 300
@@ -127,15 +135,33 @@ def test_calibrate_decides_too(labels: Path) -> None:
 
 
 def test_what_is_no_number_is_not_decided(small: Small, labels: Path, tmp_path: Path) -> None:
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", decide="f1", positive="1", **CPU)
+    tna_onnx.guard(
+        small.model,
+        small.calib,
+        output=tmp_path / "g.onnx",
+        settings=tna_onnx.GuardSettings(positive="1", decide="f1"),
+        **CPU,
+    )
     assert run(tmp_path / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].tolist() == [-1, -1]
-    tna_onnx.guard(labels / "m.onnx", labels / "calib.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    tna_onnx.guard(
+        labels / "m.onnx",
+        labels / "calib.npz",
+        output=labels / "g.onnx",
+        settings=tna_onnx.GuardSettings(decide="f1"),
+        **CPU,
+    )
     assert not run(labels / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].any()
 
 
 def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
     source: Source = binary(tmp_path)
-    result = tna_onnx.guard(source.model, source.calib, output=tmp_path / "g.onnx", decide="recall>=0.8", **CPU)
+    result = tna_onnx.guard(
+        source.model,
+        source.calib,
+        output=tmp_path / "g.onnx",
+        settings=tna_onnx.GuardSettings(decide="recall>=0.8"),
+        **CPU,
+    )
     scores = result.decisions.decision
     assert scores is not None
     assert scores.classes[1].recall is not None
@@ -146,8 +172,8 @@ def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
 
 def test_thresholds_are_an_input(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
     words: dict[str, Any] = {"decide": "f1", "positive": "2", "add": ("accept",), "risk": 20.0}
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "plain.onnx", **words, **CPU)
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "dials.onnx", dials=True, **words, **CPU)
+    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "plain.onnx", **words, **CPU)
+    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "dials.onnx", dials=True, **words, **CPU)
     plain, left_alone = (run(tmp_path / name, data["new"]) for name in ("plain.onnx", "dials.onnx"))
     np.testing.assert_array_equal(plain["decision"], left_alone["decision"])
     assert (run(tmp_path / "dials.onnx", data["new"], threshold=0.0)["decision"] == 2).all()
@@ -169,15 +195,19 @@ def test_thresholds_are_an_input(small: Small, data: dict[str, np.ndarray], tmp_
 )
 def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        tna_onnx.guard(small.model, small.calib, dry_run=True, **words, **CPU)
+        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, **words, **CPU)
 
 
 def test_a_class_without_samples_has_no_best_threshold(small: Small, data: dict[str, np.ndarray]) -> None:
     rest = {"x": data["x"][data["y"] != 2], "labels": data["y"][data["y"] != 2]}
-    done = tna_onnx.guard(small.model, rest, add=("set",), decide="f1", positive="2", dry_run=True, **CPU)
+    done = tna_onnx.guard(
+        small.model, rest, add=("set",), dry_run=True, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
+    )
     assert (done.omitted, [output.role for output in done.outputs]) == (("decision",), ["set"])
     with pytest.raises(DataError, match=r"none of these .* samples are of the class 2"):
-        tna_onnx.guard(small.model, rest, decide="f1", positive="2", dry_run=True, **CPU)
+        tna_onnx.guard(
+            small.model, rest, dry_run=True, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
+        )
 
 
 def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Small, tmp_path: Path) -> None:
@@ -197,12 +227,24 @@ def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Sm
 def test_costs_have_to_be_of_all_classes(small: Small, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.csv").write_text(text, "utf-8")
     with pytest.raises(DataError, match=message):
-        tna_onnx.guard(small.model, small.calib, dry_run=True, decide=f"cost={tmp_path / 'c.csv'}", **CPU)
+        tna_onnx.guard(
+            small.model,
+            small.calib,
+            dry_run=True,
+            settings=tna_onnx.GuardSettings(decide=f"cost={tmp_path / 'c.csv'}"),
+            **CPU,
+        )
 
 
 def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_path: Path) -> None:
     """The small model is overconfident (temperature 3), so that abstaining by its probabilities comes too late."""
-    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", decide=costs(tmp_path), **CPU)
+    result = tna_onnx.guard(
+        small.model,
+        small.calib,
+        output=tmp_path / "g.onnx",
+        settings=tna_onnx.GuardSettings(decide=costs(tmp_path)),
+        **CPU,
+    )
     point = result.operating_point
     assert point is not None
     assert point.probability_cost is not None
@@ -212,17 +254,23 @@ def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_pat
 
 def test_a_bound_that_is_out_of_reach_leaves_the_rest(small: Small, tmp_path: Path) -> None:
     words: dict[str, Any] = {"decide": "recall>=0.9999", "positive": "1", "add": ("set",)}
-    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    result = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
     assert result.omitted == ("decision",)
     assert [output.role for output in result.outputs] == ["set"]
     assert any("decision is left out" in note for note in result.notes)
     with pytest.raises(DataError, match="give more samples"):
-        tna_onnx.guard(small.model, small.calib, dry_run=True, if_unreachable="fail", **words, **CPU)
+        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, if_unreachable="fail", **words, **CPU)
 
 
 def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    tna_onnx.guard(small.model, small.calib, output=path, decide="recall>=0.9", positive="2", **CPU)
+    tna_onnx.guard(
+        small.model,
+        small.calib,
+        output=path,
+        settings=tna_onnx.GuardSettings(positive="2", decide="recall>=0.9"),
+        **CPU,
+    )
     scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
     assert scores is not None
     assert scores.decision is not None
@@ -259,7 +307,7 @@ EDITED: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 @pytest.mark.parametrize("name", EDITED)
 def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
     words, wanted = EDITED[name]
-    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    result = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
     edited = tna_onnx.edit_decision(tmp_path / "g.onnx", wanted, output=tmp_path / "e.onnx")
     onnx.checker.check_model(tmp_path / "e.onnx", full_check=True)
     assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
@@ -290,7 +338,13 @@ def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], n
 
 def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
     tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "c.onnx", **CPU)
-    tna_onnx.guard(labels / "c.onnx", labels / "test.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    tna_onnx.guard(
+        labels / "c.onnx",
+        labels / "test.npz",
+        output=labels / "g.onnx",
+        settings=tna_onnx.GuardSettings(decide="f1"),
+        **CPU,
+    )
     tna_onnx.edit_decision(labels / "g.onnx", {"0": 0.4}, output=labels / "e.onnx")
     assert tna_onnx.verify(labels / "m.onnx", labels / "e.onnx").intact
     found = run(labels / "e.onnx", samples(900, 2)["x"])
@@ -299,7 +353,9 @@ def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
 
 def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    tna_onnx.guard(small.model, small.calib, output=path, decide="f1", positive="2", **CPU)
+    tna_onnx.guard(
+        small.model, small.calib, output=path, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
+    )
     for words, code, message in (
         ((path, "--set-threshold", "spam=0.7"), 2, "expected '2'"),
         ((path, "--set-threshold", "2=1.5"), 2, "from 0 to 1"),

@@ -16,7 +16,7 @@ from tests.conftest import Small
 from tests.guarding.conftest import run
 from tests.runtimes.matrix import Source, binary
 from tests.runtimes.matrix import small as small_source
-from tests.support import loaded
+from tests.support import loaded, with_options
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.graph.dials import Dials
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -38,7 +38,7 @@ WORDS = {"add": ["confidence", "accept", "set"], "risk": 20, "device": "cpu"}
 @pytest.fixture(scope="module")
 def dialled(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dials") / "d.onnx"
-    tna_onnx.guard(small.model, small.calib, output=path, dials=True, **WORDS)
+    with_options(tna_onnx.guard, small.model, small.calib, output=path, dials=True, **WORDS)
     onnx.checker.check_model(path, full_check=True)
     return path
 
@@ -46,7 +46,7 @@ def dialled(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_callers_that_know_no_dials_get_the_defaults(
     small: Small, dialled: Path, data: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **WORDS)
+    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **WORDS)
     expected = run(tmp_path / "g.onnx", data["new"])
     found = run(dialled, data["new"])
     assert found.keys() == expected.keys() | {"posterior"}
@@ -59,7 +59,7 @@ def test_every_level_is_what_guard_chooses_for_it(
     small: Small, dialled: Path, data: dict[str, np.ndarray], coverage: float, risk: float, tmp_path: Path
 ) -> None:
     words = {**WORDS, "coverage": coverage, "risk": risk}
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words)
+    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **words)
     expected = run(tmp_path / "g.onnx", data["new"])
     found = run(dialled, data["new"], coverage=coverage / 100, risk=risk / 100)
     np.testing.assert_array_equal(found["set"], expected["set"])
@@ -87,14 +87,16 @@ def test_the_table_ranks_as_the_quantile_does(n: int, per_class: bool) -> None:
 
 def test_a_coverage_by_class_can_be_turned(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
     words = {"add": ["set"], "per_class": True, "device": "cpu"}
-    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "d.onnx", dials=True, **words)
+    result = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "d.onnx", dials=True, **words)
     assert [dial.name for dial in result.inputs] == ["coverage"]
     assert run(tmp_path / "d.onnx", data["new"], coverage=0.999)["set"].all()
     with pytest.raises(DataError, match="no class has so many"):
-        tna_onnx.guard(small.model, small.calib, dry_run=True, coverage=99.9, **words)
+        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, coverage=99.9, **words)
     for coverage in (50, 80, 95):
         sets = run(tmp_path / "d.onnx", data["new"], coverage=coverage / 100)["set"]
-        tna_onnx.guard(small.model, small.calib, output=tmp_path / f"{coverage}.onnx", coverage=coverage, **words)
+        with_options(
+            tna_onnx.guard, small.model, small.calib, output=tmp_path / f"{coverage}.onnx", coverage=coverage, **words
+        )
         np.testing.assert_array_equal(sets, run(tmp_path / f"{coverage}.onnx", data["new"])["set"])
 
 
@@ -103,7 +105,7 @@ def test_what_is_no_level_decides_nothing(
     small: Small, data: dict[str, np.ndarray], per_class: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "d.onnx"
-    tna_onnx.guard(small.model, small.calib, output=path, dials=True, per_class=per_class, **WORDS)
+    with_options(tna_onnx.guard, small.model, small.calib, output=path, dials=True, per_class=per_class, **WORDS)
     plain = run(path, data["new"])
     for value in (np.nan, np.inf, -np.inf, -1.0, 0.0):
         turned = run(path, data["new"], coverage=value)
@@ -190,7 +192,9 @@ def test_frequencies_left_alone_change_nothing(kind: str, tmp_path: Path) -> Non
     source = made[kind](tmp_path)
     words = {"add": ["confidence", "accept", "set"], "risk": 30, "coverage": 80, "device": "cpu"}
     for dials in (False, True):
-        tna_onnx.guard(source.model, source.calib, output=tmp_path / f"{dials}.onnx", dials=dials, **words)
+        with_options(
+            tna_onnx.guard, source.model, source.calib, output=tmp_path / f"{dials}.onnx", dials=dials, **words
+        )
     x = loaded(source.test)["x"]
     expected, found = (run(tmp_path / f"{dials}.onnx", x) for dials in (False, True))
     for name, values in expected.items():
@@ -241,9 +245,11 @@ def test_a_file_in_which_inputs_with_a_default_are_constants(small: Small, tmp_p
         for tensor in old.graph.initializer
     )
     onnx.save(old, tmp_path / "old.onnx")
-    tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "g.onnx", **WORDS)
+    with_options(tna_onnx.guard, tmp_path / "old.onnx", small.calib, output=tmp_path / "g.onnx", **WORDS)
     with pytest.raises(UnsupportedModel, match=r"IR version 3.*which dials need"):
-        tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "d.onnx", dials=True, **WORDS)
+        with_options(
+            tna_onnx.guard, tmp_path / "old.onnx", small.calib, output=tmp_path / "d.onnx", dials=True, **WORDS
+        )
 
 
 # --- A temperature of its own for sets: smaller sets, the same coverage, and thresholds from other samples
@@ -323,8 +329,10 @@ def test_no_sample_loses_the_likeliest_class_by_being_surer(name: str, level: fl
 @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
 def test_the_file_makes_sets_at_it(small: Small, data: dict[str, np.ndarray], score: str, tmp_path: Path) -> None:
     words = {"add": ["set"], "set_score": score, "device": "cpu", "eval": small.test}
-    plain = tna_onnx.guard(small.model, small.calib, output=tmp_path / "p.onnx", **words)
-    own = tna_onnx.guard(small.model, small.calib, output=tmp_path / "t.onnx", set_temperature="auto", **words)
+    plain = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "p.onnx", **words)
+    own = with_options(
+        tna_onnx.guard, small.model, small.calib, output=tmp_path / "t.onnx", set_temperature="auto", **words
+    )
     assert plain.set_temperature == 1
     assert own.fitted_on == 750
     assert plain.fitted_on == (750 if score == "raps" else 0)

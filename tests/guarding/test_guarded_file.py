@@ -13,6 +13,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.pipeline.samples import few
+from tests.support import with_options
 from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.load import load_model
@@ -38,7 +39,7 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     """Return a file of each kind."""
     folder = tmp_path_factory.mktemp("stated")
     for kind, words in FILES.items():
-        tna_onnx.guard(small.model, small.calib, output=folder / f"{kind}.onnx", device="cpu", **words)
+        with_options(tna_onnx.guard, small.model, small.calib, output=folder / f"{kind}.onnx", device="cpu", **words)
     return {kind: folder / f"{kind}.onnx" for kind in FILES}
 
 
@@ -50,7 +51,9 @@ def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], k
 
 def test_a_table_of_the_risk_need_not_fall(small: Small, tmp_path: Path) -> None:
     """Of a higher risk, other ranks are tested first, so that its threshold may be higher too."""
-    tna_onnx.guard(small.model, few(small.calib), output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"])
+    with_options(
+        tna_onnx.guard, small.model, few(small.calib), output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"]
+    )
     dial = prove(load_model(small.model), load_model(tmp_path / "d.onnx")).decisions.dials.accept
     limits = dial.thresholds[np.isfinite(dial.thresholds)]
     assert np.any(limits[1:] > limits[:-1])

@@ -16,6 +16,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import run
+from tests.support import with_options
 from tna_onnx.numerics.conformal import (
     accept_above,
     accept_at,
@@ -34,7 +35,7 @@ TEMPERATURE = 3.0
 
 
 def guarded(small: Small, folder: Path, **words: Any) -> Path:
-    tna_onnx.guard(small.model, small.calib, output=folder / "g.onnx", device="cpu", **words)
+    with_options(tna_onnx.guard, small.model, small.calib, output=folder / "g.onnx", device="cpu", **words)
     return folder / "g.onnx"
 
 
@@ -107,7 +108,7 @@ def test_sets(small: Small, data: dict[str, np.ndarray], oracle: Any, score: str
     )
     words = {"add": ["set"], "set_score": score, "set_temperature": TEMPERATURE, "allow_empty": True, "device": "cpu"}
     path = tmp_path / "g.onnx"
-    result = tna_onnx.guard(small.model, small.calib, output=path, coverage=level, **words)
+    result = with_options(tna_onnx.guard, small.model, small.calib, output=path, coverage=level, **words)
     y = data["y"]
     fresh = np.ones(len(y), np.bool_)
     # the penalty of raps is chosen on one half

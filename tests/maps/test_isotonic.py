@@ -16,6 +16,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.maps.samples import reduce_of, sample
+from tests.support import with_options
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.isotonic import IsotonicOneVsAll, SmoothedIsotonic, TopVersusAll
@@ -249,6 +250,8 @@ def test_samples_of_one_probability_are_one() -> None:
 def test_the_file_gives_what_was_fitted(small: Small, search: str, tmp_path: Path) -> None:
     """Blocks are many and ramps steep: the check of the written file allows for that, and for no more."""
     words = {"search": search, "map": "irova", "device": "cpu"}
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "m.onnx", **words)
+    report = with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=tmp_path / "m.onnx", **words
+    )
     assert report.verification.max_difference < 0.02
     assert tna_onnx.verify(small.model, tmp_path / "m.onnx").intact

@@ -24,7 +24,7 @@ import tna_onnx
 from tests.conftest import ROOT
 from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
 from tests.pages.worlds import WORLDS, World, quick
-from tests.support import cli
+from tests.support import cli, with_options
 from tna_onnx.cli.command import group
 from tna_onnx.data.choices import FORMATS
 
@@ -243,7 +243,9 @@ def quickly(calibrate: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(calibrate)
     def changed(*values: Any, **words: Any) -> Any:
-        return calibrate(*values, **quick(words) | words)
+        if "settings" in words:
+            return calibrate(*values, **{"device": "cpu"} | words)
+        return with_options(calibrate, *values, **quick(words) | words)
 
     return changed
 
@@ -308,6 +310,20 @@ def test_every_link_leads_somewhere() -> None:
         ):
             if not re.match(r"\w+:|#", target):
                 assert (page.parent / target.partition("#")[0]).exists(), f"{name_of(page)}: {target}"
+
+
+@pytest.mark.slow
+def test_the_examples_of_python_are_typed(tmp_path: Path) -> None:
+    """A type checker takes each call of the page, and refuses a keyword that a function does not have."""
+    pytest.importorskip("mypy")
+    found = [block.text for block in blocks(ROOT / "docs/reference/python.md") if block.language == "python"]
+    wrong = 'tna_onnx.calibrate(model, calib, angle_step=3)\ntna_onnx.calibrate(model, calib, map="tss")\n'
+    (tmp_path / "page.py").write_text("\n".join([*found, wrong]), encoding="utf-8")
+    words = ["--strict", "--no-error-summary", "--cache-dir", ROOT / ".mypy_cache", tmp_path / "page.py"]
+    done = subprocess.run([sys.executable, "-m", "mypy", *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    errors = [line for line in done.stdout.splitlines() if "page.py" in line and " error: " in line]
+    assert len(errors) == 2, done.stdout + done.stderr
+    assert ["call-arg" in errors[0], "arg-type" in errors[1]] == [True, True], errors
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import tna_onnx
 from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened
-from tests.support import loaded, outputs_of
+from tests.support import loaded, outputs_of, with_options
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_tail
 from tna_onnx.pipeline.checking import checked_samples
@@ -39,7 +39,9 @@ def recalibrated(proto: onnx.ModelProto, folder: Path, p: Array, x: Array, **opt
     path = folder / "model.onnx"
     onnx.save(proto, path)
     data = {"x": x, "labels": softened(p)}
-    report = tna_onnx.calibrate(path, data, output=folder / "new.onnx", device="cpu", fail_if_worse=False, **options)
+    report = with_options(
+        tna_onnx.calibrate, path, data, output=folder / "new.onnx", device="cpu", fail_if_worse=False, **options
+    )
     assert tna_onnx.verify(path, folder / "new.onnx").intact
     return report
 
@@ -85,7 +87,7 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
     onnx.save(proto, tmp_path / "model.onnx")
     new = tmp_path / "new.onnx"
     report = tna_onnx.calibrate(
-        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", fail_if_worse=False
+        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", gates=tna_onnx.Gates(fail_if_worse=False)
     )
     after = tna_onnx.evaluate(new, (x, y)).metrics
     # a temperature keeps the order of the classes
@@ -314,8 +316,8 @@ def forms(small: Small, path: Any) -> dict[str, dict[str, np.ndarray]]:
 )
 def test_forms_that_go_together_give_the_same_numbers(small: Small, calib: str, held_out: str) -> None:
     one, other = forms(small, small.calib), forms(small, small.test)
-    report = tna_onnx.calibrate(small.model, one[calib], eval=other[held_out], **MAP_ONLY)
-    plain = tna_onnx.calibrate(small.model, one["data"], eval=other["data"], **MAP_ONLY)
+    report = with_options(tna_onnx.calibrate, small.model, one[calib], eval=other[held_out], **MAP_ONLY)
+    plain = with_options(tna_onnx.calibrate, small.model, one["data"], eval=other["data"], **MAP_ONLY)
     for name in ("before", "after"):
         mine, expected = getattr(report.comparison, name), getattr(plain.comparison, name)
         assert vars(mine) == pytest.approx(vars(expected), abs=1e-5)
@@ -323,7 +325,9 @@ def test_forms_that_go_together_give_the_same_numbers(small: Small, calib: str, 
 
 def test_held_out_logits_beside_data_are_refused(small: Small) -> None:
     with pytest.raises(UsageError, match="give both as logits, or both as data or features"):
-        tna_onnx.calibrate(small.model, few(small.calib), eval=forms(small, small.test)["logits"], **MAP_ONLY)
+        with_options(
+            tna_onnx.calibrate, small.model, few(small.calib), eval=forms(small, small.test)["logits"], **MAP_ONLY
+        )
 
 
 def test_samples_that_run_the_whole_file_are_checked_first(small: Small) -> None:
@@ -340,10 +344,10 @@ def test_samples_that_run_the_whole_file_are_checked_first(small: Small) -> None
 def test_held_out_data_speak_for_themselves(small: Small) -> None:
     held_out = tna_onnx.Data(few(small.test), classes=["a", "b", "c", "d", "e"])
     with pytest.raises(UsageError, match="other class names than calib"):
-        tna_onnx.calibrate(small.model, few(small.calib), eval=held_out, **MAP_ONLY)
+        with_options(tna_onnx.calibrate, small.model, few(small.calib), eval=held_out, **MAP_ONLY)
     held_out = tna_onnx.Data(few(small.test), expect_accuracy=99.9)
     with pytest.raises(CheckFailed, match=r"99\.9"):
-        tna_onnx.calibrate(small.model, few(small.calib), eval=held_out, **MAP_ONLY)
+        with_options(tna_onnx.calibrate, small.model, few(small.calib), eval=held_out, **MAP_ONLY)
 
 
 def test_every_probed_class_of_a_tail_must_move_alone(small: Small) -> None:

@@ -20,7 +20,7 @@ from tests.conftest import Small
 from tests.corpus.forms import Graph
 from tests.graph.samples import FEATURES, Array, Builder, run, softmax
 from tests.pipeline.samples import job_of, outcome_of
-from tests.support import PLAIN
+from tests.support import PLAIN, with_options
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import CalibrationMap
@@ -289,7 +289,7 @@ def test_a_map_of_more_classes_than_metadata_hold(tmp_path: Path) -> None:
     x = weight[labels] / 2 + 0.7 * rng.standard_normal((800, 16)).astype(np.float32)
     data = {"x": x.astype(np.float32), "labels": labels}
     words = {"search": "none", "map": "bias", "trust_labels": True, "device": "cpu"}
-    report = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "o.onnx", **words)
+    report = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", data, output=tmp_path / "o.onnx", **words)
     assert report.folded
     assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").intact
 
@@ -324,7 +324,11 @@ def test_a_map_reads_features_of_any_type(fill: Callable[[Graph], None], dtype: 
     labels = (logits + 3 * np.random.default_rng(2).gumbel(size=logits.shape)).argmax(axis=1)
     np.savez(tmp_path / "calib.npz", labels=labels, **feeds)
     report = tna_onnx.calibrate(
-        path, tmp_path / "calib.npz", output=written, max_accuracy_drop=20, **PLAIN | {"map": name}
+        path,
+        tmp_path / "calib.npz",
+        output=written,
+        settings=tna_onnx.Settings(max_accuracy_drop=20),
+        **PLAIN | {"map": name},
     )
     assert report.map == name
     assert report.verification.max_difference <= report.verification.bound

@@ -300,7 +300,7 @@ def test_steps_that_no_commands_make(small: Small, tmp_path: Path, kind: str) ->
     model = load_model(tmp_path / "between.onnx")
     readout = find_readout(model, None, output, None)
     onnx.save(write_change(model, readout, Change(**change), entries(model, readout)).proto, tmp_path / "o.onnx")
-    found = tna_onnx.verify(path, tmp_path / "o.onnx", output_name="logits")
+    found = tna_onnx.verify(path, tmp_path / "o.onnx", model_options=tna_onnx.ModelOptions(output_name="logits"))
     assert found.intact == (kind in HONEST_SECOND), (found.reason, found.unexplained)
 
 

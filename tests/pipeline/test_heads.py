@@ -14,7 +14,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.pipeline.samples import nll
-from tests.support import PLAIN, TILTED, cli, ok, outputs_of
+from tests.support import PLAIN, TILTED, cli, ok, outputs_of, with_options
 from tna_onnx.errors import DataError, UnsupportedModel
 
 CLASSES = {"colour": 5, "shape": 3}
@@ -95,8 +95,8 @@ def _calibrated(
     source = model
     for k, name in enumerate(heads):
         target = out if k == len(heads) - 1 else out.with_name(f"step-{k}.onnx")
-        reports[name] = tna_onnx.calibrate(
-            source, calib, output=target, head=name, label_column=name, **settings, **words
+        reports[name] = with_options(
+            tna_onnx.calibrate, source, calib, output=target, head=name, label_column=name, **settings, **words
         )
         source = target
     return reports
@@ -120,17 +120,23 @@ def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings:
     together = outputs_of(out, data["x"])
     for name in CLASSES:
         alone = tmp_path / f"{name}.onnx"
-        tna_onnx.calibrate(model, calib, eval=test, output=alone, head=name, label_column=name, **settings)
+        with_options(
+            tna_onnx.calibrate, model, calib, eval=test, output=alone, head=name, label_column=name, **settings
+        )
         np.testing.assert_allclose(together[name], outputs_of(alone, data["x"])[name], rtol=1e-5, atol=1e-5)
         expected = nll(together[name], data[name])
         assert reports[name].comparison.after.nll == pytest.approx(expected, rel=1e-6)
         assert reports[name].comparison.after.nll < reports[name].comparison.before.nll
-        seen = tna_onnx.evaluate(out, test, head=name, label_column=name)
+        seen = tna_onnx.evaluate(
+            out, tna_onnx.Data(test, label_column=name), model_options=tna_onnx.ModelOptions(head=name)
+        )
         assert seen.metrics.nll == pytest.approx(expected, rel=1e-6)
-        checked = tna_onnx.verify(model, out, head=name, data=test, label_column=name)
+        checked = tna_onnx.verify(
+            model, out, data=tna_onnx.Data(test, label_column=name), model_options=tna_onnx.ModelOptions(head=name)
+        )
         assert (checked.passed, [note for note in checked.notes if "sha256" in note]) == (True, [])
     assert tna_onnx.verify(model, out).passed
-    step = tna_onnx.verify(tmp_path / "step-0.onnx", out, head="shape")
+    step = tna_onnx.verify(tmp_path / "step-0.onnx", out, model_options=tna_onnx.ModelOptions(head="shape"))
     assert (step.passed, step.notes) == (True, ())
     onnx.checker.check_model(onnx.load(out))
 
@@ -157,9 +163,9 @@ def test_a_head_that_was_calibrated_is_refused_with_its_data(two: Model, tmp_pat
     for name in CLASSES:
         words = {"head": name, "label_column": name, "output": tmp_path / "p.onnx"}
         with pytest.raises((DataError, UnsupportedModel), match=r"was recalibrated on these data|already holds a map"):
-            tna_onnx.calibrate(out, calib, **words, **PLAIN)
+            with_options(tna_onnx.calibrate, out, calib, **words, **PLAIN)
         with pytest.raises(DataError, match="was recalibrated on these data"):
-            tna_onnx.guard(out, calib, device="cpu", **words)
+            with_options(tna_onnx.guard, out, calib, device="cpu", **words)
     assert not (tmp_path / "p.onnx").exists()
 
 
@@ -173,11 +179,16 @@ def test_a_head_whose_scores_a_calibrated_one_reads_is_refused(tmp_path: Path) -
 def test_a_store_has_the_labels_of_its_own_head(two: Model, tmp_path: Path) -> None:
     """Both heads read the same features, so the tensor's name alone does not tell."""
     model, calib, _ = two
-    tna_onnx.features(model, calib, tmp_path / "cache", head="colour", label_column="colour")
+    tna_onnx.features(
+        model,
+        tna_onnx.Data(calib, label_column="colour"),
+        tmp_path / "cache",
+        model_options=tna_onnx.ModelOptions(head="colour"),
+    )
     settings = {**PLAIN, "output": tmp_path / "o.onnx"}
-    tna_onnx.calibrate(model, tmp_path / "cache", head="colour", **settings)
+    with_options(tna_onnx.calibrate, model, tmp_path / "cache", head="colour", **settings)
     with pytest.raises(DataError, match=r"has the labels of head '.*', not of '.*'; choose the same head"):
-        tna_onnx.calibrate(model, tmp_path / "cache", head="shape", overwrite=True, **settings)
+        with_options(tna_onnx.calibrate, model, tmp_path / "cache", head="shape", overwrite=True, **settings)
 
 
 def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
@@ -196,7 +207,7 @@ def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
     reports = _calibrated(tmp_path / "m.onnx", data, tmp_path / "o.onnx", settings)
     for name in CLASSES:
         words = {**settings, "head": name, "label_column": name}
-        alone = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "one.onnx", **words)
+        alone = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", data, output=tmp_path / "one.onnx", **words)
         assert reports[name].comparison.after == alone.comparison.after
 
 
@@ -260,10 +271,12 @@ def test_decisions_on_one_head_say_nothing_of_the_other(two: Model, tmp_path: Pa
     rows = dict(np.load(test))
     guarded = tmp_path / "g.onnx"
     words: dict[str, Any] = {"add": ["accept", "ood"], "ood_score": "energy", "risk": 60.0, "device": "cpu"}
-    tna_onnx.guard(out, rows, head=name, label_column=name, output=guarded, **words)
+    with_options(tna_onnx.guard, out, rows, head=name, label_column=name, output=guarded, **words)
     fresh = _labelled(onnx.load(model), 5)
     for each in CLASSES:
-        decisions = tna_onnx.evaluate(guarded, fresh, head=each, label_column=each).decisions
+        decisions = tna_onnx.evaluate(
+            guarded, tna_onnx.Data(fresh, label_column=each), model_options=tna_onnx.ModelOptions(head=each)
+        ).decisions
         assert (decisions is not None) == (each == name)
     score = outputs_of(guarded, fresh["x"])["ood"]
     logits = outputs_of(model, fresh["x"])[name].astype(np.float64)
@@ -294,7 +307,9 @@ def test_a_layer_of_two_heads_keeps_the_other(how: str, map_name: str, tmp_path:
     scores = (x @ weight + bias)[:, :4]
     np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
     words = {"output_name": "p", "search": "none", "map": map_name, "device": "cpu", "fail_if_worse": False}
-    report = tna_onnx.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz", output=tmp_path / "new.onnx", **words)
+    report = with_options(
+        tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "d.npz", output=tmp_path / "new.onnx", **words
+    )
     old, new = (
         onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"]).run(["p", "q"], {"x": x})
         for name in ("m.onnx", "new.onnx")

@@ -12,6 +12,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
+from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction import head_check
 
@@ -78,8 +79,15 @@ def quantized(form: str, folder: Path) -> Path:
 
 def calibrated(path: Path, **settings: Any) -> tuple[Path, tna_onnx.Report]:
     target = path.with_name("new.onnx")
-    report = tna_onnx.calibrate(
-        path, samples(3), eval=samples(4), output=target, fail_if_worse=False, overwrite=True, **settings
+    report = with_options(
+        tna_onnx.calibrate,
+        path,
+        samples(3),
+        eval=samples(4),
+        output=target,
+        fail_if_worse=False,
+        overwrite=True,
+        **settings,
     )
     assert report.verification is not None
     assert report.verification.max_difference <= report.verification.bound
@@ -108,7 +116,7 @@ def test_a_map_goes_behind_a_head_of_integers(form: str, tmp_path: Path) -> None
 def test_a_search_of_integers_is_refused(form: str, tmp_path: Path) -> None:
     path = quantized(form, tmp_path)
     with pytest.raises(UnsupportedModel, match="search none"):
-        tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)
+        tna_onnx.calibrate(path, samples(3), dry_run=True, settings=tna_onnx.Settings(method="tna"))
 
 
 def test_probabilities_in_integers_are_no_logits(tmp_path: Path) -> None:
@@ -181,7 +189,7 @@ def test_a_map_goes_behind_logits_that_the_weight_does_not_give(tmp_path: Path, 
     assert report.comparison.after.nll < report.comparison.before.nll
     assert any("other logits than its weight" in note for note in report.notes)
     with pytest.raises(UnsupportedModel, match="other logits"):
-        tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)
+        tna_onnx.calibrate(path, samples(3), dry_run=True, settings=tna_onnx.Settings(method="tna"))
 
 
 LABELS = 3

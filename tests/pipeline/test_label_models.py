@@ -18,7 +18,7 @@ from tests.api.test_choice import logits_of
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.results.test_json import valid
-from tests.support import cli, ok, outputs_of
+from tests.support import cli, ok, outputs_of, with_options
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.store import json_digest
 from tna_onnx.render.figures import write_figures
@@ -154,7 +154,7 @@ def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: st
 def test_a_tilted_weight_of_labels_is_that_of_classes() -> None:
     """The search knows class vectors alone: one row a label, turned as any other."""
     words = {"search": "sparse", "map": "none", "ensemble_size": "inf", "max_accuracy_drop": 100.0}
-    report = tna_onnx.calibrate(model(), samples(600, 1), angle_step=15.0, **words)
+    report = with_options(tna_onnx.calibrate, model(), samples(600, 1), angle_step=15.0, **words)
     assert report.angle > 0
     turned = {t.name: onnx.numpy_helper.to_array(t) for t in report.recalibrated.graph.initializer}
     # the limit of many members is cos(mRC) times the weight, and the bias goes with it
@@ -174,7 +174,9 @@ def test_without_held_out_data_the_numbers_are_cross_fitted(folder: Path) -> Non
 def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: Path) -> None:
     data = samples(600, 1)
     data["labels"][:, 2] = 0
-    report = tna_onnx.calibrate(model(), data, map="label-platt", search="none", classes=NAMES, fail_if_worse=False)
+    report = tna_onnx.calibrate(
+        model(), data, map="label-platt", search="none", classes=NAMES, gates=tna_onnx.Gates(fail_if_worse=False)
+    )
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
     assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
@@ -227,7 +229,9 @@ def test_models_agree_on_samples_of_which_all_labels_are_the_same() -> None:
         onnx.numpy_helper.from_array(BIAS + np.float32([0.5, 0, 0, 0]), "b")
     )
     data = samples(300, 3)
-    found = tna_onnx.compare([model("logits"), shifted], data, output_kind="label-logits")
+    found = tna_onnx.compare(
+        [model("logits"), shifted], data, model_options=tna_onnx.ModelOptions(output_kind="label-logits")
+    )
     logits = np.maximum(data["x"], 0) @ WEIGHT.T + BIAS
     same = np.all((logits > 0) == (logits + np.array([0.5, 0, 0, 0]) > 0), axis=1)
     assert 0 < same.mean() < 1
@@ -249,7 +253,7 @@ def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path
 def searched() -> Report:
     """A report with a search, and so with a diagram at every angle."""
     words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "fail_if_worse": False}
-    return tna_onnx.calibrate(model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
+    return with_options(tna_onnx.calibrate, model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
 
 
 def test_every_diagram_has_the_class_wise_ece(searched: Report, tmp_path: Path) -> None:
@@ -325,16 +329,18 @@ def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str
         for name, array in arrays.items():
             np.save(given / f"{name}.npy", array)
     words: dict[str, Any] = {"search": "none", "map": "label-ts", "device": "cpu"}
-    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
-    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
+    whole = with_options(tna_onnx.calibrate, folder / "m.onnx", data, output=folder / "a.onnx", **words)
+    report = with_options(tna_onnx.calibrate, folder / "m.onnx", given, output=folder / "b.onnx", **words)
     assert report.comparison.after.nll == pytest.approx(whole.comparison.after.nll, rel=1e-5)
     np.testing.assert_allclose(ran(folder / "a.onnx", "sigmoid"), ran(folder / "b.onnx", "sigmoid"), atol=1e-5)
     # columns of labels, and no classes
     with pytest.raises(DataError, match=r"so each sample needs 0 or 1"):
-        tna_onnx.calibrate(folder / "m.onnx", {kind: values, "labels": np.arange(600) % LABELS}, **words)
+        with_options(tna_onnx.calibrate, folder / "m.onnx", {kind: values, "labels": np.arange(600) % LABELS}, **words)
     if kind == "logits":
         with pytest.raises(DataError, match=rf"\(N, {LABELS}\)"):
-            tna_onnx.calibrate(folder / "m.onnx", {"logits": values[:, :1], "labels": data["labels"]}, **words)
+            with_options(
+                tna_onnx.calibrate, folder / "m.onnx", {"logits": values[:, :1], "labels": data["labels"]}, **words
+            )
 
 
 def test_a_store_of_labels_is_checked(folder: Path) -> None:
@@ -404,7 +410,7 @@ def test_labels_of_a_softmax_model_and_maps_by_label_do_not_go_together(folder: 
     with pytest.raises(DataError, match="one class a sample"):
         tna_onnx.calibrate(proto, folder / "calib.npz")
     with pytest.raises(UnsupportedModel, match=r"followed by softmax|one class a sample"):
-        tna_onnx.calibrate(proto, folder / "calib.npz", output_kind="label-logits")
+        tna_onnx.calibrate(proto, folder / "calib.npz", model_options=tna_onnx.ModelOptions(output_kind="label-logits"))
     x = samples(600, 1)["x"]
     classes = np.argmax(x @ WEIGHT.T + np.random.default_rng(0).gumbel(size=(600, LABELS)), axis=1)
     with pytest.raises(UnsupportedModel, match="label-ts is for several labels a sample"):
@@ -441,7 +447,9 @@ def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path
 def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
     """Logits that are taken for probabilities of labels."""
     with pytest.raises(DataError, match="say output_kind='label-logits'"):
-        tna_onnx.evaluate(model("logits"), folder / "test.npz", output_kind="label-probabilities")
+        tna_onnx.evaluate(
+            model("logits"), folder / "test.npz", model_options=tna_onnx.ModelOptions(output_kind="label-probabilities")
+        )
 
 
 # ---- What the labels of a run look like before anything is searched, through the public function
@@ -464,7 +472,7 @@ def drawn(small: Small, classes: int = 5, size: int = 600, seed: int = 0) -> dic
 def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp_path: Path) -> None:
     data = drawn(small, classes=3)
     every = drawn(small, seed=1)
-    report = tna_onnx.calibrate(small.model, data, eval=every, output=tmp_path / "o.onnx", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, data, eval=every, output=tmp_path / "o.onnx", **FAST)
     assert {each.method for each in report.methods} <= {"none", "ts", "ets"}
     assert report.comparison.after.accuracy == report.comparison.before.accuracy
     assert report.classes_unseen == (3, 4)
@@ -475,7 +483,9 @@ def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp
 @pytest.mark.parametrize("name", PER_CLASS)
 def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path, name: Any) -> None:
     with pytest.raises(DataError, match=f"map {name}: the calibration data have no sample of 1 of 5 classes"):
-        tna_onnx.calibrate(small.model, drawn(small, classes=4), output=tmp_path / "o.onnx", map=name, **FAST)
+        with_options(
+            tna_onnx.calibrate, small.model, drawn(small, classes=4), output=tmp_path / "o.onnx", map=name, **FAST
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -483,7 +493,7 @@ def test_few_samples_of_a_class_are_named(small: Small, tmp_path: Path) -> None:
     data = drawn(small)
     kept = np.flatnonzero((data["labels"] != 2) | (np.cumsum(data["labels"] == 2) <= 3))
     few = {name: values[kept] for name, values in data.items()}
-    report = tna_onnx.calibrate(small.model, few, output=tmp_path / "o.onnx", map="ts", **FAST)
+    report = with_options(tna_onnx.calibrate, small.model, few, output=tmp_path / "o.onnx", map="ts", **FAST)
     assert (report.classes_unseen, report.classes_scarce) == ((), (2,))
     assert "the calibration data have fewer than 5 of 1 of 5 classes (2)" in report.notes
 
@@ -493,5 +503,13 @@ def test_labels_in_another_order_end_the_run(small: Small, tmp_path: Path, which
     data = {"calib": drawn(small), "eval": drawn(small, seed=1)}
     data[which] = {**data[which], "labels": (data[which]["labels"] + 1) % 5}
     with pytest.raises(DataError, match=f"{which}: accuracy is .* in another order.*trust_labels"):
-        tna_onnx.calibrate(small.model, data["calib"], eval=data["eval"], output=tmp_path / "o.onnx", map="ts", **FAST)
+        with_options(
+            tna_onnx.calibrate,
+            small.model,
+            data["calib"],
+            eval=data["eval"],
+            output=tmp_path / "o.onnx",
+            map="ts",
+            **FAST,
+        )
     assert list(tmp_path.iterdir()) == []

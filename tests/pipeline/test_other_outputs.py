@@ -13,6 +13,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened, outputs, probabilities
+from tests.support import with_options
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.extraction.sessions import Runner
 from tna_onnx.graph.options import ModelOptions
@@ -163,14 +164,14 @@ def test_a_label_around_the_head_allows_maps_that_keep_the_order(small: Small, t
     words: dict[str, Any] = {"output_name": "p", "head": "head", "device": "cpu", "dry_run": True}
     for name in ("bias", "isotonic", "refit"):
         with pytest.raises(UnsupportedModel, match=f"'label' gives the labels .* would not follow map {name}"):
-            tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map=name, search="none", **words)
+            with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, map=name, search="none", **words)
     with pytest.raises(UnsupportedModel, match=r"'label' gives the labels .* would not follow new class frequencies"):
-        tna_onnx.shift(tmp_path / "m.onnx", small.calib, target_prior="uniform", **words)
-    methods = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, **words).methods
+        with_options(tna_onnx.shift, tmp_path / "m.onnx", small.calib, target_prior="uniform", **words)
+    methods = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, **words).methods
     assert {each.method for each in methods} <= {"none", "ts", "ets"}
     model.graph.output.remove(next(output for output in model.graph.output if output.name == "label"))
     onnx.save(model, tmp_path / "m.onnx")
-    methods = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, **words).methods
+    methods = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, **words).methods
     assert "bias" in {each.method for each in methods}
 
 
@@ -217,7 +218,7 @@ def test_an_energy_score_is_named_and_measured(files: Files, tmp_path: Path) -> 
     words = {"map": "ts", "search": "none", "output_name": "logits", "device": "cpu"}
     page, result_file = tmp_path / "page.html", tmp_path / "result.json"
     files_written = {"output": tmp_path / "o.onnx", "report": page, "json": result_file}
-    result = tna_onnx.calibrate(model, data, **files_written, **words)  # type: ignore[arg-type]
+    result = with_options(tna_onnx.calibrate, model, data, **files_written, **words)  # type: ignore[arg-type]
     energy, mean = result.verification.moved
     assert (energy.name, energy.samples, energy.moved) == ("energy", 512, 512)
     assert energy.largest is not None
@@ -232,7 +233,14 @@ def test_an_energy_score_is_named_and_measured(files: Files, tmp_path: Path) -> 
 
 def test_what_features_do_not_reach_is_named_too(files: Files) -> None:
     model, _, features = files
-    result = tna_onnx.calibrate(model, features, map="ts", search="none", output_name="logits", dry_run=True)
+    result = tna_onnx.calibrate(
+        model,
+        features,
+        map="ts",
+        search="none",
+        dry_run=True,
+        model_options=tna_onnx.ModelOptions(output_name="logits"),
+    )
     assert [each.name for each in result.verification.moved] == ["energy", "label", "mean"]
     assert not any(each.samples for each in result.verification.moved)
 
@@ -304,5 +312,5 @@ def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str, tmp_
         labels = (logits[:, 0] > rng.logistic(size=2000)).astype(np.int64)
     onnx.save(small_model(nodes, *infos, {"w": weight}), tmp_path / "m.onnx")
     words: dict[str, Any] = {"search": "none", "map": "ts", "trust_labels": True, "device": "cpu", "dry_run": True}
-    found = tna_onnx.calibrate(tmp_path / "m.onnx", {"x": x, "labels": labels}, **words).verification
+    found = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **words).verification
     assert 1e-4 < found.max_difference <= found.bound

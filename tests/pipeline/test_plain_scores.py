@@ -11,6 +11,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
+from tests.support import with_options
 
 N, FEATURES, CLASSES = 600, 5, 3
 QUICK: dict[str, Any] = {"search": "none", "device": "cpu"}
@@ -84,8 +85,8 @@ def test_a_small_probability_of_float16_is_not_0(zeros: int, tmp_path: Path) -> 
         labels=(np.arange(len(rare)) < zeros + 20).astype(int),
     )
     words: dict[str, Any] = {"map": "ts", "dry_run": True, "fail_if_worse": False, "trust_labels": True}
-    report = tna_onnx.calibrate(
-        tmp_path / "m.onnx", tmp_path / "data.npz", output_kind="probabilities", **words, **QUICK
+    report = with_options(
+        tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "data.npz", output_kind="probabilities", **words, **QUICK
     )
     found = [note for note in report.notes if "have a probability of 0" in note]
     assert [note.split(" ", 1)[0] for note in found] == ["7"] * bool(zeros)
@@ -98,7 +99,9 @@ def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
         helper.make_node("Identity", ["half"], ["y"]),
     ]
     model, data = written(tmp_path, last, np.float16)
-    assert tna_onnx.calibrate(model, data, map="irova", dry_run=True, fail_if_worse=False, **QUICK)
+    assert tna_onnx.calibrate(
+        model, data, map="irova", dry_run=True, gates=tna_onnx.Gates(fail_if_worse=False), **QUICK
+    )
     proto = onnx.load(model)
     proto.graph.node[1].output[0] = "wide"
     proto.graph.node.insert(2, helper.make_node("Cast", ["wide"], ["s"], to=onnx.TensorProto.FLOAT16))
@@ -126,7 +129,9 @@ def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: f
     (scores,) = session.run(None, {"x": x})
     np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
     words = {**QUICK, "trust_labels": True, **({} if head else {"output_kind": "logits"})}
-    report = tna_onnx.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz", map="ts", output=tmp_path / "o.onnx", **words)
+    report = with_options(
+        tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "d.npz", map="ts", output=tmp_path / "o.onnx", **words
+    )
     # 16 units of rounding of logits below 20, and 1e-6
     assert report.verification.max_difference <= report.verification.bound < 1e-4
 
@@ -147,7 +152,7 @@ def test_scores_that_are_the_graphs_input(activation: str, search_map: Any, tmp_
         tmp_path / "data.npz",
         output=tmp_path / "new.onnx",
         map=search_map,
-        output_name="y",
+        model_options=tna_onnx.ModelOptions(output_name="y"),
         **QUICK,
     )
     assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "new.onnx").intact

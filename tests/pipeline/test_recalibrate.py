@@ -16,7 +16,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.pipeline.samples import few, job_of
-from tests.support import TILTED
+from tests.support import TILTED, with_options
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction import opened_samples as given
 from tna_onnx.extraction import sessions
@@ -175,7 +175,15 @@ class Sessions:
 def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "allowed_cores", lambda: 2)
     count = Sessions(monkeypatch)
-    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=True, **TILTED)
+    with_options(
+        tna_onnx.calibrate,
+        small.model,
+        small.calib,
+        eval=small.test,
+        output=tmp_path / "o.onnx",
+        details=True,
+        **TILTED,
+    )
     # with all cores for a batch, then with some of them for each of several
     assert count.opened == ["source", "source", "written"]
     # both data sets, once: the collection begins with the batch that checked the head, of which three samples are
@@ -206,6 +214,8 @@ def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch
     proto.graph.output.append(onnx.helper.make_tensor_value_info("label", onnx.TensorProto.INT64, None))
     onnx.save(proto, tmp_path / "two.onnx")
     words = {**TILTED, "output_name": proto.graph.output[0].name}
-    tna_onnx.calibrate(tmp_path / "two.onnx", small.calib, eval=small.test, output=tmp_path / "o.onnx", **words)
+    with_options(
+        tna_onnx.calibrate, tmp_path / "two.onnx", small.calib, eval=small.test, output=tmp_path / "o.onnx", **words
+    )
     # to check and to collect, the written file, and the source with all its outputs
     assert most == 4

@@ -11,7 +11,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model
 from tests.pipeline.samples import outputs
-from tests.support import ok, refused
+from tests.support import ok, refused, with_options
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.render.html.summary import use
@@ -86,7 +86,15 @@ def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_pa
     calib, held_out = (samples(120, shape, seed, classes_first=first) for seed in (1, 2))
     model = write(tmp_path, pixels() if first else tokens())
     output = tmp_path / "out.onnx"
-    report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map=name, fold=name != "svs", output=output)
+    report = tna_onnx.calibrate(
+        model,
+        calib,
+        eval=held_out,
+        search="none",
+        map=name,
+        output=output,
+        settings=tna_onnx.Settings(fold=name != "svs"),
+    )
     before, after = (outputs(path, held_out["x"])[0] for path in (model, output))
     assert after.shape == before.shape
     axis = 1 if first else -1
@@ -131,7 +139,7 @@ def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
     data = samples(60, (5, 6), 1, classes_first=True)
     model = write(tmp_path, pixels(resized=True))
     with pytest.raises(UnsupportedModel, match="only the graph computes its logits; use search='none'"):
-        tna_onnx.calibrate(model, data, method="tna", output=tmp_path / "o.onnx")
+        tna_onnx.calibrate(model, data, output=tmp_path / "o.onnx", settings=tna_onnx.Settings(method="tna"))
     report = tna_onnx.calibrate(model, data, search="none", map="ts", output=tmp_path / "o.onnx")
     assert report.head == ""
     assert report.comparison.after.nll < report.comparison.before.nll
@@ -163,10 +171,10 @@ def test_the_last_position(tmp_path: Path) -> None:
         tna_onnx.calibrate(
             model,
             {"x": data["x"], "labels": labels},
-            position="last",
             map="ts",
             search="none",
             output=tmp_path / "o.onnx",
+            data=tna_onnx.Data(position="last"),
         )
         for labels in (data["labels"], data["labels"][:, -1])
     ]
@@ -185,7 +193,7 @@ def test_masks_as_files_have_them(dtype: str, channel: bool, tmp_path: Path) -> 
     masks = masks[:, None] if channel else masks
     model = write(tmp_path, pixels(), plain=data, masks={"x": data["x"], "labels": masks})
     expected = tna_onnx.evaluate(model, tmp_path / "plain.npz")
-    found = tna_onnx.evaluate(model, tmp_path / "masks.npz", ignore_label=255)
+    found = tna_onnx.evaluate(model, tna_onnx.Data(tmp_path / "masks.npz", ignore_label=255))
     assert (found.metrics, found.metrics.n) == (expected.metrics, np.sum(data["labels"] != -100))
     words = ["--ignore-label", 255, "--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "-q"]
     ok("calibrate", model, tmp_path / "masks.npz", *words)
@@ -207,7 +215,9 @@ def test_refusals(words: dict[str, Any], kind: type[Exception], message: str, tm
     if "cache" in words:
         arguments["cache"] = tmp_path / "store"
     with pytest.raises(kind, match=message):
-        tna_onnx.calibrate(write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "o.onnx", **arguments)
+        with_options(
+            tna_onnx.calibrate, write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "o.onnx", **arguments
+        )
     assert not (tmp_path / "o.onnx").exists()
 
 
@@ -217,7 +227,7 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
     data = {"x": np.zeros((40, 8), np.float32), "labels": np.arange(40) % 4}
     for words in ({"ignore_label": -1}, {"position": "last"}):
         with pytest.raises(UsageError, match="several predictions a sample"):
-            tna_onnx.evaluate(write(tmp_path, model), data, **words)  # type: ignore[arg-type]
+            with_options(tna_onnx.evaluate, write(tmp_path, model), data, **words)  # type: ignore[arg-type]
 
 
 def sequence(length: int | str) -> Any:
@@ -234,7 +244,9 @@ def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None
     calib, held_out = (samples(120, (CLASSES,), seed, classes_first=True) for seed in (1, 2))
     model = write(tmp_path, sequence(length))
     output = tmp_path / "out.onnx"
-    report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map="svs", fold=False, output=output)
+    report = tna_onnx.calibrate(
+        model, calib, eval=held_out, search="none", map="svs", output=output, settings=tna_onnx.Settings(fold=False)
+    )
     assert report.comparison.before.accuracy > 0.5
     evaluation = tna_onnx.evaluate(output, held_out)
     assert evaluation.metrics.accuracy == report.comparison.after.accuracy
@@ -259,7 +271,9 @@ def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, (40, 4))
     x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
-    evaluation = tna_onnx.evaluate(model, {"x": x, "labels": labels}, output_kind="logits")
+    evaluation = tna_onnx.evaluate(
+        model, {"x": x, "labels": labels}, model_options=tna_onnx.ModelOptions(output_kind="logits")
+    )
     assert evaluation.metrics.accuracy == 1
 
 
@@ -302,7 +316,7 @@ def test_one_hot_labels_at_positions_are_refused(tmp_path: Path) -> None:
 def test_the_page_names_the_axis_of_the_classes(tmp_path: Path) -> None:
     path = write(tmp_path, tokens(), data=samples(200, (6,), 1))
     words: dict[str, Any] = {"output": tmp_path / "new.onnx", "search": "none", "map": "ts", "details": True}
-    report = tna_onnx.calibrate(path, tmp_path / "data.npz", device="cpu", **words)
+    report = with_options(tna_onnx.calibrate, path, tmp_path / "data.npz", device="cpu", **words)
     assert report.details is not None
     shown = use(report, report.details)
     assert shown is not None

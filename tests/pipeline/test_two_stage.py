@@ -14,7 +14,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model
 from tests.pipeline.samples import nll
-from tests.support import PLAIN, TILTED, WALKED, ok, outputs_of
+from tests.support import PLAIN, TILTED, WALKED, ok, outputs_of, with_options
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -166,7 +166,9 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
     """The class vectors in the file, by definition: averages of turned vectors, which nothing normalises again."""
     model, calib, test = _made(tmp_path, name)
     out = tmp_path / "o.onnx"
-    report = tna_onnx.calibrate(model, calib, eval=test, output=out, max_accuracy_drop=30, **settings | {"map": "none"})
+    report = with_options(
+        tna_onnx.calibrate, model, calib, eval=test, output=out, max_accuracy_drop=30, **settings | {"map": "none"}
+    )
     assert report.angle > 0
     data = np.load(test)
     h = np.tanh(data["x"] @ TRUNK).astype(np.float64)
@@ -188,7 +190,7 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
 def test_a_tilt_of_a_distance_is_refused_and_the_default_needs_none(tmp_path: Path, name: str) -> None:
     model, calib, test = _made(tmp_path, name)
     with pytest.raises(UnsupportedModel, match="an angle needs an origin"):
-        tna_onnx.calibrate(model, calib, method="tna", output=tmp_path / "o.onnx")
+        tna_onnx.calibrate(model, calib, output=tmp_path / "o.onnx", settings=tna_onnx.Settings(method="tna"))
     shown = ok("inspect", model)
     first = shown.output.index("scores   output 'logits': negative")
     assert first < shown.output.index("works    calibrate as it is") < shown.output.index("no head  output 'logits'")

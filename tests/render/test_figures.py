@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import TILTED, WALKED, cli, words_of
+from tests.support import TILTED, WALKED, cli, with_options, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import bars
 from tna_onnx.render.figures import chart_panels, figure_file, write_figures
@@ -30,7 +30,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.fixture(scope="module")
 def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
     output = tmp_path_factory.mktemp("figures") / "o.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED)
+    return with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED
+    )
 
 
 def calibrate(small: Small, folder: Path, *flags: object) -> Result:
@@ -115,8 +117,8 @@ def test_every_kind_of_run_has_figures(
     small: Small, tmp_path: Path, options: dict[str, object], held_out: bool
 ) -> None:
     data = small.test if held_out else None
-    made = tna_onnx.calibrate(
-        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
+    made = with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
     names = {path.stem for path in write_figures(made, tmp_path / "f")}
     assert names >= {"reliability", "confidence", "risk-coverage"}

@@ -12,7 +12,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN
+from tests.support import PLAIN, with_options
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import Displayed, from_json
 
@@ -23,11 +23,11 @@ KINDS = ("report", "detailed", "evaluation", "modelcomparison", "studies", "stud
 def results(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("shown")
     words: dict[str, Any] = {"eval": small.test, "device": "cpu", "search": "none", "map": "ts"}
-    report = tna_onnx.calibrate(small.model, small.calib, output=folder / "o.onnx", **words)
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, output=folder / "o.onnx", **words)
     studies = tna_onnx.study(small.model, small.calib, eval=small.test, only=["angles"], repeats=2, device="cpu")
     return {
         "report": report,
-        "detailed": tna_onnx.calibrate(small.model, small.calib, dry_run=True, details=True, **words),
+        "detailed": with_options(tna_onnx.calibrate, small.model, small.calib, dry_run=True, details=True, **words),
         "evaluation": tna_onnx.evaluate(small.model, small.test, device="cpu"),
         "modelcomparison": tna_onnx.compare([small.model, folder / "o.onnx"], small.test, device="cpu"),
         "studies": studies,
@@ -63,16 +63,18 @@ def test_rows_have_the_units_of_arguments(results: dict[str, Any], small: Small)
     assert rows["nll"] == {"metric": "nll", "unit": "nats", "value": metrics.nll}
     # the limit of a gate is such a number
     above = rows["ece"]["value"] + 1e-9
-    tna_onnx.evaluate(small.model, small.test, device="cpu", max_ece=above)
+    tna_onnx.evaluate(small.model, small.test, device="cpu", gates=tna_onnx.Gates(max_ece=above))
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.evaluate(small.model, small.test, device="cpu", max_ece=above - 1e-6)
+        tna_onnx.evaluate(small.model, small.test, device="cpu", gates=tna_onnx.Gates(max_ece=above - 1e-6))
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.evaluate(small.model, small.test, device="cpu", max_nll=rows["nll"]["value"] - 1e-6)
+        tna_onnx.evaluate(
+            small.model, small.test, device="cpu", gates=tna_onnx.Gates(max_nll=rows["nll"]["value"] - 1e-6)
+        )
 
 
 def test_settings_come_back_in_the_units_of_the_arguments(small: Small) -> None:
     words = {**PLAIN, "search": "sparse", "max_accuracy_drop": 1.5, "confidence_level": 90, "angle_step": 30.0}
-    report = tna_onnx.calibrate(small.model, small.calib, dry_run=True, **words)
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, dry_run=True, **words)
     assert {name: report.settings[name] for name in ("max_accuracy_drop", "confidence_level", "angle_step")} == {
         "max_accuracy_drop": 1.5,
         "confidence_level": 90,

@@ -14,6 +14,7 @@ import onnx
 import tna_onnx
 from tests.runtimes.matrix import Source
 from tests.runtimes.tools import Outputs, outputs_in
+from tests.support import with_options
 
 LEVELS = {"accept": {"risk": 20.0}, "set": {"coverage": 90.0}}  # of the outputs that are added
 
@@ -44,7 +45,7 @@ def write_guarded(name: str, source: Source, folder: Path) -> Path:
     words = {"device": "cpu", **GUARDED[name]}
     for output in words.get("add", ()):
         words |= LEVELS.get(output, {})
-    tna_onnx.guard(source.model, source.calib, output=path, **words)
+    with_options(tna_onnx.guard, source.model, source.calib, output=path, **words)
     return path
 
 

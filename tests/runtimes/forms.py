@@ -19,6 +19,7 @@ from tests.pipeline import test_heads as heads
 from tests.pipeline import test_integer_heads as integers
 from tests.pipeline import test_label_models as labels
 from tests.pipeline import test_several as several
+from tests.support import with_options
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ def _unit(w: np.ndarray) -> np.ndarray:
 
 def _written(model: Path, data: dict[str, np.ndarray], settings: dict[str, Any]) -> Form:
     target = model.with_name("written.onnx")
-    tna_onnx.calibrate(model, data, output=target, device="cpu", fail_if_worse=False, **settings)
+    with_options(tna_onnx.calibrate, model, data, output=target, device="cpu", fail_if_worse=False, **settings)
     return Form(model, target, data["x"][:33])
 
 

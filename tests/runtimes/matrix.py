@@ -23,6 +23,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 from tests.runtimes.tools import TOOLS, Run, Runtime, missing_module, ort_session, quiet, run_ort
+from tests.support import with_options
 
 DIGITS = ROOT / "models/digits"
 
@@ -197,7 +198,7 @@ class Matrix:
         source, path = self.source(name), self.folder / f"{name.replace(' ', '-')}.onnx"
         if not path.exists():
             settings = {"angle_step": 10.0, "max_ensemble_size": 40, "device": "cpu", **FILES[name]}
-            tna_onnx.calibrate(source.model, source.calib, eval=source.test, output=path, **settings)
+            with_options(tna_onnx.calibrate, source.model, source.calib, eval=source.test, output=path, **settings)
         return path
 
     def samples(self, name: str) -> np.ndarray:

@@ -135,7 +135,13 @@ def test_files_of_few_bits_decide_the_same(form: str, name: str, tmp_path: Path)
 @pytest.mark.parametrize("form", ["float16", "static int8", "dynamic int8"])
 def test_files_of_few_bits_rule_classes_out(form: str, tmp_path: Path) -> None:
     source = _converted(form, small_source(tmp_path), tmp_path)
-    result = tna_onnx.shift(source.model, source.calib, only=["1", "2", "4"], output=tmp_path / "o.onnx", device="cpu")
+    result = tna_onnx.shift(
+        source.model,
+        source.calib,
+        output=tmp_path / "o.onnx",
+        device="cpu",
+        settings=tna_onnx.ShiftSettings(only=["1", "2", "4"]),
+    )
     assert tna_onnx.verify(source.model, result.output).intact
     with np.load(source.test) as test:
         x = test["x"][:200]

@@ -1,8 +1,8 @@
-"""Keyword arguments of the public functions, and the values and jobs that are made of them; progress, JSON and files
-that a function writes besides its result.
+"""Arguments of the public functions: their checks, and how keywords join the dataclasses that hold all other settings;
+progress, JSON and files that a function writes besides its result.
 
-A keyword is a field of `Data`, `ModelOptions`, `Settings` or `Gates`; `api.keywords` has their types. The functions
-take whole values too; a keyword beside one replaces that field.
+A keyword is a field of the dataclass of the same call: `map="ts"` is `settings=Settings(map="ts")`. None is a keyword
+that was not given. A field that is given both ways is refused.
 """
 
 from __future__ import annotations
@@ -10,28 +10,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import typing
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tna_onnx.api.keywords import (
-    ChangeWords,
-    DataWords,
-    DecisionWords,
-    EngineWords,
-    LimitWords,
-    ModelWords,
-    SampleWords,
-    SettingsWords,
-    ShiftSettingsWords,
-)
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
-from tna_onnx.fields import annotated, check_type
+from tna_onnx.fields import annotated, check_type, plain_type, settings_of
 from tna_onnx.files import name_problem, write_file
-from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates
@@ -41,102 +29,148 @@ if TYPE_CHECKING:
 
     from tna_onnx.pipeline.job import ModelJob
 
-
-class DataModelWords(DataWords, ModelWords, total=False):
-    """Fields of `Data` and `ModelOptions`."""
-
-
-class FeatureWords(DataModelWords, EngineWords, SampleWords, total=False):
-    """Which samples, and what computes their features."""
-
-
-class StudyWords(DataModelWords, total=False):
-    """Fields of `Data` and `ModelOptions`, and the labels of the held-out data, if they are stored apart."""
-
-    eval_labels: Any
-
-
-class VerifyWords(DataModelWords, LimitWords, total=False):
-    """Limits of `Gates`, too."""
-
-
-class EvaluateWords(VerifyWords, EngineWords, total=False):
-    """What runs the model, too."""
-
-
-class ShiftWords(StudyWords, ShiftSettingsWords, total=False):
-    """Fields of `ShiftSettings` too, and the labels of the held-out data."""
-
-
-class CalibrateWords(StudyWords, SettingsWords, LimitWords, ChangeWords, DecisionWords, total=False):
-    """Fields of `Settings`, `Gates` and `GuardSettings` too; those that two of them have are for both."""
-
-
-class GuardWords(StudyWords, DecisionWords, total=False):
-    """Fields of `GuardSettings` too, and the labels of the held-out data."""
-
-    seed: int
-    trust_labels: bool
-    confidence_level: float
-
-
+P = ParamSpec("P")
+R = TypeVar("R")
 V = TypeVar("V", bound="DataclassInstance")
 
 
-def with_words(value: V, keywords: Mapping[str, Any]) -> V:
-    """Replace those fields of a value that are named by words."""
-    fields = {field.name for field in dataclasses.fields(value)}
-    return dataclasses.replace(
-        value, **{name: value_of_field for name, value_of_field in keywords.items() if name in fields}
-    )
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that checks the names and types of its arguments.
+
+    A keyword that it does not have is a TypeError, which names the dataclass with that field.
+    """
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for keyword in kwargs:
+            if keyword not in parameters:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {_hint(function, keyword)}")
+        hints = annotated(function, function.__globals__)
+        for name, value in inspect.signature(function).bind_partial(*args, **kwargs).arguments.items():
+            check_type(name, value, hints[name])
+        return function(*args, **kwargs)
+
+    return call
 
 
-def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | None = None) -> GuardSettings:
-    """Make the settings of `guard`."""
-    if settings is None:
-        # not of the defaults: what is added without a word depends on whether there is a decision
-        names = {field.name for field in dataclasses.fields(GuardSettings)}
-        settings = GuardSettings(**{name: value for name, value in keywords.items() if name in names})
-    else:
-        settings = with_words(settings, keywords)
-    refuse_unused(settings)
-    return settings
+def _hint(function: Callable[..., Any], keyword: str) -> str:
+    """Return an unknown keyword, and what to type in place of it."""
+    holders = holders_of(function)
+    places = [f"{name}=tna_onnx.{cls.__name__}" for name, cls in holders.items() if keyword in settings_of(cls)]
+    if places:
+        return f"'{keyword}'; it is a field of a dataclass: give {' or '.join(places)}(..., {keyword}=...)"
+    known = {*inspect.signature(function).parameters}.union(*map(settings_of, holders.values()))
+    close = difflib.get_close_matches(keyword, sorted(known), n=1)
+    return f"'{keyword}'" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
-def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates | None = None) -> Gates:
-    """Make the gates; the largest loss of accuracy is that of the settings, unless gates are given that say another."""
+def holders_of(function: Callable[..., Any]) -> dict[str, type]:
+    """Return the dataclasses of settings that a function takes, by the names of their parameters."""
+    function = inspect.unwrap(function)
+    hints = annotated(function, function.__globals__)
+    hints.pop("return", None)
+    if "data" in hints:  # samples by themselves, or with what there is to say of them
+        hints["data"] = Data
+    holders: dict[str, type] = {}
+    for name, hint in hints.items():
+        kind = plain_type(hint)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and settings_of(kind):
+            holders[name] = kind
+    return holders
+
+
+def grouped(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function for single values by name, such as the options of a command.
+
+    Values that are fields of a dataclass that the function takes come in that dataclass.
+    """
+    arguments = dict(values)
+    for name, cls in holders_of(function).items():
+        stated = settings_of(cls)
+        fields = {key: arguments.pop(key) for key in stated if key in arguments}
+        if not any(_differs(value, stated[key][0]) for key, value in fields.items()):
+            continue
+        if name in arguments:
+            fields["samples"] = arguments[name]
+        arguments[name] = cls(**fields)
+    return arguments
+
+
+def stated_in(value: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not as by default."""
+    plain = type(value)()
+    stated = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        # the value that a default stands for may depend on other fields
+        if _differs(item, field.default) and _differs(item, getattr(plain, field.name)):
+            stated[field.name] = item
+    return stated
+
+
+def _differs(value: Any, default: Any) -> bool:
+    if default is None:  # arrays are compared by element
+        return value is not None
+    return bool(value != default)
+
+
+def combined(value: V | None, cls: type[V], **keywords: Any) -> V:
+    """Return a dataclass with single fields from keywords.
+
+    Raises UsageError: a field is given both ways.
+    """
+    fields = {} if value is None else stated_in(value)
+    given = {name: item for name, item in keywords.items() if item is not None}
+    for name in given:
+        if name in fields:
+            raise UsageError(f"{name} is given twice, as a keyword and in {cls.__name__}({name}=...); give it once")
+    return cls(**fields, **given)
+
+
+def gates_of(gates: Gates | None, settings: Settings) -> Gates:
+    """Return the gates; the largest loss of accuracy is that of the settings, unless the gates say another."""
     # `max_accuracy_drop` is a field of both: a limit of the search, and a gate on its result
-    gates = with_words(gates_given or Gates(), keywords)
+    gates = gates or Gates()
     if gates.max_accuracy_drop is None:
         gates = dataclasses.replace(gates, max_accuracy_drop=settings.max_accuracy_drop)
     return gates
 
 
-def beside_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
-    """Make further samples that are read like the calibration data, but for labels, groups and weights of those."""
-    nothing: dict[str, Any] = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column", "class_prior"))
-    return held_out_of(samples, dataclasses.replace(calib, **nothing), {**keywords, **nothing, "eval_labels": None})
+def limits_of(gates: Gates | None, command: str, *names: str) -> Gates:
+    """Return gates of a command that knows some of them.
+
+    Raises UsageError: another is given.
+    """
+    gates = gates or Gates()
+    for name in stated_in(gates):
+        if name not in names:
+            raise UsageError(f"{command} has no gate {name}; expected {', '.join(names)}")
+    return gates
 
 
-def model_options_of(keywords: Mapping[str, Any]) -> ModelOptions:
-    """Make the options on head and output."""
-    for keyword in ("head", "output_name"):
-        value = keywords.get(keyword)
-        if value is not None and not isinstance(value, str):
-            raise UsageError(f"{keyword}: expected one name, got {value!r}")
-    return with_words(ModelOptions(), keywords)
+def reading_of(data: Data | None, **keywords: Any) -> dict[str, Any]:
+    """Return what is said of samples beside themselves, by the names of the fields of `Data`."""
+    if data is not None and data.samples is not None:
+        raise UsageError("data says how samples are read, and holds some; give them as calib and eval")
+    return stated_in(combined(data, Data, **keywords))
 
 
-def data_of(samples: Any, keywords: Mapping[str, Any]) -> Data:
-    """Make labelled samples: of a `Data`, or of a path, arrays and so on."""
-    return with_words(samples if isinstance(samples, Data) else Data(samples), keywords)
+def samples_of(samples: Any, reading: Mapping[str, Any]) -> Data:
+    """Return labelled samples: of a `Data`, or of a path, arrays and so on.
+
+    Raises UsageError: there are none, or the `Data` and what else is said have the same field.
+    """
+    data = combined(samples if isinstance(samples, Data) else Data(samples), Data, **reading)
+    if data.samples is None:
+        raise UsageError("no samples: expected a path, a URL, arrays, batches, or a tna_onnx.Data that holds them")
+    return data
 
 
-def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
-    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own."""
+def held_out_of(samples: Any, calib: Data, reading: Mapping[str, Any]) -> Data | None:
+    """Return held-out samples: they are read like the calibration data, but for what a `Data` of their own says."""
     if samples is None:
         return None
-    labels = keywords.get("eval_labels")
     for keyword in ("groups", "weights", "by"):
         values = getattr(calib, keyword)
         if not (values is None or isinstance(values, str)) and getattr(samples, keyword, None) is None:
@@ -145,39 +179,26 @@ def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data 
             )
     if not isinstance(samples, Data):
         # the accuracy that the user expects is measured once, on the calibration data
-        return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
+        return dataclasses.replace(calib, samples=samples, labels=None, expect_accuracy=None)
     # these are about the calibration data, unless they are names of columns
     of_calib = {"labels", "groups", "weights", "expect_accuracy"}
-    if not isinstance(keywords.get("by"), str):
+    if not isinstance(reading.get("by"), str):
         of_calib.add("by")
-    keywords_of_eval = {name: keyword for name, keyword in keywords.items() if name not in of_calib}
-    if labels is not None:
-        keywords_of_eval["labels"] = labels
-    return data_of(samples, keywords_of_eval)
+    own = stated_in(samples)
+    return Data(**{**{name: value for name, value in reading.items() if name not in of_calib}, **own})
 
 
-def check_call(function: Callable[..., Any], values: Mapping[str, Any], allowed: type) -> None:
-    """Refuse keywords that a function does not have, as Python does for plain signatures, and values of a wrong type.
-
-    `values`: the function's arguments by name, with all others as `keywords`, which are those of a TypedDict.
-    """
-    keywords = values["keywords"]
-    hints = typing.get_type_hints(allowed)
-    for keyword in keywords:
-        if keyword not in hints:
-            close = difflib.get_close_matches(keyword, hints, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{keyword}'{hint}")
-    hints |= annotated(function, function.__globals__)
-    for name, value in {**values, **keywords}.items():
-        check_type(name, value, hints[name])
+def beside_of(samples: Any, calib: Data, reading: Mapping[str, Any]) -> Data | None:
+    """Return further samples that are read like the calibration data, but for labels, groups and weights of those."""
+    nothing = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column", "class_prior"))
+    plain = dataclasses.replace(calib, **nothing)  # type: ignore[arg-type]  # None is the default of each
+    return held_out_of(samples, plain, {name: value for name, value in reading.items() if name not in nothing})
 
 
 ProgressWord = Progress | bool | None
 """A callback that gets (stage, done, total); True for bars on standard error; None and False for nothing."""
 
 J = TypeVar("J", bound="ModelJob")
-R = TypeVar("R")
 
 
 @contextlib.contextmanager

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import CalibrateWords, ProgressWord
-from tna_onnx.api.keywords import DecisionWords
+from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
-from tna_onnx.graph.options import ModelSource
-from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.pipeline.settings import Settings
+from tna_onnx.graph.options import ModelOptions, ModelSource
+from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused
+from tna_onnx.pipeline.settings import MapChoice, Predictions, Search, Settings
 from tna_onnx.results.gates import GateMissed, Gates
 
 if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
+@checked
 def calibrate(
     model: ModelSource,
     calib: Any,
@@ -28,8 +32,18 @@ def calibrate(
     teacher: ModelSource | None = None,
     ood_data: Any = None,
     output: str | Path | None = None,
+    map: MapChoice | None = None,  # noqa: A002 - the word of the command line
+    search: Search | None = None,
+    predictions: Predictions | None = None,
+    seed: int | None = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
     settings: Settings | None = None,
+    data: Data | None = None,
     gates: Gates | None = None,
+    guard: GuardSettings | None = None,
+    model_options: ModelOptions | None = None,
     dry_run: bool = False,
     device: str = "auto",
     batch_size: BatchSize = 64,
@@ -40,7 +54,6 @@ def calibrate(
     json: str | Path | None = None,
     figures: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[CalibrateWords],
 ) -> Report:
     """Recalibrate an ONNX classifier and write it as a drop-in file.
 
@@ -50,16 +63,28 @@ def calibrate(
         calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md), or
             a `tna_onnx.Data`.
         y: labels of the samples of `calib`, as `labels`: `calibrate(model, X, y)`.
-        eval: held-out data for the report, in the same forms as `calib`. Unless it is a `Data`, it is read with the
-            options of `calib`. Without it the report is cross-fitted on `calib`.
+        eval: held-out data for the report, in the same forms as `calib`. It is read as `calib` is, but for what a
+            `Data` says of its own. Without it the report is cross-fitted on `calib`.
         teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
             which a quantised one was made. The labels of `calib` are not read; without `eval`, a quarter of the samples
             is kept for the report.
-        ood_data: with `add`, samples that the model should not know, for the report. Their labels are not used.
+        ood_data: with the output `ood` of `guard`, samples that the model should not know, for the report. Their labels
+            are not used.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
-        settings: of search, map and intervals, as one value.
-        gates: limits on the result, as one value.
+        map: calibration map, such as `ts`; chosen by default, as are `search` and `predictions`; see `Settings`.
+        search: how the weight of the last layer may change.
+        predictions: whether predicted classes may change.
+        seed: of all random draws.
+        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
+        settings: all of search, map and intervals.
+        data: how `calib`, `eval` and `ood_data` are read, without samples.
+        gates: limits on the result.
+        guard: decisions to add to the file, whose thresholds come from half of `calib`.
+        model_options: which head or output.
         dry_run: do everything, verification and gates included, but write no model; `Report.changes` says what would
             be written. `cache` is still filled.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
@@ -71,16 +96,10 @@ def calibrate(
         json: JSON file to write.
         figures: folder for the figures as SVG.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
-            `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`,
-            ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
-            `tna_onnx.GuardSettings`, where `add` names decisions to add to the file (`coverage`, `risk`, ...), whose
-            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` if they are stored apart from
-            its samples.
 
     Raises:
-        TypeError: a keyword that none of these has.
-        UsageError: a path or setting that cannot be used.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
+        UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
         DeviceError: ONNX Runtime or the device is missing.
@@ -88,25 +107,22 @@ def calibrate(
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
-    # `**keywords` takes any keyword, so Python itself refuses none
-    arguments.check_call(calibrate, locals(), CalibrateWords)
-    if y is not None:
-        if keywords.get("labels") is not None:
-            raise UsageError("y and labels are both given; give one")
-        keywords["labels"] = y
-    decisions = _decisions(keywords)
+    if y is not None and labels is not None:
+        raise UsageError("y and labels are both given; give one")
+    run_settings = arguments.combined(settings, Settings, map=map, search=search, predictions=predictions, seed=seed)
+    decisions = None if guard is None else _decisions(guard, run_settings)
     # the work loads with the first call, so that the names of the functions are there at once
     from tna_onnx.pipeline.job import Job  # noqa: PLC0415
 
-    run_settings = arguments.with_words(settings or Settings(), keywords)
-    calibration = arguments.data_of(calib, keywords)
+    reading = arguments.reading_of(data, labels=labels if y is None else y, preprocessing=preset, classes=classes)
+    calibration = arguments.samples_of(calib, reading)
     job = Job(
         model=model,
         calib=calibration,
-        held_out=arguments.held_out_of(eval, calibration, keywords),
-        options=arguments.model_options_of(keywords),
+        held_out=arguments.held_out_of(eval, calibration, reading),
+        options=model_options or ModelOptions(),
         settings=run_settings,
-        gates=arguments.gates_of(keywords, run_settings, gates),
+        gates=arguments.gates_of(gates, run_settings),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -120,7 +136,7 @@ def calibrate(
         if decisions is not None:
             raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    unknown = arguments.beside_of(ood_data, job.calib, keywords)
+    unknown = arguments.beside_of(ood_data, job.calib, reading)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher, unknown])
@@ -148,15 +164,12 @@ def calibrate(
     return result
 
 
-def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
-    """Make the settings of the decisions that `calibrate` adds; None where none is to be added."""
-    if keywords.get("add") or keywords.get("decide"):
-        return arguments.guard_settings_of(keywords)
-    plain = GuardSettings()
-    for name in DecisionWords.__annotations__:
-        if name != "add" and keywords.get(name, getattr(plain, name)) != getattr(plain, name):
-            raise UsageError(f"{name} applies to decisions, and none is added; add one with --add or --decide")
-    return None
+def _decisions(guard: GuardSettings, settings: Settings) -> GuardSettings:
+    """Return the decisions to add; what both settings have is that of the run, unless they say their own."""
+    shared = {name: getattr(settings, name) for name in ("seed", "trust_labels", "confidence_level")}
+    guard = dataclasses.replace(guard, **(shared | arguments.stated_in(guard)))
+    refuse_unused(guard)
+    return guard
 
 
 def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:

@@ -12,19 +12,20 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
-from tna_onnx.api.arguments import ProgressWord, check_call, check_targets
-from tna_onnx.api.keywords import FitWords
-from tna_onnx.data.choices import Frequencies
+from tna_onnx.api.arguments import ProgressWord, check_targets, checked, combined, stated_in
 from tna_onnx.data.foreign import any_array, plain_column
+from tna_onnx.data.options import Data
 from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
 from tna_onnx.errors import DataError, UsageError, in_words_of_python
 from tna_onnx.fields import plain_value
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.settings import FIT_SETTINGS, MapChoice, Predictions, Settings
 from tna_onnx.results.report import Report
 
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
@@ -108,13 +109,13 @@ class Calibrator:
         self.scores_ = self.scores or _kind_of(X)
         values = checked_scores(X, self.scores_)
         labels, self.classes_ = column_numbers(y, values)
-        settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
         layer = None
         if features is not None:
             values, layer = _last_layer(features, values, self.scores_)
         self.n_features_in_ = int(values.shape[1])
-        beside = {"groups": groups, "weights": sample_weight, "trust_labels": self.trust_labels}
-        report = calibrated(values, labels, self.scores_, layer, **beside, **settings)
+        settings = {name: getattr(self, name) for name in ("map", "predictions", "bins", "seed", "trust_labels")}
+        data = Data({"scores": values, "labels": labels}, groups=groups, weights=sample_weight)
+        report = calibrated(data, self.scores_, layer, settings)
         self.report_: Report | None = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
@@ -252,25 +253,23 @@ class Calibrator:
 
 
 def calibrated(
-    values: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    scores: ScoresWord,
-    layer: Layer | None = None,
-    **keywords: Any,
+    data: Data, scores: ScoresWord, layer: Layer | None, settings: Mapping[str, Any], **keywords: Any
 ) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
-    `values`: (N, C); with a layer features (N, n). `labels`: (N,), column numbers. `scores`: what the values, or the
-    outputs of the layer, are. `layer`: weight (C, n) and bias (C,) of the layer from features to logits. `keywords`:
-    those of `calibrate`, whose errors it raises.
+    `data`: of arrays `scores` (N, C), or with a layer features (N, n), and `labels` (N,), column numbers. `scores`:
+    what the values, or the outputs of the layer, are. `layer`: weight (C, n) and bias (C,) of the layer from features
+    to logits. `settings`: fields of `Settings`. `keywords`: those of `calibrate`, whose errors it raises.
     """
     from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
     from tna_onnx.graph.nodes import scores_model  # noqa: PLC0415
 
-    data = {"scores": values, "labels": labels}
+    model = scores_model(data.samples["scores"].shape[1], layer)
+    options = None
     if layer is None:
-        keywords.update(search="none", output_kind=scores)
-    return calibrate(scores_model(values.shape[1], layer), data, device="cpu", **keywords)
+        settings = {**settings, "search": "none"}
+        options = ModelOptions(output_kind=scores)
+    return calibrate(model, data, settings=Settings(**settings), model_options=options, device="cpu", **keywords)
 
 
 def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:
@@ -362,18 +361,18 @@ def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDA
     return indices.astype(np.int64), classes
 
 
+@checked
 def fit(
     data: Any,
     output: str | Path | None = None,
     *,
     scores: ScoresWord | None = None,
-    label_column: str | None = None,
-    group_column: str | None = None,
-    weight_column: str | None = None,
-    class_prior: Frequencies | None = None,
+    map: MapChoice | None = None,  # noqa: A002 - the word of `Settings`
+    predictions: Predictions | None = None,
+    seed: int | None = None,
+    settings: Settings | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[FitWords],
 ) -> Report:
     """Choose and fit a map for logits or probabilities in files, and write it as a model by itself.
 
@@ -382,29 +381,41 @@ def fit(
 
     Args:
         data: `.npz` file, Parquet or Arrow files (a file, a folder, a pattern, a URL), or a mapping of arrays, with
-            `logits` or `probabilities` (N, C), and labels.
+            `logits` or `probabilities` (N, C), and labels; or a `tna_onnx.Data` of one, which names the columns of
+            labels, groups and weights, or the class frequencies.
         output: file to write; None for none: the model is `Report.recalibrated`.
         scores: which of the two, where the data hold both.
-        label_column: column with the labels; None finds it by its name.
-        group_column: column that says which samples belong together: folds and intervals are of groups then.
-        weight_column: column with the weight of each sample.
-        class_prior: class frequencies of the population, in place of weights: `uniform`, a file, or C numbers.
+        map: a map's name, or `auto`, as in `tna_onnx.Settings`.
+        predictions: `auto`, `keep` or `change`, as there.
+        seed: of all random draws.
+        settings: of these three, `map_objective`, `bins`, `trust_labels` and `confidence_level`.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
-            `trust_labels`, `confidence_level`.
 
     Raises:
-        TypeError: another keyword.
-        UsageError: a path or setting that cannot be used.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
+        UsageError: a path or setting that cannot be used, is about a head to search, or is given both ways.
         DataError: there are no such scores or labels, or no map can be fitted on them.
         CheckFailed: the file does not verify.
     """
-    check_call(fit, locals(), FitWords)
-    check_targets(output, json, others=[data])
-    scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
+    stated = stated_in(combined(settings, Settings, map=map, predictions=predictions, seed=seed))
+    for name in stated:
+        if name not in FIT_SETTINGS:
+            raise UsageError(f"{name} is about the head of a model, and fit has scores alone; leave it out")
+    given = data if isinstance(data, Data) else Data(data)
+    for name in stated_in(given):
+        if name not in ("samples", "label_column", "group_column", "weight_column", "class_prior"):
+            raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
+    check_targets(output, json, others=[given])
+    beside = {"groups": given.group_column, "weights": given.weight_column}
+    scores_of_file = open_scores(given.samples, scores, given.label_column, beside)
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)
-    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **scores_of_file.beside}
-    run["class_prior"] = class_prior
-    return calibrated(values, labels, scores_of_file.kind, **run, **keywords)
+    parts = scores_of_file.beside
+    known = Data(
+        {"scores": values, "labels": labels},
+        groups=parts.get("groups"),
+        weights=parts.get("weights"),
+        class_prior=given.class_prior,
+    )
+    return calibrated(known, scores_of_file.kind, None, stated, output=output, json=json, progress=progress)

@@ -10,16 +10,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import DataModelWords, ProgressWord
+from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
@@ -29,7 +30,7 @@ from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelSource
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_level, check_numbers
@@ -288,20 +289,24 @@ def _agreement(run: Run, first: Run) -> float:
     return weighted_mean(number[run.predicted] == first.predicted, run.scores.weights)
 
 
+@checked
 def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
     data: Any,
     *,
     baseline: str | int = 1,
     ood_data: Any = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
     confidence_level: float = 95.0,
     bins: int = 15,
+    model_options: ModelOptions | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[DataModelWords],
 ) -> ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 
@@ -310,23 +315,27 @@ def compare(
 
     Args:
         models: two or more ONNX models, as for `calibrate`; a mapping gives them names. One may be given twice.
-        data: labelled data, as for `calibrate`. For models with different inputs they are opened several times and must
-            give the same samples in the same order.
+        data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `expect_accuracy` is for the baseline, and
+            whose `by` compares the models in subgroups too. For models with different inputs they are opened several
+            times and must give the same samples in the same order.
         baseline: model that the others are compared with: its name, its path, or its position from 1.
         ood_data: samples that the models should not know, for guarded models with the output `ood`; in the same forms
             as `data`. Their labels are not used.
+        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.
+        model_options: which output, and what it holds, for all models.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them for each model by a short probe.
         report: HTML page to write.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
-        **keywords: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
-            `tna_onnx.ModelOptions`, for all models. `by`, a column or values (N,), compares them in subgroups too.
 
     Raises:
-        TypeError: a keyword that none of these has.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, fewer than two models, or different numbers of classes.
         UnsupportedModel: a file is no classifier that can be read.
         DataError: the data do not fit a model, or models read different samples.
@@ -335,11 +344,11 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    arguments.check_call(compare, locals(), DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
-    options = arguments.model_options_of(keywords)
-    labelled = arguments.data_of(data, keywords)
+    options = model_options or ModelOptions()
+    reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
+    labelled = arguments.samples_of(data, reading)
     check_batch_size(batch_size)
     named = named_models(models)
     arguments.check_targets(json, report, others=[labelled, *(g.source for g in named)])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import EvaluateWords, ProgressWord
+from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data
@@ -43,7 +44,7 @@ from tna_onnx.pipeline.opening import Opened, checked_batch_size, open_computed
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.results.gates import LIMITS, GateMissed, Gates
 from tna_onnx.results.measured import (
     Evaluation,
     Subgroup,
@@ -65,40 +66,51 @@ _log = logging.getLogger("tna_onnx")
 _LARGEST = 1 / (1 + math.exp(-1)) + 1e-6
 
 
+@checked
 def evaluate(
     model: ModelSource,
     data: Any,
     *,
     ood_data: Any = None,
-    min_recall: Mapping[str, float] | None = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
     bins: int = 15,
+    gates: Gates | None = None,
+    model_options: ModelOptions | None = None,
+    engine: str = "local",
+    ray_options: Mapping[str, Any] | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[EvaluateWords],
 ) -> Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
     Args:
         model: an ONNX model as for `calibrate`, written by this package or not.
-        data: labelled data, as for `calibrate`; features or logits of the model, or of the one that it is a
-            recalibration of, go through the nodes behind them alone.
+        data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `by`, a column or values (N,), splits the
+            samples into subgroups; features or logits of the model, or of the one that it is a recalibration of, go
+            through the nodes behind them alone.
         ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
             may be any.
-        min_recall: gate: class -> smallest share of its samples that is found, a fraction; by the output `decision`
-            where the model has it.
+        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
         bins: bins of ECE and AdaECE.
+        gates: the limits `max_ece`, `max_nll`, `min_accuracy` and `min_recall`, which is by the output `decision` where
+            the model has it.
+        model_options: which output, and what it holds.
+        engine: what runs the model: `local`, `ray`, or the address of a Ray cluster; each sample's scores come back.
+        ray_options: passed on to Ray Data.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, the limits `max_ece`,
-            `max_nll` and `min_accuracy` of `tna_onnx.Gates`, and `engine` and `ray_options`, by which Ray Data run the
-            model and each sample's scores come back. `by`, a column or values (N,), splits the samples into subgroups.
 
     Raises:
-        TypeError: a keyword that none of these has.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: the file is no classifier that can be read.
         DataError: the data do not fit the model.
@@ -106,20 +118,19 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.check_call(evaluate, locals(), EvaluateWords)
     check_numbers("a whole number", bins=bins)
-    # limits are checked before the model is loaded
-    gates = arguments.with_words(Gates(), {**keywords, "min_recall": min_recall})
+    gates = arguments.limits_of(gates, "evaluate", *LIMITS, "min_recall")
     check_batch_size(batch_size)
-    labelled = arguments.data_of(data, keywords)
+    reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
+    labelled = arguments.samples_of(data, reading)
     arguments.check_targets(json, others=[model, labelled])
-    engine = arguments.with_words(EngineFields(), keywords)
-    options = arguments.model_options_of(keywords)
-    if engine.on_ray and ood_data is not None:
+    fields = EngineFields(engine, ray_options)
+    options = model_options or ModelOptions()
+    if fields.on_ray and ood_data is not None:
         raise UsageError("--engine ray takes no --ood-data; leave one of them out")
     with arguments.progress_callback(progress) as advance:
-        if engine.on_ray:
-            opened, scores, predicted = _scored_by_ray(model, labelled, options, engine, device, batch_size, advance)
+        if fields.on_ray:
+            opened, scores, predicted = _scored_by_ray(model, labelled, options, fields, device, batch_size, advance)
             decisions = None
             require_samples(opened.source, bins)
         else:
@@ -128,9 +139,9 @@ def evaluate(
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     notes += doubtful_logits(opened.output, scores, predicted)
     evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
-    if engine.on_ray:  # the session here has seen the first samples alone
+    if fields.on_ray:  # the session here has seen the first samples alone
         evaluation = replace(evaluation, provider="Ray")
-    recall = _recall(opened, scores, decisions) if min_recall else {}
+    recall = _recall(opened, scores, decisions) if gates.min_recall else {}
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")

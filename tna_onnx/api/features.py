@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import FeatureWords, ProgressWord
+from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import FeatureFields
@@ -54,17 +54,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@checked
 def features(
     model: ModelSource,
     data: Any,
     cache: str | Path | None = None,
     *,
     output: str | Path | None = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    max_samples: int | None = None,
+    stratify: bool = False,
+    engine: str = "local",
+    ray_options: Mapping[str, Any] | None = None,
+    model_options: ModelOptions | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[FeatureWords],
 ) -> Collection:
     """Run a model over labelled data up to its features, and keep these with the labels.
 
@@ -73,36 +81,43 @@ def features(
 
     Args:
         model: an ONNX model as for `calibrate`.
-        data: labelled data, as for `calibrate`.
+        data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose groups and weights are kept as columns
+            `group` and `weight`.
         cache: folder of feature stores; made if it is missing.
         output: new folder, or URL, of Parquet files; either this or `cache`.
+        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
+        max_samples: samples to choose at random, before the network runs; all by default. With `output`.
+        stratify: choose them class by class, so that each keeps its share.
+        engine: what runs the network: `local`, `ray`, or the address of a Ray cluster. With `output`.
+        ray_options: passed on to Ray Data.
+        model_options: which head or output.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `FeatureFields`:
-            `engine`, `ray_options`, `max_samples`, `stratify`. Groups and weights are kept as columns `group` and
-            `weight`.
 
     Raises:
-        TypeError: a keyword that none of these has.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, no room, or another process is filling the same store.
         UnsupportedModel: the model is no classifier that can be read.
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.check_call(features, locals(), FeatureWords)
     check_batch_size(batch_size)
-    fields = _feature_fields(keywords)
+    fields = _checked_fields(FeatureFields(engine, ray_options or None, max_samples, stratify))
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
     if cache is not None and fields != FeatureFields():
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
     if output is not None and not isinstance(batch_size, int):
         raise UsageError("--batch-size auto works only with --cache; choose a number")
-    options = arguments.model_options_of(keywords)
-    labelled = arguments.data_of(data, keywords)
+    options = model_options or ModelOptions()
+    reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
+    labelled = arguments.samples_of(data, reading)
     arguments.check_targets(json, others=[model, labelled])
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
@@ -160,15 +175,14 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
     )
 
 
-def _feature_fields(keywords: FeatureWords) -> FeatureFields:
-    """Make the settings on what computes features, and of which samples."""
-    fields = arguments.with_words(FeatureFields(), keywords)
+def _checked_fields(fields: FeatureFields) -> FeatureFields:
+    """Return settings on what computes features, and of which samples, if they can be used."""
     check_settings(fields)
     if fields.max_samples is not None and fields.max_samples < 1:
         raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
     if fields.stratify and fields.max_samples is None:
         raise UsageError("--stratify needs --max-samples, the number of samples to choose")
-    return replace(fields, ray_options=fields.ray_options or None)
+    return fields
 
 
 def _into_files(

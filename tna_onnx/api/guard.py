@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import GuardWords, ProgressWord
+from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused
 
 if TYPE_CHECKING:
     from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.outcomes import Guard
 
 
+@checked
 def guard(
     model: ModelSource,
     calib: Any,
@@ -25,14 +28,22 @@ def guard(
     eval: Any = None,  # noqa: A002 - the word of the command line
     ood_data: Any = None,
     output: str | Path | None = None,
+    add: Sequence[str] | None = None,
+    coverage: float | None = None,
+    risk: float | None = None,
+    seed: int | None = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
     settings: GuardSettings | None = None,
+    data: Data | None = None,
+    model_options: ModelOptions | None = None,
     dry_run: bool = False,
     device: str = "auto",
     batch_size: BatchSize = 64,
     overwrite: bool = False,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[GuardWords],
 ) -> Guard:
     """Add decisions to a classifier, each with a guarantee that needs no more than exchangeable samples.
 
@@ -45,30 +56,40 @@ def guard(
         model: an ONNX model as for `calibrate`, recalibrated or not.
         calib: labelled samples that neither the model nor its calibration has seen: a path, a URL, a mapping of arrays,
             an iterable of batches, or a `tna_onnx.Data`.
-        eval: further samples for the report, likewise.
+        eval: further samples for the report, likewise. It is read as `calib` is.
         ood_data: samples that the model should not know, for the report, likewise; their labels may be any.
         output: path of the new file; `NAME.guard.onnx` beside the model by default.
-        settings: of the outputs and their levels, as one value.
+        add: decisions to add: `confidence`, `accept`, `set`, `ood`; by default the first three, and none with a
+            `decide` in `settings`.
+        coverage: how often the set contains the true class, per cent; 95 by default.
+        risk: largest error among accepted samples, per cent; 2 by default.
+        seed: of the split of the data, if they serve two purposes.
+        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
+        settings: all of the outputs and their levels.
+        data: how `calib`, `eval` and `ood_data` are read, without samples.
+        model_options: which output, and what it holds.
         dry_run: do everything, but write no model.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         overwrite: allow the output to be the input.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name: of `tna_onnx.GuardSettings` (`add`, `coverage`, `risk`, ...), of
-            `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
 
     Raises:
-        TypeError: a keyword that none of these has.
-        UsageError: a path or setting that cannot be used.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
+        UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
         UnsupportedModel: the file is no classifier that can be read, or its opset is too old.
         DataError: the data do not fit the model, were seen by its calibration, or are too few for a level.
         CheckFailed: the file does not verify. No file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.check_call(guard, locals(), GuardWords)
-    guard_settings = arguments.guard_settings_of(keywords, settings)
-    labelled = arguments.data_of(calib, keywords)
+    guard_settings = arguments.combined(settings, GuardSettings, add=add, coverage=coverage, risk=risk, seed=seed)
+    refuse_unused(guard_settings)
+    reading = arguments.reading_of(data, labels=labels, preprocessing=preset, classes=classes)
+    labelled = arguments.samples_of(calib, reading)
     labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
@@ -77,9 +98,9 @@ def guard(
     job = GuardJob(
         model=model,
         calib=labelled,
-        held_out=arguments.held_out_of(eval, labelled, keywords),
-        unknown=arguments.beside_of(ood_data, labelled, keywords),
-        options=arguments.model_options_of(keywords),
+        held_out=arguments.held_out_of(eval, labelled, reading),
+        unknown=arguments.beside_of(ood_data, labelled, reading),
+        options=model_options or ModelOptions(),
         settings=guard_settings,
         output=output,
         overwrite=overwrite,

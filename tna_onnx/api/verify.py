@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, VerifyWords
+from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
@@ -30,7 +32,7 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.change import Proof
 from tna_onnx.progress import Progress
-from tna_onnx.results.gates import Gates
+from tna_onnx.results.gates import LIMITS, Gates
 from tna_onnx.results.inspection import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
 
@@ -38,37 +40,46 @@ from tna_onnx.runtime import Device, parse_device
 _BINS = 15
 
 
+@checked
 def verify(
     original: ModelSource,
     recalibrated: ModelSource,
     *,
     data: Any = None,
+    labels: Any = None,
+    preset: Recipe | str | Path | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    gates: Gates | None = None,
+    model_options: ModelOptions | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[VerifyWords],
 ) -> ModelDifference:
     """Make a recalibrated ONNX file again of its original and compare all of it; on data, compare what both give.
 
     Args:
         original: an ONNX model as for `calibrate`.
         recalibrated: what was made of it.
-        data: labelled samples on which both are run; without them, nothing is run.
+        data: labelled samples on which both are run, as for `calibrate`, or a `tna_onnx.Data`; without them, nothing is
+            run.
+        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
+            preprocessor_config.json (Hugging Face) or config.json (timm).
+        classes: class names in the model's order, or a file with them.
+        gates: the limits `max_ece`, `max_nll` and `min_accuracy`.
+        model_options: head or output of the original, where the recalibrated file does not tell them.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where
-            the recalibrated file does not tell them; and the limits `max_ece`, `max_nll` and `min_accuracy` of
-            `tna_onnx.Gates`.
 
     Returns:
         Two verdicts: whether the file is intact, and as good on the data. A file that is not is no error here: see
         `ModelDifference.passed`.
 
     Raises:
-        TypeError: a keyword that none of these has.
+        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no ONNX file, several heads and no word on which, or no classifier to run.
         DataError: the data do not fit the model.
@@ -76,20 +87,13 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    arguments.check_call(verify, locals(), VerifyWords)
-    for word, value in keywords.items():
-        if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
-            raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
-    gates = arguments.with_words(Gates(), keywords)
+    reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
+    gates = arguments.limits_of(gates, "verify", *LIMITS)
+    samples = _samples(data, reading, gates)
     where = parse_device(device)
-    options = arguments.model_options_of(keywords)
+    options = model_options or ModelOptions()
     check_batch_size(batch_size)
-    arguments.check_targets(json, others=[original, recalibrated, data, keywords.get("labels")])
-    if data is None:
-        for word in ("preprocessing", "labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy"):
-            if keywords.get(word) is not None:
-                flag = word if word == "preprocessing" else f"--{word.replace('_', '-')}"
-                raise UsageError(f"{flag} is about samples, and there are none to run the files on; add --data")
+    arguments.check_targets(json, others=[original, recalibrated, samples])
     old = open_source(original, options)
     new = open_source(recalibrated, options)
     proof = prove_guarded(old, new)
@@ -99,11 +103,9 @@ def verify(
     notes: tuple[str, ...] = () if files.known else (f"{new.name} does not say that tna-onnx wrote it",)
     outputs: OutputDifference | None = None
     missed: tuple[str, ...] = ()
-    if data is not None:
+    if samples is not None:
         with arguments.progress_callback(progress) as advance:
-            outputs, missed, more = _compared(
-                files, arguments.data_of(data, keywords), where, batch_size, advance, gates, proof
-            )
+            outputs, missed, more = _compared(files, samples, where, batch_size, advance, gates, proof)
         notes += more
     result = ModelDifference(
         original=files.old.name,
@@ -122,6 +124,24 @@ def verify(
         notes=notes,
     )
     return arguments.save_json(json, result)
+
+
+def _samples(data: Any, reading: Mapping[str, Any], gates: Gates) -> Data | None:
+    """Return the samples to run both files on; None if there are none, and nothing is said of them."""
+    said = dict(reading)
+    if isinstance(data, Data):
+        said = {**stated_in(data), **reading}
+    for word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior"):
+        if word in said:
+            raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
+    if data is not None and not (isinstance(data, Data) and data.samples is None):
+        return arguments.samples_of(data, reading)
+    said |= stated_in(gates)
+    for word in ("preprocessing", "labels", "expect_accuracy", *LIMITS):
+        if word in said:
+            flag = word if word == "preprocessing" else f"--{word.replace('_', '-')}"
+            raise UsageError(f"{flag} is about samples, and there are none to run the files on; add --data")
+    return None
 
 
 def _complaint(old: Model, new: Model) -> str:

@@ -5,7 +5,7 @@ for a result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
 from tna_onnx.data.data_settings import DataFields
+from tna_onnx.errors import UsageError
+from tna_onnx.fields import settings_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates
@@ -89,6 +91,9 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
 
     if figures is not None:  # before the work: a mistyped path must not cost a run
         check_figure_folder(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
+    # only the drawings need the details, which make the JSON much larger
+    arguments["details"] = page is not None or figures is not None
+    _check_decisions(arguments)
     detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:
@@ -98,14 +103,22 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
         return made
 
     carry_out(
-        # only the drawings need the details, which make the JSON much larger
-        functools.partial(run, details=page is not None or figures is not None),
+        run,
         lambda report: report_text(report, detailed=detailed),
         arguments,
         ".tna.onnx",
         files={"HTML": page},
         steps=steps,
     )
+
+
+def _check_decisions(arguments: Mapping[str, Any]) -> None:
+    """Refuse settings of decisions where none is added."""
+    if arguments["add"] or arguments["decide"]:
+        return
+    for name, (default, _) in settings_of(GuardSettings).items():
+        if arguments.get(name, default) != default and name not in settings_of(Settings):
+            raise UsageError(f"--{name} applies to decisions, and none is added; add one with --add or --decide")
 
 
 def _page(report: Any) -> str:

@@ -100,6 +100,9 @@ def carry_out(
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
     ready()
+    from tna_onnx.api.arguments import grouped  # noqa: PLC0415 - behind the runtime, which Ctrl-C must end at once
+
+    arguments = grouped(run, _with_labels(arguments))
     output = None
     if ending is not None:
         output = arguments["output"] or default_output(arguments["model"], ending)
@@ -127,6 +130,16 @@ def carry_out(
     if missed is not None:
         raise missed
     return result
+
+
+def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments in which held-out samples carry their labels."""
+    from tna_onnx.data.options import Data  # noqa: PLC0415 - behind the runtime, as above
+
+    labels = arguments.pop("eval_labels", None)
+    if labels is not None and arguments["eval"] is not None:
+        arguments["eval"] = Data(arguments["eval"], labels=labels)
+    return arguments
 
 
 def say(text: RenderableType) -> None:

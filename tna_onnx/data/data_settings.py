@@ -24,11 +24,13 @@ _SECTION = "Data"
 class DataFields:
     """The samples and what there is to say of them; `data.options.Data` is what opens them, and loads NumPy."""
 
-    samples: Any
+    samples: Any = None
     labels: Any = setting(None, "Labels that are not stored with the samples: the path of a file, or values (N,).")
     format: Format | None = setting(None, "Format of the data.", section=_SECTION, note="detected")
     preprocessing: Recipe | str | Path | None = setting(
-        None, "Recipe for images, or the path of a preprocessor_config.json (Hugging Face) or config.json (timm)."
+        None,
+        "Recipe for images, a name in PRESETS, or the path of a preprocessor_config.json (Hugging Face) or config.json "
+        "(timm).",
     )
     classes: Sequence[str] | str | Path | None = setting(
         None, "File with the class names in the model's order.", section=_SECTION, parse="path"

@@ -21,7 +21,7 @@ from tna_onnx.data.choices import IGNORED, Limits
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.data.foreign import is_url, local_path, parse_json, read_text, text_lines
 from tna_onnx.data.formats import open_request
-from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
 from tna_onnx.data.positions import Several
@@ -40,6 +40,8 @@ _MAX_NAMES = 8  # in a message: enough to see which list it is
 @dataclass(frozen=True, eq=False)
 class Data(DataFields):
     """Labelled samples as the user describes them: accepted wherever a path to data is.
+
+    `samples` are the samples themselves, in any of the forms of docs/data.md; without them it says how to read some.
 
     Raises:
         UsageError: `expect_accuracy` is not a number from 0 to 100, `position` is not known, or a path is no name
@@ -139,6 +141,8 @@ class Data(DataFields):
 
     def recipe(self) -> Recipe | None:
         """Return the preprocessing that is stated; None if none is."""
+        if isinstance(self.preprocessing, str) and self.preprocessing in PRESETS:
+            return PRESETS[self.preprocessing]
         if isinstance(self.preprocessing, (str, Path)):
             return read_recipe(Path(self.preprocessing), self.limits)
         return self.preprocessing

@@ -257,18 +257,3 @@ class Settings:
         if members < 1:
             raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
         return members, members
-
-
-PAPER: dict[str, Any] = {
-    "method": "tna",
-    "objective": "ece",
-    "map_objective": "nll",
-    "ets_loss": "squared",
-    # the paper reports what the accuracy loses, and bounds nothing
-    "max_accuracy_drop": 100.0,
-    "ensemble_size": 10,
-    "n_t": 50,
-    "tilt_bias": False,
-    "adaptive": False,
-}
-"""Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""

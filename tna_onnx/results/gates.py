@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from tna_onnx.results.verdict import Recall
 
 
+LIMITS = ("max_ece", "max_nll", "min_accuracy")
+"""Gates on the values of one model; all others are about a change, or about single classes."""
+
+
 class GateMissed(CheckFailed):
     """A result missed one or more gates; the message has a line for each.
 

@@ -37,11 +37,12 @@ from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.job import Task
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_of, candidate_weight, choose
 from tna_onnx.search.sparse import Walk, search_sparse
-from tna_onnx.studies.settings import StudySettings
+from tna_onnx.studies.settings import PAPER_N_T, StudySettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,19 @@ def data_of_task(task: Task) -> StudyData:
 Tick: TypeAlias = Callable[[float], None]
 """Called with the share of a search that is done."""
 
+
+PAPER = Settings(
+    method="tna",
+    objective="ece",
+    map_objective="nll",
+    ets_loss="squared",
+    max_accuracy_drop=100.0,  # the paper reports what the accuracy loses, and bounds nothing
+    ensemble_size=10,
+    n_t=PAPER_N_T,
+    tilt_bias=False,
+    adaptive=False,
+)
+"""What the paper prints in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""
 
 PAPER_MAPS = ("irova", "ts", "ets", "aar")
 """Maps of the paper's table, in its order."""

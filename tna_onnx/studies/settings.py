@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.pipeline.settings import PAPER, Settings
+from tna_onnx.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from tna_onnx.search.candidates import SearchSettings
@@ -18,6 +18,9 @@ STUDIES: tuple[str, ...] = get_args(StudyName)
 """Studies in the order in which they are made."""
 
 Protocol: TypeAlias = Literal["default", "paper"]
+
+PAPER_N_T = 50
+"""The paper's n_t: rotations from one look at mRC to the next."""
 
 
 @documented
@@ -99,7 +102,7 @@ class StudySettings:
             "tilt_bias": self.tilt_bias,
         }
         if self.printed:
-            defaults["n_t"] = PAPER["n_t"]
+            defaults["n_t"] = PAPER_N_T
         requested = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
         defaults |= {name: value for name, value in requested.items() if value is not None}
         return Settings(**{**keywords, **defaults, **words})

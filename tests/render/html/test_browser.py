@@ -45,10 +45,9 @@ def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
         demo.calib,
         eval=demo.test,
         output=folder / "o.onnx",
-        angle_step=10.0,
-        ensemble_size=10,
         device="cpu",
         details=True,
+        settings=tna_onnx.Settings(angle_step=10.0, ensemble_size=10),
     )
     (folder / "report.html").write_text(to_html(report), encoding="utf-8")
     return folder / "report.html"

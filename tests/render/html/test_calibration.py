@@ -22,7 +22,7 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
-from tests.support import PLAIN, TILTED, ece, ok, outputs_of, refused
+from tests.support import PLAIN, TILTED, ece, ok, outputs_of, refused, with_options
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
@@ -42,7 +42,9 @@ SEARCHED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
     output = tmp_path_factory.mktemp("report") / "o.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED)
+    return with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +112,14 @@ def test_details_agree_with_the_report(report: Report) -> None:
 
 
 def test_held_out_steps_are_those_of_a_run_on_the_file(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, output=tmp_path / "o", details=True, **SEARCHED | {"map": "none"}
+    report = with_options(
+        tna_onnx.calibrate,
+        small.model,
+        small.calib,
+        eval=small.test,
+        output=tmp_path / "o",
+        details=True,
+        **SEARCHED | {"map": "none"},
     )
     details = details_of(report)
     assert details.steps[details.chosen].shown.accuracy == pytest.approx(report.comparison.after.accuracy, abs=1e-3)
@@ -139,8 +147,8 @@ def test_samples_are_what_their_lists_say(report: Report, small: Small) -> None:
 )
 def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dict[str, object], held_out: bool) -> None:
     data = small.test if held_out else None
-    report = tna_onnx.calibrate(
-        small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
+    report = with_options(
+        tna_onnx.calibrate, small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
     page = to_html(report)
     check_page(page)
@@ -397,7 +405,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_angles(small: Small) -> None:
     words = {"objective": "nll", "device": "cpu", "details": True, "dry_run": True}
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, **words)  # type: ignore[arg-type]
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, eval=small.test, **words)  # type: ignore[arg-type]
     page = to_html(replace(report, angle=0.0))
     check_page(page)
     rows = section_of(page, "choice").split("<tbody>")[1].split("</tr>")[:-1]

@@ -9,6 +9,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.support import with_options
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import OF_CLASSES, MarkedChart
 from tna_onnx.render.html.pages import to_html
@@ -97,7 +98,7 @@ def test_lines_of_one_point_and_marked_values() -> None:
 
 def test_a_page_allows_its_own_style_and_script_alone(small: Small) -> None:
     words = {"map": "ts", "search": "none", "dry_run": True, "details": True, "device": "cpu"}
-    page = to_html(tna_onnx.calibrate(small.model, small.calib, **words))  # type: ignore[arg-type]
+    page = to_html(with_options(tna_onnx.calibrate, small.model, small.calib, **words))  # type: ignore[arg-type]
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert policy is not None
     # before anything that it is about
