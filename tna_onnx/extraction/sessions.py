@@ -250,7 +250,7 @@ def _real_places(model: Model, proto: ModelProto) -> Path | None:
 
     Gives the folder that the new places are relative to; None without external data.
     """
-    tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
+    tensors = [tensor for tensor in all_tensors(proto) if is_external(tensor)]
     if not tensors:
         return None
     locations = {place_of(tensor).location for tensor in tensors}

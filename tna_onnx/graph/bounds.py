@@ -3,7 +3,7 @@
     1. A file of at most 2 GB, which is what protobuf can hold.
     2. Names of at most `name_length` characters, in one line; these and metadata in UTF-8.
     3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
-    4. Sparse tensors of at most `sparse_bytes` when they are filled up.
+    4. Sparse tensors of at most `sparse_bytes` when they are filled up, wherever they stand.
     5. Attributes of the type that the operator's definition gives them.
     6. Functions that do not call themselves, and once they are inlined no more than `inlined_nodes` and
        `inlined_bytes`. A function may call others twice, and these others twice, so that a small file can stand for
@@ -17,17 +17,21 @@ The other functions list what graphs hold, sub-graphs of If, Loop and Scan inclu
 
 import graphlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import onnx
 import onnx.inliner
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 from onnx import AttributeProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import byte_count
+
+_Kind = TypeVar("_Kind", onnx.TensorProto, onnx.SparseTensorProto)
 
 
 def whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -74,24 +78,50 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     yield from attribute.graphs
 
 
-def all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a graph: initializers, attributes of nodes, sub-graphs."""
-    yield from graph.initializer
-    for tensor in graph.sparse_initializer:
-        yield tensor.values
-        yield tensor.indices
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from all_tensors_of(attribute)
+def all_tensors(part: Message) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor in a part of a model: values and indices of sparse ones, functions and sub-graphs included."""
+    return _all_of(onnx.TensorProto, part)
 
 
-def all_tensors_of(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of an attribute, sub-graphs included."""
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    for graph in subgraphs(attribute):
-        yield from all_tensors(graph)
+def all_sparse_tensors(part: Message) -> Iterator[onnx.SparseTensorProto]:
+    """Yield every sparse tensor in a part of a model."""
+    return _all_of(onnx.SparseTensorProto, part)
+
+
+def _all_of(kind: type[_Kind], part: Message) -> Iterator[_Kind]:
+    """Yield every message of a kind in a part of a model, as the definition of the format has them."""
+    fields = _fields_to(kind.DESCRIPTOR.full_name).get(part.DESCRIPTOR.full_name, ())
+    for field, value in part.ListFields():
+        if field.name not in fields:
+            continue
+        for item in (value,) if isinstance(value, Message) else value:
+            if isinstance(item, kind):
+                yield item
+            else:
+                yield from _all_of(kind, item)
+
+
+@cache
+def _fields_to(kind: str) -> dict[str, list[str]]:
+    """Return the fields of each kind of message that lead to messages of one kind."""
+    messages = {}
+    todo = [onnx.ModelProto.DESCRIPTOR]
+    while todo:
+        message = todo.pop()
+        if message.full_name not in messages:
+            messages[message.full_name] = message
+            todo += [field.message_type for field in message.fields if field.message_type]
+    leading = {kind}
+    size = 0
+    while size < len(leading):  # messages hold each other
+        size = len(leading)
+        leading |= {name for name, message in messages.items() if _leads(message, leading)}
+    return {name: _leads(messages[name], leading) for name in leading}
+
+
+def _leads(message: Descriptor, leading: Collection[str]) -> list[str]:
+    """Return the fields of a message whose values are of these kinds."""
+    return [field.name for field in message.fields if field.message_type and field.message_type.full_name in leading]
 
 
 def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
@@ -108,6 +138,7 @@ def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the sub-graphs of a node make or hold themselves."""
     for graph in subgraphs_of(node):
         yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
+        yield from (tensor.values.name for tensor in graph.sparse_initializer)
         for inner in graph.node:
             yield from inner.output
             yield from subgraph_outputs(inner)
@@ -130,9 +161,9 @@ def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None
         _check_text(name, _texts(model))
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
-    for tensor in all_tensors(model.graph):
+    for tensor in all_tensors(model):
         _check_axes(name, tensor.name, tensor.dims)
-    for sparse in model.graph.sparse_initializer:
+    for sparse in all_sparse_tensors(model):
         _check_sparse(name, sparse, limits)
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     for node in model.graph.node:

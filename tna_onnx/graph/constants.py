@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.bounds import input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
+from tna_onnx.graph.bounds import all_tensors, input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
@@ -298,6 +298,8 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
     part = onnx.helper.make_graph(
         computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], [*tensors, *dequantized.values()]
     )
+    for held in filter(is_external, all_tensors(part)):  # the evaluator would look for them where the process stands
+        held.CopyFrom(model.loaded(held))
     return onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import, graph=part)
 
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import all_tensors, all_tensors_of, whole_copy
+from tna_onnx.graph.bounds import all_tensors, whole_copy
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, digest_in, is_external, place_of, type_name
+from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, digest_in, is_external, pieces, place_of, type_name
 
 # Longer texts do not fit beside a name on a line of the terminal.
 _MAX_LENGTH = 60
@@ -75,6 +75,17 @@ def same_models(old: Model, new: Model) -> bool:
     return _encoded(_digested(old)) == _encoded(_digested(new))
 
 
+def is_plainly_encoded(model: Model) -> bool:
+    """Return whether a file's bytes are those that its model is written in, and so can be read in one way alone.
+
+    A parser takes the last of two equal fields, merges messages that come twice, and drops what it knows from before.
+    """
+    digest = hashlib.sha256()
+    for piece in pieces(model.proto, model.large_values):
+        digest.update(piece)
+    return digest.hexdigest() == model.sha256
+
+
 def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     """Return in what two models differ; empty only where they are the same."""
     before = _digested(old)
@@ -99,7 +110,7 @@ Models = tuple[Model, Model]
 def _digested(model: Model) -> onnx.ModelProto:
     """Return a copy in which the digest of each tensor's bytes is in their place."""
     copy = whole_copy(model.proto)
-    for tensor in all_tensors(copy.graph):
+    for tensor in all_tensors(copy):
         if tensor.HasField("raw_data") or is_external(tensor):
             digest = content_digest(model, tensor)
             if is_external(tensor):
@@ -289,7 +300,7 @@ def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] |
         for attribute in node.attribute if name == node_name else ():
             if attribute.name == key and attribute.floats:
                 return np.array(attribute.floats)
-            tensors = list(all_tensors_of(attribute)) if attribute.name == key else []
+            tensors = list(all_tensors(attribute)) if attribute.name == key else []
             if len(tensors) == 1:
                 return _numbers(model, tensors[0])
     return None

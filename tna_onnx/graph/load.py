@@ -37,6 +37,7 @@ from tna_onnx.graph.tensors import (
     place_of,
     require_bytes,
     split_off,
+    total_size,
 )
 
 
@@ -82,6 +83,9 @@ _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tfl
 
 # Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+
+# What ONNX Runtime knows its own format by, from byte 4 on; it then reads nothing else.
+_ORT_MARK = b"ORTM"
 
 _MAX_PASSED = 50  # nodes that change shape or type, in a row
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
@@ -212,7 +216,7 @@ class Model:
     @property
     def external_files(self) -> tuple[str, ...]:
         """Locations of external data, relative to the model's folder."""
-        places = (place_of(tensor) for tensor in all_tensors(self.proto.graph) if is_external(tensor))
+        places = (place_of(tensor) for tensor in all_tensors(self.proto) if is_external(tensor))
         return tuple(sorted({place.location for place in places}))
 
     def sizes(self, tensor: str) -> list[int | None] | None:
@@ -260,7 +264,7 @@ class Model:
         """Return the values of a tensor, reading external data if need be."""
         try:
             if is_external(tensor):
-                tensor = self._with_data(tensor)
+                tensor = self.loaded(tensor)
             elif (data := self.large_value(tensor)) is not None:
                 return _array_on(data, tensor)
             return np.asarray(onnx.numpy_helper.to_array(tensor))
@@ -282,13 +286,16 @@ class Model:
             return None
         return self.large_values.get(tensor.raw_data)
 
-    def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
-        """Return a tensor with its external data inside."""
+    def loaded(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """Return an external tensor with its data inside."""
         place = place_of(tensor)
-        with self.open_data(place.location) as file:
-            require_bytes(self.path or Path(), tensor, place, file.seek(0, 2))  # before that much is allocated
-            file.seek(place.offset)
-            data = file.read(place.length)
+        try:
+            with self.open_data(place.location) as file:
+                require_bytes(self.path or Path(), tensor, place, file.seek(0, 2))  # before that much is allocated
+                file.seek(place.offset)
+                data = file.read(place.length)
+        except OSError as error:
+            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
         return onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -310,17 +317,8 @@ def load_model(
     """
     if isinstance(source, (str, Path)):
         path = model_file(Path(source))
-        model = _parsed(_read(path), path, limits, similar)
-        # Before anything opens the files: what is no part of the model must not become one.
-        check_places(path, filter(is_external, all_tensors(model.proto.graph)))
-        return model
-    model = _parsed(model_bytes(source), None, limits)
-    if model.external_files:
-        raise UsageError(
-            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
-            "load the data first (`onnx.load(path)` does)"
-        )
-    return model
+        return _parsed(_read(path), path, limits, similar)
+    return _parsed(model_bytes(source), None, limits)
 
 
 def _read(path: Path) -> bytes:
@@ -343,6 +341,11 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
+    if data[4:8] == _ORT_MARK:
+        raise UnsupportedModel(
+            f"{name}: ONNX Runtime takes it for a model in its own format (bytes 4 to 7 are ORTM); expected an ONNX "
+            "file: give the one that it was made from"
+        )
     message = data
     large_values: dict[bytes, bytes] = {}
     if file is not None:  # a model in memory has its values inside
@@ -360,7 +363,21 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
+    if (rest := len(data) - total_size(proto, large_values)) > 0:
+        raise UnsupportedModel(
+            f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
+            "model; `onnx.save(onnx.load(FILE), NEW)` writes the model alone"
+        )
     check_bounds(str(name), proto, limits)
+    external = filter(is_external, all_tensors(proto))
+    if file is not None:
+        # Before anything opens the files: what is no part of the model must not become one.
+        check_places(file, external)
+    elif any(external):
+        raise UsageError(
+            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
+            "load the data first (`onnx.load(path)` does)"
+        )
     flat, functions = inlined(proto, str(name), limits)
     return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits, large_values)
 

@@ -252,7 +252,7 @@ def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
     written.
     """
     new_values = _moved_out(model, proto)
-    tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
+    tensors = [tensor for tensor in all_tensors(proto) if is_external(tensor)]
     by_place = {place_of(tensor): tensor for tensor in tensors}
     ordered = sorted(by_place, key=lambda place: (place.location, place.offset))
     copied_to: dict[Place, int] = {}
@@ -324,9 +324,7 @@ def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[Place, bytes]:
 def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     """Whether another tensor has some of the same bytes: writers may store equal tensors once."""
     place = place_of(tensor)
-    neighbours = (
-        tensor_ for tensor_ in all_tensors(model.proto.graph) if tensor_ is not tensor and is_external(tensor_)
-    )
+    neighbours = (tensor_ for tensor_ in all_tensors(model.proto) if tensor_ is not tensor and is_external(tensor_))
     return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
 
 

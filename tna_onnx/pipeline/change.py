@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import decisions
 from tna_onnx.graph.decisions import add_decisions
-from tna_onnx.graph.difference import NotRebuilt, WrittenValues, content_digest, differences, same_models
+from tna_onnx.graph.difference import (
+    NotRebuilt,
+    WrittenValues,
+    content_digest,
+    differences,
+    is_plainly_encoded,
+    same_models,
+)
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, annotate, provenance
@@ -287,10 +294,16 @@ class Proof:
 
 def prove(source: Model, file: Model) -> Proof:
     """Make a file again, of its source and what it says of its making, and compare."""
+    same = same_models(source, file)
+    if same and source.sha256 == file.sha256:  # however it is encoded
+        return Proof()
     if file.inlined:
         added = tuple(Difference("function", name, "added") for name in file.inlined)
         return Proof(added, "it holds functions, which are never written")
-    if same_models(source, file):
+    if not is_plainly_encoded(file):
+        reason = "its bytes are not those that its model is written in, so others may read another model in it"
+        return Proof(differences(source, file), reason)
+    if same:
         return Proof()
     try:
         rebuilt = _rebuilt(source, file)

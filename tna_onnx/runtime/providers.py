@@ -43,6 +43,9 @@ _CUDA_OPTIONS = {
     "arena_extend_strategy": "kSameAsRequested",
 }
 
+# No file lies below it. Without a folder, ONNX Runtime would look for external data where the process stands.
+_NOWHERE = Path(os.devnull)
+
 _SESSION_ENTRIES = {
     # Waiting threads would spin on the cores that are reading the next samples.
     "session.intra_op.allow_spinning": "0",
@@ -62,9 +65,12 @@ def open_session(
 ) -> Session:
     """Open a session and check that it runs where it was asked to.
 
-    `fixed_batch`: the only batch size that the model accepts, where its inputs do not say so; `at_once`: batches that
-    are to be run at a time on the CPU, if it has the cores and the memory.
+    `folder`: where external data of a model given as bytes lie; by default they may have none. `fixed_batch`: the only
+    batch size that the model accepts, where its inputs do not say so; `at_once`: batches that are to be run at a time
+    on the CPU, if it has the cores and the memory.
     """
+    if isinstance(model, bytes) and folder is None:
+        folder = _NOWHERE
     ort = _onnxruntime()
     use_cuda = _wants_cuda(ort, device)
     providers: list[Any] = [_CPU]
