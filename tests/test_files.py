@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import refused
 from tna_onnx import files
 from tna_onnx.files import alone_in, is_replaced, open_regular, remove_leftovers, temporary_folder, write_file
 
@@ -251,3 +252,11 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (first, second) == (True, False)
     with alone_in(tmp_path) as alone:
         assert alone
+
+
+@pytest.mark.parametrize("words", [["inspect", "L"], ["evaluate", "M", "--data", "L"], ["calibrate", "M", "L"]])
+def test_a_link_to_itself_is_no_bug(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "L").symlink_to(tmp_path / "L")
+    (tmp_path / "M").write_bytes(b"")
+    words = [str(tmp_path / word) if word in ("L", "M") else word for word in words]
+    refused(2, "leads back to itself", *words)

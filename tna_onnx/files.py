@@ -59,16 +59,20 @@ def model_file(path: Path) -> Path:
 def name_problem(name: str | Path) -> str:
     """Return why no file can have a path, whether there is one or not; empty where one can.
 
-    A part of it, or all of it, is longer than the system allows, or it holds a NUL: the first look at it would raise.
+    A part of it, or all of it, is longer than the system allows, it holds a NUL, or its links go round in a circle: the
+    first look at it would raise.
     """
     text = str(name)
     try:
         os.lstat(text)
+        os.stat(text)  # noqa: PTH116 - follows links
     except ValueError as error:
         return f"{text[:_SHOWN]!r}: is no name of a file ({error})"
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return f"{text[:_SHOWN]}...: has {len(text):,} characters, which is too long for the name of a file here"
+        if error.errno == errno.ELOOP:
+            return f"{text}: is a link that leads back to itself; expected a file or a folder"
     return ""
 
 

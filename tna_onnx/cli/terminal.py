@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tna_onnx.errors import DeviceError, ResultError, UsageError
-from tna_onnx.files import is_replaced, printable
+from tna_onnx.files import is_replaced, name_problem, printable
 
 if TYPE_CHECKING:
     import click
@@ -337,6 +337,8 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     # A page is not for a terminal, and a file of this name is hard to remove.
     if path == "-":
         raise UsageError(f"-: expected the name of a file for the {kind}")
+    if problem := name_problem(path):
+        raise UsageError(problem)
     file = Path(path).absolute()
     if not file.parent.is_dir():
         raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
@@ -354,6 +356,8 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
 
 def check_figure_folder(path: str, *files: str | None) -> None:
     """Check that figures can be written into a folder, which need not exist yet."""
+    if problem := name_problem(path):
+        raise UsageError(problem)
     folder = Path(path).absolute()
     if _is_one_of(folder, files):
         raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")
