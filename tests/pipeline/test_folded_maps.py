@@ -31,6 +31,7 @@ from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import check_file, check_runs, checked_samples
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.opening import open_task
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import silent
 
@@ -206,7 +207,9 @@ def task_of(small: Small, built: Built, folder: Path) -> Task:
     onnx.save(built.proto, path)
     x = built.inputs()
     labels = np.random.default_rng(2).integers(0, built.classes, SAMPLES)
-    return open_task(job_of(small, path, {"x": x, "labels": labels}, options=ModelOptions(output_name="y")), silent)
+    settings = Settings(predictions="change")  # or labels stay those of the source, in front of an appended map
+    job = job_of(small, path, {"x": x, "labels": labels}, options=ModelOptions(output_name="y"), settings=settings)
+    return open_task(job, silent)
 
 
 def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tuple[Rewritten, Path]:

@@ -14,7 +14,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened, outputs, probabilities
 from tests.support import with_options
-from tna_onnx.errors import CheckFailed, UnsupportedModel
+from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.job import Task
@@ -156,22 +156,26 @@ def test_labels_follow_where_they_were_right(
     assert _labels_hold(first, P, first if then is None else then, q, tie=1e-4) is holds
 
 
-def test_a_label_around_the_head_allows_maps_that_keep_the_order(small: Small, tmp_path: Path) -> None:
+def test_a_label_around_the_head_stays_or_becomes_the_likeliest_class(small: Small, tmp_path: Path) -> None:
     """A nearest-neighbour classifier counts its votes twice: for probabilities, and for the label."""
     model = onnx.load(classifier(small, tmp_path / "m.onnx"))
     model.graph.output.remove(next(output for output in model.graph.output if output.name == "raw"))
     onnx.save(model, tmp_path / "m.onnx")
-    words: dict[str, Any] = {"output_name": "p", "head": "head", "device": "cpu", "dry_run": True}
+    x = few(small.calib)["x"]
+    _, before = outputs(tmp_path / "m.onnx", x)
+    words: dict[str, Any] = {"output_name": "p", "head": "head", "device": "cpu", "output": tmp_path / "o.onnx"}
     for name in ("bias", "isotonic", "refit"):
-        with pytest.raises(UnsupportedModel, match=f"'label' gives the labels .* would not follow map {name}"):
-            with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, map=name, search="none", **words)
-    with pytest.raises(UnsupportedModel, match=r"'label' gives the labels .* would not follow new class frequencies"):
-        with_options(tna_onnx.shift, tmp_path / "m.onnx", small.calib, target_prior="uniform", **words)
-    methods = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, **words).methods
-    assert {each.method for each in methods} <= {"none", "ts", "ets"}
-    model.graph.output.remove(next(output for output in model.graph.output if output.name == "label"))
-    onnx.save(model, tmp_path / "m.onnx")
-    methods = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, **words).methods
+        fitted = {"map": name, "search": "none", "overwrite": True, **words}
+        with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, **fitted)
+        assert np.array_equal(outputs(tmp_path / "o.onnx", x)[1], before)
+        assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed
+        with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, predictions="change", **fitted)
+        p, label = outputs(tmp_path / "o.onnx", x)
+        assert np.array_equal(label, p.argmax(axis=1))
+        assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed
+    with_options(tna_onnx.shift, tmp_path / "m.onnx", small.calib, target_prior="uniform", overwrite=True, **words)
+    assert np.array_equal(outputs(tmp_path / "o.onnx", x)[1], before)
+    methods = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", small.calib, dry_run=True, **words).methods
     assert "bias" in {each.method for each in methods}
 
 

@@ -18,6 +18,7 @@ from tests.builders import small_model
 from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
 from tna_onnx.errors import CheckFailed, UnsupportedModel
+from tna_onnx.graph.labels import LabelChange
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import MAPS, maps_of
@@ -89,19 +90,19 @@ def test_an_old_opset_takes_no_bias_that_would_need_a_node(small: Small, tmp_pat
     assert writing.maps == writing.choices == ("none", "ts")
 
 
-@pytest.mark.parametrize(("fold", "choices"), [(True, {*AUTOMATIC, "ets"}), (False, {"none", "ts", "ets"})])
-def test_scores_that_others_read_allow_what_is_folded(
-    small: Small, tmp_path: Path, choices: set[str], *, fold: bool
-) -> None:
-    """And what keeps the order of the classes, so that the label stays right."""
-    writing = Writing(opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib)))
-    writing = Writing(with_settings(writing.task, fold=fold))
-    assert writing.maps == ALL  # the graph can hold them, but the label would not see them
-    assert set(writing.choices) == choices
-    if not fold:
-        writing.write(outcome_of(writing.task, Temperature(2.0)), {})
-        with pytest.raises(UnsupportedModel, match=r"'raw', from which labels are read, would not follow"):
-            writing.write(outcome_of(writing.task, BENT), {})
+@pytest.mark.parametrize("fold", [True, False])
+def test_a_label_in_front_of_the_logits_leaves_every_map_a_choice(small: Small, tmp_path: Path, *, fold: bool) -> None:
+    """It stays as it is; or it becomes the likeliest class, which a map in the weight makes it as well."""
+    task = opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib))
+    kept = Writing(with_settings(task, fold=fold))
+    assert {*AUTOMATIC, "ets"} <= set(kept.choices)
+    assert kept.label_change("bias") == LabelChange(("label",))
+    assert kept.label_change("ts") is None
+    changed = Writing(with_settings(task, fold=fold, predictions="change"))
+    assert set(changed.choices) == set(kept.choices)
+    assert changed.label_change("bias") == LabelChange(("label",), tuple(range(task.readout.n_classes)))
+    for writing in (kept, changed):
+        writing.write(outcome_of(writing.task, BENT), {})
 
 
 def test_a_folded_weight_is_rounded_once(task: Task) -> None:

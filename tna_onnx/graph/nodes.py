@@ -5,7 +5,7 @@ Everything is 2-D in the dtype of the logits; constants become initializers of s
 files. Names share one prefix, so that users can leave the block out of a quantisation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -148,13 +148,27 @@ class NodeOps:
             cast.output[0] = result
             self.nodes.insert(0, cast)
 
-    def class_output(self, a: str, output: str) -> None:
-        """Write the first of the largest entries of each row as a further output of the graph; no word of the maps."""
+    def first_class(self, a: str) -> str:
+        """Write the place of the largest entry of each row, the first of equal ones, (N,); no word of the maps."""
         if self._dtype == np.float16:  # runtimes have no ArgMax of it
             a = self._node("Cast", [a], to=onnx.TensorProto.FLOAT)
-        self._node("ArgMax", [a], axis=1, keepdims=0)
+        return self._node("ArgMax", [a], axis=1, keepdims=0)
+
+    def class_output(self, a: str, output: str) -> None:
+        """Write the first of the largest entries of each row as a further output of the graph; no word of the maps."""
+        self.first_class(a)
         self.nodes[-1].output[:] = [output]
         self.outputs.append(output)
+
+    def class_names(self, places: str, names: Sequence[int | str], kind: int, shape: list[int], output: str) -> None:
+        """Write the names of classes in places (N,) as `output`, in ONNX's type `kind`; no word of the maps."""
+        texts = isinstance(names[0], str)
+        values = np.array(names, object if texts else np.int64)
+        result = self._node("Gather", [self._store(values, f"classes_{self._stored}"), places], axis=0)
+        if kind not in (onnx.TensorProto.INT64, onnx.TensorProto.STRING):
+            result = self._node("Cast", [result], to=kind)
+        self.reshape(result, shape)
+        self.nodes[-1].output[:] = [output]
 
     def mean(self, a: str) -> str:
         """Write ReduceMean over axis 1."""

@@ -32,6 +32,7 @@ from tna_onnx.graph.bounds import input_at, whole_copy
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
+from tna_onnx.graph.labels import LabelChange, kept_path, write_likeliest
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -52,17 +53,30 @@ WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 """Writes a map's nodes: (ops, logits, features) -> result, all by name."""
 
 
+WriteLabels: TypeAlias = Callable[[NodeOps, str], None]
+"""Writes what is made of the (N, C) new scores besides: (ops, scores), by name."""
+
+
 def adapted(
-    write_map: WriteMap, readout: Readout, shape: tuple[int, ...] | Layout, *, hidden: bool = False
+    write_map: WriteMap,
+    readout: Readout,
+    shape: tuple[int, ...] | Layout,
+    *,
+    hidden: bool = False,
+    write_labels: WriteLabels | None = None,
 ) -> WriteMap:
     """Return a map that takes and gives what the tensor holds, in the shape that a sample has there."""
-    if hidden:
-        return lambda ops, tensor, features: ops.softmax(
-            write_map(ops, ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]])), features)
-        )
 
     def on_rows(ops: NodeOps, tensor: str, features: str) -> str:
-        return _from_logits(ops, readout, write_map(ops, _to_logits(ops, readout, tensor), features))
+        scores = write_map(ops, _to_logits(ops, readout, tensor, hidden=hidden), features)
+        if hidden or (readout.holds == "probabilities" and not readout.multi_label):
+            scores = ops.softmax(scores)
+        if write_labels is not None:
+            write_labels(ops, scores)
+        return scores if hidden else _from_scores(ops, readout, scores)
+
+    if hidden:
+        return on_rows
 
     columns = [-1, 1 if readout.binary else readout.n_classes]  # the words of a map work on (N, C)
     if isinstance(shape, Layout):
@@ -86,7 +100,9 @@ def _at_positions(
     return result
 
 
-def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
+def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> str:
+    if hidden:  # (-s, s) -> (0, s)
+        return ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]]))
     if readout.holds == "probabilities":
         if readout.binary:  # (1 - p, p) = p (-1, 1) + (1, 0)
             tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
@@ -98,13 +114,13 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
     return tensor
 
 
-def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
+def _from_scores(ops: NodeOps, readout: Readout, result: str) -> str:
+    """Write what the tensor holds: of logits, or of probabilities where a softmax has made them."""
     if readout.holds == "probabilities" and readout.multi_label:
         return ops.sigmoid(result)
     if readout.holds == "probabilities":
-        result = ops.softmax(result)
         if readout.binary:  # p_1
-            result = ops.matmul(result, ops.const([[0.0], [1.0]]))
+            return ops.matmul(result, ops.const([[0.0], [1.0]]))
         return result
     if readout.binary:  # l_1 - l_0: a softmax sees differences alone
         return ops.matmul(result, ops.const([[-1.0], [1.0]]))
@@ -164,6 +180,7 @@ def rewrite(
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
+    labels: LabelChange | None = None,
     logits_shape: tuple[int, ...] | Layout = (0,),
     block: str = PREFIX,
     metadata: Mapping[str, str],
@@ -177,10 +194,10 @@ def rewrite(
     the head holds one a class; None keeps the stored one. `write_map`: writes the map's nodes: (ops, logits, features)
     -> result, all by name. The block goes behind the logits, in front of everyone who reads them, and ends in their old
     name, so every reader sees the new ones. `keeps_order`: the map never changes which class comes first, so labels
-    from in front of it stay right. `logits_shape`: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for
-    some convolutions; the layout, where a sample has several predictions. `aside`: whether a new value may be kept
-    apart from the protobuf, where the old one is. `from_file`: a file that was written in this way, and is made again:
-    its own values are taken from there.
+    from in front of it stay right. `labels`: what becomes of them where it does. `logits_shape`: of one sample: (C,);
+    () or (1,) for a binary head; (C, 1, 1) for some convolutions; the layout, where a sample has several predictions.
+    `aside`: whether a new value may be kept apart from the protobuf, where the old one is. `from_file`: a file that was
+    written in this way, and is made again: its own values are taken from there.
     """
     written: list[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]] = []
     if isinstance(readout, Head) and not (weight is None and bias is None):
@@ -202,7 +219,11 @@ def rewrite(
         hidden = hides_scores(model, readout)
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
-        _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, block, result)
+        write_labels = None
+        if labels is not None and labels.classes:
+            write_labels = functools.partial(write_likeliest, model, labels)
+        written_map = adapted(write_map, readout, logits_shape, hidden=hidden, write_labels=write_labels)
+        _insert(model, written_map, keeps_order, labels, block, result)
     if result.constants:  # last, because source nodes are named by their index
         insert_nodes(proto.graph, 0, result.constants)
         result.nodes.update(node.name for node in result.constants)
@@ -353,11 +374,13 @@ def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
     return str(tensor.name)
 
 
-def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, result: Rewritten) -> None:
+def _insert(
+    model: Model, write_map: WriteMap, keeps_order: bool, labels: LabelChange | None, block: str, result: Rewritten
+) -> None:
     """Put the nodes of a map between the node that makes the logits and everyone who reads them."""
     proto = result.proto
     readout = result.readout
-    require_no_other_readers(model, readout, keeps_order=keeps_order)
+    require_no_other_readers(model, readout, keeps_order=keeps_order or labels is not None)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
     features = source = readout.features if isinstance(readout, Head) else ""
@@ -369,11 +392,13 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    if again := in_use & {raw, *ops.names}:
+    replaced = set(labels.outputs) if labels is not None and labels.classes else set()
+    if again := in_use & {raw, *ops.names} - replaced:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
     at = _connect(model, block, ops, last, result)
+    _settle_labels(model, labels, block, result)
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     integers = onnx.TensorProto.INT64
@@ -390,12 +415,11 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
 def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritten) -> int:
     """Let what reads the logits read the result of a block of nodes; return where the block belongs."""
     readout = result.readout
-    outputs = ops.nodes[-1].output
     if readout.logits in model.inputs:
         # an input keeps its name: those who read it on the way to the output read the result instead
         fed = f"{block}/fed"
         ops.cast_behind(readout.logits, raw_logits(block))
-        outputs[list(outputs).index(last)] = fed
+        _rename_result(ops, last, fed)
         for k in ancestors(model, readout.output):
             names = model.proto.graph.node[k].input
             if readout.logits in names:
@@ -405,8 +429,45 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritte
     at = model.producers[readout.logits]
     producer = result.touch(at, "output")
     producer.output[list(producer.output).index(readout.logits)] = raw_logits(block)
-    outputs[list(outputs).index(last)] = readout.logits
+    _rename_result(ops, last, readout.logits)
     return at + 1
+
+
+def _rename_result(ops: NodeOps, last: str, name: str) -> None:
+    """Give the result of a block another name, where it is made and where nodes of labels read it."""
+    for node in ops.nodes:
+        for names in (node.input, node.output):
+            names[:] = [name if each == last else each for each in names]
+
+
+def _settle_labels(model: Model, labels: LabelChange | None, block: str, result: Rewritten) -> None:
+    """Let labels be computed from the raw scores as before, or give their names to the nodes of the likeliest class."""
+    if labels is None:
+        return
+    readout = result.readout
+    if labels.classes:
+        for name in labels.outputs:
+            _rename(model, name, f"{block}/label/{name}", result)
+        return
+    # an input keeps its name (`_connect`)
+    raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
+    path = kept_path(model, labels.outputs, readout.logits, raw, block)
+    for k in path.edited:
+        node = result.touch(k, "input")
+        node.input[:] = [path.renamed.get(name, name) for name in node.input]
+    copies = path.copies(model, block)
+    for k, copy in reversed(list(zip(path.copied, copies, strict=True))):
+        insert_nodes(result.proto.graph, k + 1, [copy])
+    result.nodes.update(copy.name for copy in copies)
+
+
+def _rename(model: Model, tensor: str, name: str, result: Rewritten) -> None:
+    """Give a tensor another name where it is made, and where nodes read it."""
+    for k, node in enumerate(model.proto.graph.node):
+        for part, names in (("input", node.input), ("output", node.output)):
+            if tensor in names:
+                edited = getattr(result.touch(k, part), part)
+                edited[:] = [name if each == tensor else each for each in edited]
 
 
 def _widen(model: Model, readout: Readout, result: Rewritten) -> None:

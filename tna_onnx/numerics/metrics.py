@@ -131,6 +131,8 @@ class Metrics:
             groups.
         effective_n: how many samples of equal weight know a mean as well, (sum w)^2 / sum w^2, no unit; None without
             weights.
+        accuracy_of_likeliest: share of the samples whose likeliest class is the label, a fraction, where the model
+            gives its own decision in an output with labels, whose share of right ones `accuracy` is; None elsewhere.
         positive: the probability of the positive class; None but of two classes, and of several labels.
     """
 
@@ -144,6 +146,7 @@ class Metrics:
     groups: int | None = None
     design_effect: float | None = None
     effective_n: float | None = None
+    accuracy_of_likeliest: float | None = None
     positive: Positive | None = None
 
     def value(self, name: str) -> float:

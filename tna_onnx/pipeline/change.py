@@ -107,6 +107,7 @@ def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[
         "shape": encoder.encoded(change.shape),
         "block": change.block,
         "digests": dict(digests),
+        **({} if change.labels is None else {"labels": encoder.encoded(change.labels)}),
     }
 
 
@@ -236,6 +237,7 @@ def _applied(
         bias_factor=factor,
         write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
         keeps_order=keeps_order,
+        labels=change.labels,
         logits_shape=change.shape,
         block=change.block,
         metadata={},
@@ -408,6 +410,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         keeps_order=bool(step["keeps_order"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
+        labels=decoder.decoded(step.get("labels")),
     )
     places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
     plain = change.folded is None and not step["weight"] and step["bias"] is None

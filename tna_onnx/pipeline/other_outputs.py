@@ -5,7 +5,7 @@ them around the layer that was changed (a layer that is called twice, a bias mov
 they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.labels import LabelChange, LabelOutput, label_candidates, label_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
@@ -38,11 +38,17 @@ _MIN_AGREEMENT = 0.99
 
 
 def check_other_outputs(
-    task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runner, path: Path, tolerance: float
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    runner: Runner,
+    path: Path,
+    tolerance: float,
+    labels: LabelChange | None = None,
 ) -> tuple[MovedOutput, ...]:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
-    Gives the outputs whose values change.
+    `labels`: what was done about label outputs. Gives the outputs whose values change.
     """
     outputs = outputs_beside(task, checked)
     if not outputs:
@@ -58,6 +64,9 @@ def check_other_outputs(
     q = task.opened.output.probabilities(new[names[0]])
     for name in outputs:
         if name not in old or name not in new:
+            continue
+        if labels is not None and name in labels.outputs:
+            _require_labels(name, labels, old[name], new[name], q, path)
             continue
         # only what held in the source must hold: other outputs are free
         allowed = max(5 * _SAME, 2 * tolerance)
@@ -78,6 +87,24 @@ def check_other_outputs(
     compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
     return (*(output for output in moved if output.moved), *_computed_from(task, compared))
+
+
+def _require_labels(
+    name: str, labels: LabelChange, old: NDArray[Any], new: NDArray[Any], q: NDArray[np.float64], path: Path
+) -> None:
+    """Refuse a file whose labels are not what was meant: the source's, or the likeliest classes of q (N, C)."""
+    if not labels.classes:
+        wrong = int(np.count_nonzero(old != new)) if old.shape == new.shape else len(new)
+        meant = "the source's"
+    else:
+        own = _places(new, labels.classes)
+        # two that tie are as likely
+        wrong = int(np.count_nonzero((own < 0) | (q[np.arange(len(q)), own] < q.max(axis=1) - _LEAST_TIE)))
+        meant = "the likeliest class"
+    if wrong:
+        raise CheckFailed(
+            f"verification: output '{name}' of {path.name} differs from {meant} in {wrong:,} of {len(q):,} samples"
+        )
 
 
 # Of |old|, or of 1: less is rounding in a graph that is optimised in another way.
@@ -115,27 +142,76 @@ def _changed_nodes(model: Model, readout: Readout) -> set[int]:
     return changed
 
 
-def labels_around(
-    model: Model, readout: Readout, output: ClassOutput, device: Device, source: Source, batch_size: int
-) -> str:
-    """Return the output that gives the labels and is not computed from the logits; empty if there is none.
+def find_labels(
+    model: Model, readout: Readout, output: ClassOutput, device: Device, source: Source | None, batch_size: int
+) -> tuple[LabelOutput, ...]:
+    """Return the outputs that hold the class of each sample: as the graph shows, or as samples do.
 
-    It stays as it is where a map changes which class comes first.
+    `source`: samples to run; None where there are none for the inputs, and the graph has to show it.
     """
-    changed = _changed_nodes(model, readout)
-    numbers = {info.name for info in model.proto.graph.output if info.type.tensor_type.elem_type in FLOAT_TYPES}
-    names = [
-        name
-        for name in tensor_outputs(model)
-        if name not in (output.name, *numbers) and not changed & ancestors(model, name)
-    ]
-    if not names or output.multi_label:
-        return ""
+    if output.multi_label or output.several:
+        return ()
+    shown = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
+    names = label_candidates(model, output.name)
+    if source is None or not names:
+        return tuple(shown.values())
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     runner = in_rows(open_model(model, device), readout, model.name)
     values = _outputs(runner, [output.name, *names], source.batches(batch_size, rows))
     p = output.probabilities(values.pop(output.name))
-    return next((name for name in values if relation(values[name], p, _SAME) == "labels"), "")
+    labels = (_run_label(shown.get(name), name, column, p) for name, column in values.items())
+    return tuple(label for label in labels if label is not None)
+
+
+def _run_label(
+    shown: LabelOutput | None, name: str, column: NDArray[Any], p: NDArray[np.float64]
+) -> LabelOutput | None:
+    """Return a label output where samples bear out what the graph shows, or show it by themselves; else None.
+
+    `column`: (N,) what the output gives. `p`: (N, C).
+    """
+    if column.size != len(p):
+        return None
+    if shown is not None:
+        if not shown.first:
+            return shown
+        # an ArgMax of something else gives other numbers
+        agreeing = np.mean(_places(column, shown.classes) == p.argmax(axis=1))
+        return shown if agreeing >= _MIN_AGREEMENT else None
+    if relation(column, p, _SAME) != "labels":
+        return None
+    named = _labels_of(column, p) or {}
+    classes = [named[c] for c in sorted(named)] if len(named) == p.shape[1] else []
+    # a bool has no names to gather
+    if not all(isinstance(one, (str, int, np.integer)) for one in classes):
+        classes = []
+    return LabelOutput(name, tuple(one if isinstance(one, str) else int(one) for one in classes), first=True)
+
+
+def _places(values: NDArray[Any], classes: Sequence[int | str]) -> NDArray[np.int64]:
+    """Return the places (N,) of classes by their names; -1 for what is none of them."""
+    place = {str(name): c for c, name in enumerate(classes)}
+    texts = (value.decode() if isinstance(value, bytes) else str(value) for value in values.reshape(-1).tolist())
+    return np.array([place.get(text, -1) for text in texts], np.int64)
+
+
+def labels_of_samples(
+    task: Task, label: LabelOutput, collected: Collected, first: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the places (N,) of the classes that a label output gives samples.
+
+    `first`: (N,) the model's likeliest classes, which most labels are; those of other classifiers are run.
+    """
+    if label.first or collected.samples.given:
+        return first
+    runner = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
+    source = collected.source
+    every = np.arange(len(source), dtype=np.int64)
+    values = _outputs(runner, [label.name], source.batches(task.batch_size, every)).get(label.name)
+    if values is None or values.size != len(first):
+        return first
+    places = _places(values, label.classes)
+    return np.where(places < 0, first, places)
 
 
 def outputs_beside(task: Task, checked: Collected) -> list[str]:

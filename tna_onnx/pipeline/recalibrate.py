@@ -84,7 +84,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
     labels = check_labels(task)
     writing = _writing(task, labels)
     choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
-    strategy = _strategy(task, labels, choices)
+    strategy = _strategy(task, labels, choices, keeps_labels=writing.keeps_labels)
     outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
@@ -106,7 +106,9 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)
-        compared = compare_heads(task, strategy, outcome, after, fitted, progress)
+        compared = compare_heads(
+            task, strategy, outcome, after, fitted, progress, writing.labels if writing.keeps_labels else ()
+        )
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         folded = writing.folding(outcome) is not None
@@ -135,13 +137,14 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
     return writing
 
 
-def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str]) -> Strategy:
+def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str], *, keeps_labels: bool) -> Strategy:
     settings = task.settings
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    free = task.settings.predictions == "auto" and has_own_threshold(task.readout)
-    search = _search_of(task)
-    if free and search == "auto":
+    threshold = settings.predictions == "auto" and has_own_threshold(task.readout) and not keeps_labels
+    free = threshold or (settings.predictions == "auto" and keeps_labels)
+    search = _search_of(task, keeps_labels=keeps_labels)
+    if threshold and search == "auto":
         # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
         search, choices = "none", [name for name in choices if name == "none" or not MAPS[name].needs_features]
     return Strategy(
@@ -161,8 +164,11 @@ def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str]) -> Strateg
     )
 
 
-def _search_of(task: Task) -> str:
+def _search_of(task: Task, *, keeps_labels: bool) -> str:
     search = task.settings.resolved_search
+    # a tilted weight would move the label
+    if search == "auto" and keeps_labels:
+        return "none"
     # a tilted weight would be a float one in place of integers, which is done only where it is asked for
     if search == "auto" and task.head is not None and task.head.stored_weight.packed:
         return "none"
@@ -309,7 +315,8 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
         "reliability": Reliability.of(before.pooled(), after.pooled(), bins),
         "bin_free_before": BinFree.of(before, bins, settings.seed),
         "bin_free_after": BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
-        "changed_predictions": compared.changed_predictions,
+        "changed_predictions": compared.changed_labels,
+        "kept_label": compared.kept_label,
         "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
         "subgroups": compared.subgroups,
     }  # fmt: skip

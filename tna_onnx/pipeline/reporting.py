@@ -10,7 +10,7 @@ Both are scored on the same samples:
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat
@@ -23,10 +23,12 @@ from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import random_label_share, recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
+from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.scores import adds_up_to_one
 from tna_onnx.graph.tensors import epsilon, numpy_name, numpy_type
 from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import metric_value
@@ -37,6 +39,7 @@ from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
 from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
+from tna_onnx.pipeline.other_outputs import labels_of_samples
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.steps import OriginalClass
 from tna_onnx.pipeline.strategy import Outcome, Strategy
@@ -44,7 +47,7 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
 from tna_onnx.results.measured import Subgroup, subgroups_of
-from tna_onnx.results.report import Changes, Comparison, How, compare_scores
+from tna_onnx.results.report import Changes, Comparison, How, KeptLabel, compare_scores
 from tna_onnx.results.verdict import ClassRecall, Recall, Standing
 
 # Logits above this number are given back once they are scored: three sets of them would stay beside each other.
@@ -69,6 +72,12 @@ class Compared:
     changed_predictions: float
     folds: tuple[str, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
+    kept_label: KeptLabel | None = None  # labels that stay, whatever the likeliest class is
+
+    @property
+    def changed_labels(self) -> float:
+        """Share of samples whose predicted class is another one: the label, where the model has an output for it."""
+        return 0.0 if self.kept_label else self.changed_predictions
 
 
 def compare_heads(
@@ -78,11 +87,12 @@ def compare_heads(
     after: Shipped,
     fitted: SampleScores,
     progress: Progress = silent,
+    labels: Sequence[LabelOutput] = (),
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
     `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
-    scores after of the calibration data.
+    scores after of the calibration data. `labels`: outputs that stay the model's own decision.
     """
     original = task.logits(task.weight, on=task.reported)
     how: How = "unchanged"
@@ -99,6 +109,9 @@ def compare_heads(
     elif not outcome.keeps_predictions:
         different = original.predictions() != after.logits.predictions(after.fitted)
         changed = weighted_mean(different, before.weights)
+    places = None
+    if labels and not outcome.keeps_predictions:
+        places = labels_of_samples(task, labels[0], task.reported, original.predictions())
     _give_back(original, task)
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
@@ -115,9 +128,50 @@ def compare_heads(
         comparison, recall = comparison.holding(other), recall.holding(classes)
         differences = {part.name: part.differences for part in other_parts}
         subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
-    return Compared(
+    compared_heads = Compared(
         before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups
     )
+    if places is None:
+        return compared_heads
+    return _with_label(task, compared_heads, after, labels[0].name, places)
+
+
+# Probabilities in memory at once.
+_TOGETHER = 2**22
+
+
+def _with_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> Compared:
+    """Return a comparison whose accuracy and recall are those of a label output that stays.
+
+    `places`: (N,) its classes.
+    """
+    table = task.reported.table
+    step = max(1, _TOGETHER // task.readout.n_classes)
+    p, most = [], []
+    for start in range(0, len(places), step):
+        rows = np.arange(start, min(start + step, len(places)))
+        features = np.asarray(table.features[rows], np.float64)
+        logits = np.asarray(after.logits.at(rows), np.float64)
+        new = task.readout.probabilities(apply_map(after.fitted, logits, features))
+        p.append(new[np.arange(len(rows)), places[rows]])
+        most.append(new.argmax(axis=1))
+    differing = weighted_mean(np.concatenate(most) != places, compared.before.weights)
+    kept = KeptLabel(name, len(places), differing, float(np.min(np.concatenate(p))))
+    labels = np.asarray(table.labels)
+    decided = replace(compared.before.labelled(labels), hit=places == labels)
+    level = task.settings.level
+    recall = Recall.of(decided, decided, class_names(task, task.reported), level=level, same_predictions=True)
+    comparison = compared.comparison
+    sides = (
+        replace(side, accuracy=decided.mean("hit"), accuracy_of_likeliest=side.accuracy)
+        for side in (comparison.before, comparison.after)
+    )
+    none = replace(comparison.differences["accuracy"], difference=0.0, low=0.0, high=0.0)
+    before, new_side = sides
+    comparison = replace(
+        comparison, before=before, after=new_side, differences={**comparison.differences, "accuracy": none}
+    )
+    return replace(compared, comparison=comparison, recall=recall, kept_label=kept)
 
 
 def _numbers(
@@ -231,13 +285,15 @@ def notes_on(
     notes = _input_notes(task, outcome, changes, drift, labels)
     notes += _choice_notes(task, outcome)
     notes += _label_notes(task, outcome)
-    if compared.changed_predictions > _MANY_CHANGED:
+    if compared.kept_label:
+        notes.append(compared.kept_label.text)
+    if compared.changed_labels > _MANY_CHANGED:
         # what was asked for by name has no say there
         advice = "; --predictions keep changes none" if outcome.scores else ""
         predictions = "labels" if task.readout.multi_label else "classes"
-        notes.append(f"{compared.changed_predictions:.1%} of the predicted {predictions} change{advice}")
+        notes.append(f"{compared.changed_labels:.1%} of the predicted {predictions} change{advice}")
     labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
-    if compared.changed_predictions and (few := _scarce(labelled, compared.recall)):
+    if compared.changed_labels and (few := _scarce(labelled, compared.recall)):
         notes.append(f"predicted classes change, and what happens to the recall of {_unknown(few)}")
     if job.settings.keep_decision and outcome.keeps_predictions:
         notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
@@ -263,6 +319,8 @@ def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
     if set(counts) <= {outcome.label}:
         return text
     listed = ", ".join(f"{label} ({count} of {FOLDS})" for label, count in counts.most_common())
+    if compared.kept_label:
+        return f"{text}; the folds chose {listed}"
     changed = "no predicted class" if outcome.keeps_predictions else f"{compared.changed_predictions:.2%} of them"
     return (
         f"{text}; the folds chose {listed}, so that accuracy may differ from that of the file ({outcome.label}), which "

@@ -77,8 +77,10 @@ class Settings:
     )
     predictions: Predictions = setting(
         "auto",
-        "Whether a choice may change predicted classes. auto: where each class has ten samples, neither accuracy nor "
-        "balanced accuracy falls, and no class loses much recall; change: where accuracy does not fall; keep: never.",
+        "Whether a choice may change predicted classes. auto: an output with labels stays the model's own, and "
+        "the probabilities are free; without one, where each class has ten samples, neither accuracy nor balanced "
+        "accuracy falls, and no class loses much recall; change: where accuracy does not fall, and labels become the "
+        "likeliest class; keep: never.",
         section=_FITTED,
     )
     keep_decision: bool = setting(

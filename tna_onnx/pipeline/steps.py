@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph import decisions, dials
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
+from tna_onnx.graph.labels import LabelChange
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, NodeOps, beside_earlier, free_block, head_key, provenance
 from tna_onnx.graph.outputs import ClassOutput, output_of
@@ -77,6 +78,7 @@ class Change:
     keeps_order: bool = True  # none of these changes which class comes first
     shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
     block: str = PREFIX  # how names of appended nodes begin
+    labels: LabelChange | None = None  # what becomes of labels where the maps change the order of the classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +249,7 @@ _RANGES = {
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
+        Added, OriginalClass, LabelChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
         operating_points.DecisionRule,

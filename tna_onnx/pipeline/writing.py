@@ -22,6 +22,8 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.labels import LabelChange, LabelOutput, can_keep, computed_from
 from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
@@ -29,7 +31,7 @@ from tna_onnx.maps import MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
-from tna_onnx.pipeline.other_outputs import labels_around
+from tna_onnx.pipeline.other_outputs import find_labels
 from tna_onnx.pipeline.steps import Change, OriginalClass, quantization_advice
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
@@ -43,6 +45,7 @@ class Shipped:
     # the logits, or what makes them: a folded weight is a large one of its own, which can wait
     made: Logits | Callable[[], Logits]
     fitted: CalibrationMap | None  # the map
+    labels: LabelChange | None = None  # what was done about label outputs
 
     @functools.cached_property
     def logits(self) -> Logits:
@@ -90,16 +93,45 @@ class Writing:
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
         if not (self._always_folds(name) or self._inserts(name)):
             return False
-        return _keeps_order(name) or not self.labels_around
+        return not self._contradicted(name)
 
     @functools.cached_property
-    def labels_around(self) -> str:
-        """The output with the labels that no map reaches, which a map that changes their order would contradict."""
+    def labels(self) -> tuple[LabelOutput, ...]:
+        """The outputs that hold the class of each sample."""
         task = self.task
-        if task.calibration.samples.given:
+        source = None if task.calibration.samples.given else task.calibration.source
+        return find_labels(task.model, task.readout, task.opened.output, task.device, source, task.batch_size)
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether the label is the model's own decision, and stays it whatever becomes of the probabilities."""
+        settings = self.task.settings
+        # the label of a tilted weight is the class that it makes the likeliest
+        tilted = settings.resolved_search not in ("auto", "none")
+        return settings.predictions != "change" and not tilted and bool(self.labels)
+
+    def _contradicted(self, name: str) -> str:
+        """Return the label output that neither follows a map, nor can be made to, where it should; else nothing."""
+        if _keeps_order(name) or self.keeps_labels or self._folds(name):
             return ""
-        source = task.calibration.source
-        return labels_around(task.model, task.readout, task.opened.output, task.device, source, task.batch_size)
+        return next((label.name for label in self._not_following if not label.classes), "")
+
+    @functools.cached_property
+    def _not_following(self) -> tuple[LabelOutput, ...]:
+        """The label outputs that are not computed from the logits."""
+        task = self.task
+        return tuple(label for label in self.labels if not computed_from(task.model, label.name, task.readout.logits))
+
+    def label_change(self, name: str) -> LabelChange | None:
+        """Return what is done about label outputs where a map is appended; None where nothing is."""
+        if _keeps_order(name) or not self.labels:
+            return None
+        if self.keeps_labels:
+            return LabelChange(tuple(label.name for label in self.labels))
+        if not self._not_following:
+            return None
+        first = self._not_following[0]
+        return LabelChange(tuple(label.name for label in self._not_following), first.classes)
 
     @property
     def _weighted(self) -> bool:
@@ -118,14 +150,13 @@ class Writing:
             weighted = ", ".join(fit for fit in self.maps if fit != "none" and MAPS[fit].weighted)
             raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {weighted}")
         fits = is_map_of(name, task.readout.n_classes, labels=task.readout.multi_label)
-        if fits and self._is_held(name) and (_keeps_order(name) or not self.labels_around):
-            return
         if fits and self._is_held(name):
-            raise UnsupportedModel(
-                f"{task.model.name}: output '{self.labels_around}' gives the labels and is computed around "
-                f"'{task.readout.logits}', so it would not follow map {name}; use --map ts, ets or none, which never "
-                "change the order of the classes"
-            )
+            if label := self._contradicted(name):
+                raise UnsupportedModel(
+                    f"{task.model.name}: output '{label}' gives the labels, and the graph does not tell what it calls "
+                    f"the classes, so it cannot follow map {name}; leave out --predictions change"
+                )
+            return
         if not fits:
             raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
         if self._is_too_wide(name):
@@ -173,7 +204,7 @@ class Writing:
         logits = outcome.logits
         if on is not task.calibration:
             logits = task.logits(outcome.weight, on)
-        return Shipped(logits, outcome.fitted)
+        return Shipped(logits, outcome.fitted, self.label_change(outcome.map) if folding is None else None)
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance."""
@@ -191,6 +222,7 @@ class Writing:
             keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
+            labels=self.label_change(outcome.map) if maps else None,
         )
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
@@ -235,6 +267,9 @@ class Writing:
         # the logits of the input are there only where the map comes behind them
         if settings.keep_decision and not _keeps_order(name):
             return False
+        # in front of a new weight, labels are those of the source
+        if not _keeps_order(name) and self._labels_need_scores:
+            return False
         if not settings.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
             return False
         # one factor on all logits passes whatever keeps ratios; a matrix, or a bias, needs plain logits
@@ -244,8 +279,28 @@ class Writing:
             return False
         return head.holds_bias or self._inserts(name)
 
+    @property
+    def _labels_need_scores(self) -> bool:
+        """Whether labels would be wrong if weight and bias held a map that changes which class is the likeliest."""
+        if self.keeps_labels:
+            return True
+        head = self.task.head
+        changed = set() if head is None else set(head.readers)
+        return any(not changed & ancestors(self.task.model, label.name) for label in self.labels)
+
     def _inserts(self, name: str) -> bool:
-        return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
+        model, readout = self.task.model, self.task.readout
+        settled = _keeps_order(name)
+        if not settled and self.keeps_labels:
+            settled = can_keep(model, [label.name for label in self.labels], readout.logits)
+            if not settled:
+                return False
+        return self._appends and can_insert(model, readout, keeps_order=settled or self._relabels(name))
+
+    def _relabels(self, name: str) -> bool:
+        """Whether labels that do not follow the scores become the likeliest class of a map behind them."""
+        change = self.label_change(name)
+        return change is not None and bool(change.classes)
 
 
 def _keeps_order(name: str) -> bool:

@@ -50,6 +50,36 @@ class MovedOutput:
 
 
 @dataclass(frozen=True)
+class KeptLabel:
+    """An output with the class of each sample that stays the model's own decision beside new probabilities.
+
+    Attributes:
+        output: name of the graph output.
+        samples: of the comparison, at least 1.
+        differing: share of them of which another class is the likeliest, a fraction.
+        smallest: smallest new probability of a label, a fraction.
+    """
+
+    output: str
+    samples: int
+    differing: float
+    smallest: float
+
+    @property
+    def text(self) -> str:
+        """What a user has to know."""
+        kept = f"Output '{self.output}' is the model's own decision and is unchanged."
+        if not self.differing:
+            return kept
+        return (
+            f"{kept} In {100 * self.differing:.1f} % of samples another class is now likelier, so the probability of "
+            f"the label can be below 50 % (smallest here: {100 * self.smallest:.2g} %). If your program takes the "
+            f"class from the probabilities, its answers change there: read '{self.output}', or use --predictions "
+            f"keep. --predictions change makes '{self.output}' the likeliest class."
+        )
+
+
+@dataclass(frozen=True)
 class Verification:
     """The written file against the numerics.
 
@@ -356,6 +386,8 @@ class Report(Displayed):
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
+        kept_label: the label output that stays the model's own decision where the likeliest class may be another; None
+            where there is none.
         dry_run: whether no file was written because of `dry_run`.
         classes_unseen: classes without a calibration sample.
         classes_scarce: classes with fewer than five, but with one at least.
@@ -402,6 +434,7 @@ class Report(Displayed):
     details: Details | None = field(default=None, repr=False, compare=False)
     changes: Changes | None = None
     changed_predictions: float = 0.0
+    kept_label: KeptLabel | None = None
     dry_run: bool = False
     classes_unseen: tuple[int, ...] = ()
     classes_scarce: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ graph has probabilities only, the new nodes are log p + d and a Softmax.
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.cut import reads
+from tna_onnx.graph.labels import LabelChange, LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
 from tna_onnx.graph.options import ModelOptions
@@ -41,7 +43,7 @@ from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.job import ModelJob, target_of
 from tna_onnx.pipeline.opening import Opened
-from tna_onnx.pipeline.other_outputs import labels_around
+from tna_onnx.pipeline.other_outputs import find_labels
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
@@ -82,6 +84,7 @@ class ShiftSamples(Opened):
 
     probed: Probed  # where its scores are
     unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
+    labels: tuple[LabelOutput, ...]  # outputs with the class of each sample, which stay
 
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
@@ -105,13 +108,13 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     notes += batch_size_notes(job.batch_size, size)
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
-    label = labels_around(model, probed.readout, output, opened.device, source, size)
-    if label:
-        raise UnsupportedModel(
-            f"{model.name}: output '{label}' gives the labels and is computed around '{readout.logits}', so it would "
-            "not follow new class frequencies; shift them in your program instead"
-        )
-    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled)
+    labels = find_labels(model, probed.readout, output, opened.device, source, size)
+    notes += tuple(
+        f"output '{label.name}' is the model's own decision and is unchanged, so another class may be likelier: take "
+        "the class from the probabilities to have it follow the new class frequencies"
+        for label in labels
+    )
+    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, labels)
 
 
 def _refuse_earlier_work(model: Model) -> None:
@@ -156,17 +159,27 @@ def shifted(probabilities: NDArray[np.floating], change: FloatArray) -> tuple[Fl
     return weighted / np.where(total > 0, total, 1.0), total
 
 
-def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, str]) -> tuple[Rewritten, str]:
-    """Return the new model, and where the change is: `bias` or `nodes`. `change`: (C,) what is added to them."""
+def write(
+    model: Model,
+    probed: Probed,
+    change: FloatArray,
+    metadata: dict[str, str],
+    labels: Sequence[LabelOutput] = (),
+) -> tuple[Rewritten, str]:
+    """Return the new model, and where the change is: `bias` or `nodes`.
+
+    `change`: (C,) what is added to the logits. `labels`: outputs that stay, which a new bias would move.
+    """
     readout = probed.readout
     moved = Added(change)
-    if isinstance(readout, Head) and _holds(model, readout, probed):
+    if not labels and isinstance(readout, Head) and _holds(model, readout, probed):
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
     appended = Change(
         maps=(moved,),
         keeps_order=False,
         shape=probed.logits_shape,
         block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
+        labels=LabelChange(tuple(label.name for label in labels)) if labels else None,
     )
     try:
         written = write_change(model, readout, appended, metadata)
@@ -250,7 +263,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         target = None
     estimated = _frequencies(job, opened, progress)
     change = log_ratio(estimated.source, estimated.target)
-    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated))
+    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated), opened.labels)
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (_, session):
         largest = check_result(opened, rewritten, session, estimated.old, change)
         effect = _effect(job, opened, session, estimated.target, progress)
@@ -258,7 +271,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     if estimated.estimated is not None:
         evidence = estimated.estimated.evidence
     # other outputs that are computed from the scores
-    further = (name for name in model.outputs if name != opened.output.name)
+    kept = {opened.output.name, *(label.name for label in opened.labels)}
+    further = (name for name in model.outputs if name not in kept)
     moved = [MovedOutput(name) for name in further if reads(model, name, opened.probed.readout.logits)]
     return Shift(
         model=model.name,

@@ -1,0 +1,166 @@
+"""Labels of classifiers beside probabilities: kept to the last bit, or the likeliest class; compared with ONNX Runtime
+and with Platt's map by scikit-learn.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+import tna_onnx
+from tests.support import outputs_of, with_options
+from tna_onnx.errors import CheckFailed
+from tna_onnx.graph.labels import LabelChange, label_outputs
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.pipeline.other_outputs import _require_labels
+
+SAMPLES = 3000
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Return one column x and labels, of which about 5 % are positive."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(2 * SAMPLES, 1)).astype(np.float32)
+    y = (rng.random(2 * SAMPLES) < 1 / (1 + np.exp(4 - 1.5 * x[:, 0]))).astype(np.int64)
+    return x, y
+
+
+def trees(path: Path, names: list[int] | list[str], *, zipmap: bool = False) -> Path:
+    """Write a TreeEnsembleClassifier of stumps whose scores are those of a model of as many positives as negatives."""
+    edges = np.linspace(-2.5, 2.5, 12)
+    nodes: dict[str, list[Any]] = {key: [] for key in ("tree", "node", "value", "mode", "yes", "no")}
+    leaves: dict[str, list[Any]] = {key: [] for key in ("tree", "node", "weight")}
+    for tree, edge in enumerate(edges):
+        for node, (mode, value, yes, no) in enumerate(
+            (("BRANCH_LEQ", edge, 1, 2), ("LEAF", 0, 0, 0), ("LEAF", 0, 0, 0))
+        ):
+            for key, entry in zip(nodes, (tree, node, float(value), mode, yes, no), strict=True):
+                nodes[key].append(entry)
+        for node, weight in ((1, -0.35), (2, 0.35)):
+            for key, entry in zip(leaves, (tree, node, weight), strict=True):
+                leaves[key].append(entry)
+    count = len(nodes["tree"])
+    kind = "strings" if isinstance(names[0], str) else "int64s"
+    node = helper.make_node(
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", post_transform="LOGISTIC",
+        nodes_treeids=nodes["tree"], nodes_nodeids=nodes["node"], nodes_featureids=[0] * count,
+        nodes_values=nodes["value"], nodes_modes=nodes["mode"], nodes_truenodeids=nodes["yes"],
+        nodes_falsenodeids=nodes["no"], class_treeids=leaves["tree"], class_nodeids=leaves["node"],
+        class_ids=[0] * len(leaves["tree"]), class_weights=leaves["weight"], **{f"classlabels_{kind}": names},
+    )  # fmt: skip
+    labels = TensorProto.STRING if kind == "strings" else TensorProto.INT64
+    graph = helper.make_graph(
+        [node], "trees", [helper.make_tensor_value_info("x", 1, ["N", 1])],
+        [helper.make_tensor_value_info("label", labels, ["N"]), helper.make_tensor_value_info("p", 1, ["N", 2])],
+    )  # fmt: skip
+    if zipmap:
+        attribute = {f"classlabels_{kind}": names}
+        graph.node.append(helper.make_node("ZipMap", ["p"], ["maps"], domain="ai.onnx.ml", **attribute))
+        graph.output[1].CopyFrom(onnx.ValueInfoProto(name="maps"))
+        kinds = helper.make_map_type_proto(labels, helper.make_tensor_type_proto(1, []))
+        graph.output[1].type.CopyFrom(helper.make_sequence_type_proto(kinds))
+    domains = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), path)
+    return path
+
+
+def p_of(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    label, p = outputs_of(str(path), x).values()
+    if isinstance(p, list):
+        p = np.array([[row[name] for name in sorted(row)] for row in p])
+    return np.asarray(label), p
+
+
+@pytest.mark.parametrize("zipmap", [False, True])
+@pytest.mark.parametrize("names", [[0, 1], [7, 9], ["no", "yes"]])
+def test_trees_keep_their_label_and_get_the_right_probabilities(
+    names: list[int] | list[str], tmp_path: Path, *, zipmap: bool
+) -> None:
+    x, y = data()
+    model = trees(tmp_path / "m.onnx", names, zipmap=zipmap)
+    calib = {"x": x[:SAMPLES], "labels": y[:SAMPLES]}
+    new, rest = x[SAMPLES:], y[SAMPLES:]
+    report = with_options(tna_onnx.calibrate, model, calib, output=tmp_path / "o.onnx", device="cpu")
+    (label, before), (kept, after) = p_of(model, new), p_of(tmp_path / "o.onnx", new)
+    assert np.array_equal(label, kept)
+    logits = [np.log(p[:, 1:] / p[:, :1]) for p in (p_of(model, x[:SAMPLES])[1], before)]
+    by_hand = LogisticRegression(C=1e9).fit(logits[0], y[:SAMPLES]).predict_proba(logits[1])[:, 1]
+    assert log_loss(rest, after[:, 1]) < log_loss(rest, by_hand) + 0.005
+    assert log_loss(rest, before[:, 1]) > log_loss(rest, by_hand) + 0.1
+    assert tna_onnx.verify(model, tmp_path / "o.onnx").passed
+    assert report.kept_label is not None
+    assert report.kept_label.text in report.notes
+    calibrated = p_of(tmp_path / "o.onnx", calib["x"])
+    places = np.array([sorted(names).index(one) for one in calibrated[0].tolist()])  # type: ignore[type-var]
+    assert report.kept_label.differing == pytest.approx(np.mean(places != calibrated[1].argmax(axis=1)))
+    assert report.kept_label.smallest == pytest.approx(calibrated[1][np.arange(SAMPLES), places].min(), abs=1e-5)
+    sides = (report.comparison.before, report.comparison.after)
+    assert [side.accuracy for side in sides] == [pytest.approx(np.mean(places == calib["labels"]))] * 2
+    assert report.comparison.before.accuracy_of_likeliest == sides[0].accuracy
+
+
+@pytest.mark.parametrize("names", [[7, 9], ["no", "yes"]])
+def test_change_makes_the_label_the_likeliest_class(names: list[int] | list[str], tmp_path: Path) -> None:
+    x, y = data()
+    model = trees(tmp_path / "m.onnx", names)
+    output = tmp_path / "o.onnx"
+    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, predictions="change", output=output, device="cpu")
+    label, p = p_of(output, x)
+    assert [names[c] for c in p.argmax(axis=1)] == label.tolist()
+    assert np.any(label != p_of(model, x)[0])
+    assert tna_onnx.verify(model, output).passed
+
+
+def test_a_shift_leaves_the_label(tmp_path: Path) -> None:
+    x, y = data()
+    model = trees(tmp_path / "m.onnx", [0, 1])
+    words: dict[str, Any] = {"source_prior": {"0": 0.5, "1": 0.5}, "target_prior": {"0": 0.95, "1": 0.05}}
+    with_options(tna_onnx.shift, model, {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu", **words)
+    (label, before), (kept, after) = p_of(model, x), p_of(tmp_path / "o.onnx", x)
+    assert np.array_equal(label, kept)
+    odds = before[:, 1] / before[:, 0] * 0.05 / 0.95
+    np.testing.assert_allclose(after[:, 1], odds / (1 + odds), atol=1e-5)
+
+
+def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(tmp_path: Path) -> None:
+    """Its nodes are copied where the probabilities need them too."""
+    x, y = data()
+    weight, bias = np.array([[0.0], [1.5]], np.float32), np.array([0.0, -0.8], np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["s"], name="head", transB=1),
+        helper.make_node("Softmax", ["s"], ["p"], axis=1),
+        helper.make_node("ArgMax", ["p"], ["place"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["names", "place"], ["label"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(value, name) for value, name in ((weight, "w"), (bias, "b"))]
+    constants.append(onnx.numpy_helper.from_array(np.array([3, 5]), "names"))
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 1])],
+        [helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
+         helper.make_tensor_value_info("p", 1, ["N", 2])], constants,
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), tmp_path / "m.onnx")
+    (found,) = label_outputs(load_model(tmp_path / "m.onnx", NO_MODEL_LIMITS), "p", 2)
+    assert found.classes == (3, 5)
+    with_options(
+        tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu"
+    )
+    (label, _), (kept, after) = p_of(tmp_path / "m.onnx", x), p_of(tmp_path / "o.onnx", x)
+    assert np.array_equal(label, kept)
+    assert after[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed
+
+
+def test_a_label_that_is_not_what_was_meant_is_refused(tmp_path: Path) -> None:
+    q = np.array([[0.9, 0.1], [0.2, 0.8]])
+    old, path = np.array([0, 1]), tmp_path / "o.onnx"
+    for change in (LabelChange(("label",)), LabelChange(("label",), (0, 1))):
+        _require_labels("label", change, old, old, q, path)
+        with pytest.raises(CheckFailed, match="1 of 2 samples"):
+            _require_labels("label", change, old, np.array([0, 0]), q, path)

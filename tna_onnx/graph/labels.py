@@ -1,0 +1,180 @@
+"""Outputs that hold the class of each sample (`label_outputs`), and what becomes of them where a map changes which one
+is the likeliest (`LabelChange`). With s the scores, and s' the new ones:
+
+    kept       s -> map -> s' -> probabilities, and s -> copies of the nodes -> label; or the label as it is, where it
+               is not computed from s
+    changed    what is computed from s follows by itself; another label becomes the name of the largest s'
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.linear import class_labels
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import NodeOps
+from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.graph.tensors import FLOAT_TYPES
+
+_TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
+
+# What changes shape or type of labels alone.
+_PASSED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+# What takes classes by their places, and which inputs these are: (classes, places).
+_TAKERS = ("ArrayFeatureExtractor", "Gather")
+
+# More nodes between a choice of classes and the output are no mere change of form.
+_MAX_PASSED = 12
+
+
+@dataclass(frozen=True)
+class LabelOutput:
+    """A graph output with one class a sample."""
+
+    name: str  # of the graph output
+    classes: tuple[int | str, ...]  # what it calls the classes, in their order; empty where nothing tells
+    first: bool  # the class of the largest score; else a classifier of its own kind decides, as an SVM does
+
+
+@dataclass(frozen=True)
+class LabelChange:
+    """What is done about label outputs."""
+
+    outputs: tuple[str, ...]  # which outputs
+    # what they call the classes, in their order, where they become the likeliest one; empty where they are kept
+    classes: tuple[int | str, ...] = ()
+
+
+def label_candidates(model: Model, output: str) -> list[str]:
+    """Return the graph outputs that may hold labels: tensors of whole numbers or texts, beside the one of scores."""
+    numbers = {info.name for info in model.proto.graph.output if info.type.tensor_type.elem_type in FLOAT_TYPES}
+    return [name for name in tensor_outputs(model) if name not in (output, *numbers)]
+
+
+def label_outputs(model: Model, output: str, n_classes: int) -> list[LabelOutput]:
+    """Return the label outputs that the graph shows: an ArgMax, or a classifier's own labels, on the way to `output`.
+
+    `output`: the graph output that classifies, into `n_classes` classes.
+    """
+    types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    found = []
+    for name in label_candidates(model, output):
+        if types[name] not in _TEXTS_AND_WHOLE:
+            continue
+        label = _label(model, name, output, n_classes)
+        if label is not None:
+            found.append(label)
+    return found
+
+
+def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput | None:
+    """Return an output with what it calls the classes; None where it holds no labels that the graph shows."""
+    scores = ancestors(model, output)
+    classes: tuple[int | str, ...] = tuple(range(n_classes))
+    tensor = name
+    for _ in range(_MAX_PASSED):
+        node = model.producer(tensor)
+        if node is None:
+            return None
+        if node.op_type in _TAKERS:
+            stored = model.constant_tensor(node.input[0])
+            if stored is None:
+                return None
+            values = onnx.numpy_helper.to_array(stored).reshape(-1).tolist()
+            classes = tuple(value.decode() if isinstance(value, bytes) else value for value in values)
+            tensor = node.input[1]
+        elif node.op_type in _PASSED:
+            tensor = node.input[0]
+        elif node.op_type == "ArgMax":
+            related = model.producers.get(node.input[0]) in scores and attribute_of(node, "axis", 0) != 0
+            return LabelOutput(name, classes, first=True) if related and len(classes) == n_classes else None
+        elif node.domain == "ai.onnx.ml" and tensor == node.output[0] and node.op_type.endswith("Classifier"):
+            named = class_labels(node)
+            own = model.producers[tensor] in scores and len(named) == n_classes
+            return LabelOutput(name, named, first=False) if own else None
+        else:
+            return None
+    return None
+
+
+def computed_from(model: Model, name: str, tensor: str) -> bool:
+    """Whether an output is computed from a tensor."""
+    return model.producers.get(tensor) in ancestors(model, name) and bool(_path(model, name, tensor))
+
+
+def _path(model: Model, name: str, tensor: str) -> list[int]:
+    """Return the nodes between a tensor and an output that is computed from it, in order; empty where it is not."""
+    computed = {tensor}
+    path = []
+    needed = ancestors(model, name)
+    for k, node in enumerate(model.proto.graph.node):
+        if k in needed and computed.intersection((*node.input, *subgraph_inputs(node))):
+            computed.update(node.output)
+            path.append(k)
+    return path
+
+
+def can_keep(model: Model, names: Iterable[str], tensor: str) -> bool:
+    """Whether labels can be computed from the scores as they are: no node on the way holds a graph of its own."""
+    nodes = model.proto.graph.node
+    return not any([*subgraph_inputs(nodes[k])] for name in names for k in _path(model, name, tensor))
+
+
+@dataclass(frozen=True, eq=False)
+class KeptPath:
+    """The nodes that go on computing labels from the raw scores."""
+
+    copied: tuple[int, ...]  # nodes that others need too
+    edited: tuple[int, ...]  # nodes that nothing but labels needs
+    renamed: dict[str, str]  # tensor -> what takes its place for these nodes
+
+    def copies(self, model: Model, block: str) -> list[onnx.NodeProto]:
+        """Return the copies, in order."""
+        nodes = []
+        for k in self.copied:
+            node = onnx.NodeProto.FromString(model.proto.graph.node[k].SerializeToString())
+            node.name = f"{block}/label_{k}"
+            node.input[:] = [self.renamed.get(name, name) for name in node.input]
+            node.output[:] = [self.renamed.get(name, name) for name in node.output]
+            nodes.append(node)
+        return nodes
+
+
+def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block: str) -> KeptPath:
+    """Return what keeps labels as they are behind a map: their nodes read `raw` in place of the tensor of scores."""
+    path = sorted({k for name in names for k in _path(model, name, tensor)})
+    shared = _needed_by_others(model, names)
+    nodes = model.proto.graph.node
+    copied = [k for k in path if k in shared]
+    renamed = {tensor: raw}
+    renamed |= {name: f"{block}/label/{name}" for k in copied for name in nodes[k].output if name}
+    return KeptPath(tuple(copied), tuple(k for k in path if k not in shared), renamed)
+
+
+def _needed_by_others(model: Model, names: Collection[str]) -> set[int]:
+    """Return the nodes that outputs other than labels are computed from, but for those behind labels."""
+    todo = [name for name in model.outputs if name not in names]
+    visited: set[int] = set()
+    while todo:
+        tensor = todo.pop()
+        k = model.producers.get(tensor)
+        if k is None or k in visited or tensor in names:
+            continue
+        visited.add(k)
+        node = model.proto.graph.node[k]
+        todo += [*node.input, *subgraph_inputs(node)]
+    return visited
+
+
+def write_likeliest(model: Model, change: LabelChange, ops: NodeOps, scores: str) -> None:
+    """Write nodes that give labels the class of the largest of (N, C) scores, in the form that they had."""
+    place = ops.first_class(scores)
+    for name in change.outputs:
+        info = next(info for info in model.proto.graph.output if info.name == name)
+        axes = len(model.sizes(name) or [None])
+        shape = [-1, *[1] * (axes - 1)]
+        ops.class_names(place, change.classes, info.type.tensor_type.elem_type, shape, name)
