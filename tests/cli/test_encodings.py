@@ -274,7 +274,7 @@ def pair(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 def made(source: Path, small: Small, output: Path) -> None:
-    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu", fail_if_worse=False)
+    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu")
 
 
 def not_intact(source: Path, data: bytes, folder: Path) -> None:
