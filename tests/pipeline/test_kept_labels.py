@@ -95,6 +95,7 @@ def test_trees_keep_their_label_and_get_the_right_probabilities(
     assert log_loss(rest, before[:, 1]) > log_loss(rest, by_hand) + 0.1
     assert tna_onnx.verify(model, tmp_path / "o.onnx").passed
     assert report.kept_label is not None
+    assert not report.protected
     assert report.kept_label.text in report.notes
     calibrated = p_of(tmp_path / "o.onnx", calib["x"])
     places = np.array([sorted(names).index(one) for one in calibrated[0].tolist()])  # type: ignore[type-var]

@@ -112,7 +112,9 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         folded = writing.folding(outcome) is not None
-        report = _report(task, outcome, compared, labels, rewritten, verification, folded=folded)
+        report = _report(
+            task, outcome, compared, labels, rewritten, verification, folded=folded, keeps_labels=writing.keeps_labels
+        )
         report = replace(report, kept_decisions=_kept_decisions(task, outcome, compared, after))
         if job.details:
             report = replace(report, details=collect_details(task, outcome, compared, path, started, progress))
@@ -221,6 +223,7 @@ def _report(
     verification: Verification,
     *,
     folded: bool,
+    keeps_labels: bool,
 ) -> Report:
     """Put a report together, gates included."""
     job = task.job
@@ -232,7 +235,7 @@ def _report(
     drift = task.quantization_drift(outcome.weight)
     return Report(
         **_about_model(task),
-        **_about_method(task, outcome),
+        **_about_method(task, outcome, keeps_labels=keeps_labels),
         **_numbers(task, outcome, compared),
         folded=folded,
         quantization_drift=drift,
@@ -268,7 +271,7 @@ def _about_model(task: Task) -> dict[str, Any]:
     }
 
 
-def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
+def _about_method(task: Task, outcome: Outcome, *, keeps_labels: bool) -> dict[str, Any]:
     """Return fields of a report on what was searched, compared and fitted."""
     settings, chosen = task.settings, outcome.chosen
     return {
@@ -280,7 +283,7 @@ def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
         "changing": outcome.changing.label if outcome.changing else "",
         "alternative": _alternative(task, outcome),
         "protected": settings.predictions != "change"
-        and not (settings.predictions == "auto" and has_own_threshold(task.readout)),
+        and not (settings.predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))),
         "angle": chosen.angle,
         "reached": chosen.reached,
         "ensemble_size": chosen.ensemble_size,
