@@ -195,7 +195,7 @@ def _missing_operators(closed: onnx.ModelProto) -> list[Any]:
     from onnx.reference.op_run import OpRun  # noqa: PLC0415 - heavy
 
     # the evaluator tells operators apart by the names of their classes
-    class DequantizeLinear(OpRun):  # type: ignore[misc]
+    class DequantizeLinear(OpRun):
         op_domain = ""
 
         def _run(
