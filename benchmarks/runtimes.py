@@ -141,10 +141,6 @@ def guarded(folder: Path) -> str:
         expected = decided("ONNX Runtime", name, path, samples)
         row = [name]
         for tool in tools:
-            # the process would end
-            if "classic" in tool and "dials" in name:
-                row.append("crashes")
-                continue
             try:
                 largest, others = disagreements(decided(tool, name, path, samples), expected)
             except DoesNotRun:
@@ -231,11 +227,7 @@ Python. Unless a cell says otherwise, all decisions are the same.
 
 Versions: {versions}.
 
-Dials are inputs with a default: `coverage`, `risk` and `class_prior`. Only ONNX Runtime in Python and C++ and the
-reference evaluator let a caller set them. ONNX Runtime for Node.js silently ignores what is passed; ONNX Runtime Web
-refuses it. OpenVINO, OpenCV's new engine, TVM, tract and onnx2torch treat the defaults as constants. OpenCV's classic
-engine crashes while it reads such a file, so do without dials there. onnx2torch cannot sort, which `aps` and `raps`
-need.
+onnx2torch cannot sort, which `aps` and `raps` need.
 
 ## Further forms
 

@@ -254,7 +254,7 @@ def test_what_scores_were_fitted_on_is_a_part_of_the_samples(small: Small) -> No
         ["--add", "set", "--risk", "5"],
         ["--add", "accept", "--coverage", "90"],
         ["--add", "set", "--ood-score", "energy"],
-        ["--add", "ood", "--dials"],
+        ["--add", "ood", "--allow-empty"],
         ["--decide", "f1", "--positive", "1", "--delta", "10"],
     ],
 )
@@ -294,3 +294,23 @@ def test_a_fraction_in_place_of_a_percentage_is_refused(small: Small, command: s
     refused(2, "for 90 % give 90", command, small.model, small.calib, flag, "0.9", *written)
     with pytest.raises(UsageError, match="per cent"):
         with_options(getattr(tna_onnx, command), small.model, small.calib, **{flag[2:].replace("-", "_"): 0.9})
+
+
+def test_a_file_in_which_every_constant_is_an_input(small: Small, tmp_path: Path) -> None:
+    old = onnx.load(small.model)
+    old.ir_version = 3
+    old.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in old.graph.initializer
+    )
+    onnx.save(old, tmp_path / "old.onnx")
+    result = with_options(
+        tna_onnx.guard,
+        tmp_path / "old.onnx",
+        small.calib,
+        output=tmp_path / "g.onnx",
+        add=("set", "accept"),
+        risk=20,
+        device="cpu",
+    )
+    assert tna_onnx.verify(tmp_path / "old.onnx", result.output).intact

@@ -74,9 +74,9 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     made["shifted"] = (source, folder / "shifted.onnx")
     prior = [0.4, 0.3, 0.15, 0.1, 0.05]
     with_options(tna_onnx.shift, source, small.calib, target_prior=prior, output=made["shifted"][1], **common)  # type: ignore[arg-type]
-    made["dialled"] = (source, folder / "dialled.onnx")
-    levels = {"add": ("accept", "set"), "risk": 20.0, "dials": True}
-    with_options(tna_onnx.guard, source, small.calib, output=made["dialled"][1], **levels, **common)  # type: ignore[arg-type]
+    made["only guarded"] = (source, folder / "only guarded.onnx")
+    levels = {"add": ("accept", "set"), "risk": 20.0, "per_class": True}
+    with_options(tna_onnx.guard, source, small.calib, output=made["only guarded"][1], **levels, **common)  # type: ignore[arg-type]
     quantised = _quantised(source)
     for kind, own in QUANTISED.items():
         made[kind] = (quantised, folder / f"{kind}.onnx")
@@ -85,7 +85,7 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     return made
 
 
-OTHERS = ("shifted", "dialled", *QUANTISED)
+OTHERS = ("shifted", "only guarded", *QUANTISED)
 
 
 @pytest.mark.parametrize("kind", [*FILES, *OTHERS])
@@ -432,7 +432,7 @@ UNSEALED: dict[str, Tamper] = {
 }
 
 
-# --- what is done to files of shift, of dials, and of quantised weights
+# --- what is done to files of shift, of decisions alone, and of quantised weights
 
 
 def prior_of_another_class(m: Proto) -> None:
@@ -457,24 +457,7 @@ def shift_twice(m: Proto) -> None:
     _entry(m, "change").value = json.dumps(change, separators=(",", ":"))
 
 
-def _dial(m: Proto) -> onnx.ValueInfoProto:
-    return next(i for i in m.graph.input if i.name in ("coverage", "risk", "class_prior"))
-
-
-def dial_has_another_default(m: Proto) -> None:
-    tensor = _tensor(m, _dial(m).name)
-    tensor.CopyFrom(numpy_helper.from_array((0.5 * numpy_helper.to_array(tensor)).astype(np.float32), tensor.name))
-
-
-def dial_renamed(m: Proto) -> None:
-    name = _dial(m).name
-    for info in (_dial(m), _tensor(m, name)):
-        info.name = "level"
-    for node in m.graph.node:
-        node.input[:] = ["level" if each == name else each for each in node.input]
-
-
-def dial_with_other_thresholds(m: Proto) -> None:
+def other_thresholds_by_class(m: Proto) -> None:
     """Turn around the longest constant of the block that is not all one number."""
     constants = [n.attribute[0].t for n in m.graph.node if n.op_type == "Constant" and n.name.startswith("tna_onnx/")]
     tensors = [t for t in constants if len(np.unique(numpy_helper.to_array(t))) > 1]
@@ -483,7 +466,7 @@ def dial_with_other_thresholds(m: Proto) -> None:
     tensor.CopyFrom(numpy_helper.from_array(np.flip(values).copy(), tensor.name))
 
 
-def dial_of_another_output(m: Proto) -> None:
+def outputs_exchanged(m: Proto) -> None:
     names = [o.name for o in m.graph.output]
     first, second = (k for k, name in enumerate(names) if name in ("accept", "set"))
     m.graph.output[first].name, m.graph.output[second].name = names[second], names[first]
@@ -540,11 +523,7 @@ def head_reads_the_old_weight(m: Proto) -> None:
 
 OF_KIND: dict[str, dict[str, Tamper]] = {
     "shifted": {**_named(prior_of_another_class, prior_in_the_metadata, shift_twice)},
-    "dialled": {
-        **_named(dial_has_another_default, dial_renamed, dial_with_other_thresholds, dial_of_another_output),
-        "dial_is_no_input": lambda m: m.graph.input.remove(_dial(m)),
-        "dial_has_no_default": lambda m: m.graph.initializer.remove(_tensor(m, _dial(m).name)),
-    },
+    "only guarded": {**_named(other_thresholds_by_class, outputs_exchanged)},
     "requantised": {**_named(codes_negated, a_code, scale_doubled, zero_point_moved, weight_per_feature)},
     "kept in float": {**_named(codes_negated, a_code, scale_doubled, zero_point_moved)},
 }
@@ -606,7 +585,7 @@ def test_no_tampered_file_is_intact(
     assert found.verdict.startswith(("not intact: ", "cannot be proved: "))
 
 
-@pytest.mark.parametrize("kind", ["recomputed", "shifted", "dialled", "requantised"])
+@pytest.mark.parametrize("kind", ["recomputed", "shifted", "only guarded", "requantised"])
 def test_a_file_of_another_version_cannot_be_proved(
     files: dict[str, tuple[Path, Path]], kind: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """What tests of decisions share."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from tests.conftest import Small
 from tests.support import outputs_of
 
 
-def run(path: Path, x: np.ndarray, **dials: Any) -> dict[str, np.ndarray]:
-    """Run a file on its input `x`, with levels if they are given; output -> values."""
-    return outputs_of(path, {"x": x, **{name: np.array(value, np.float32) for name, value in dials.items()}})
+def run(path: Path, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Run a file on its input `x`; output -> values."""
+    return outputs_of(path, {"x": x})
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ GOALS: dict[str, dict[str, Any]] = {
     "best of one": {"decide": "f1", "positive": "2"},
     "sure": {"decide": "precision>=0.5", "per_class": True},
     "ratio": {"decide": "balanced-accuracy"},
-    "dialled": {"decide": "mcc", "dials": True},
+    "correlation": {"decide": "mcc"},
 }
 
 
@@ -170,16 +170,6 @@ def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
     assert sum(map(sum, scores.confusion)) == result.decisions.n
 
 
-def test_thresholds_are_an_input(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
-    words: dict[str, Any] = {"decide": "f1", "positive": "2", "add": ("accept",), "risk": 20.0}
-    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "plain.onnx", **words, **CPU)
-    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "dials.onnx", dials=True, **words, **CPU)
-    plain, left_alone = (run(tmp_path / name, data["new"]) for name in ("plain.onnx", "dials.onnx"))
-    np.testing.assert_array_equal(plain["decision"], left_alone["decision"])
-    assert (run(tmp_path / "dials.onnx", data["new"], threshold=0.0)["decision"] == 2).all()
-    assert not (run(tmp_path / "dials.onnx", data["new"], threshold=2.0)["decision"] == 2).any()
-
-
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [
@@ -299,7 +289,7 @@ EDITED: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     "positive": ({"decide": "recall>=0.9", "positive": "2"}, {"2": 0.7}),
     "sure": ({"decide": "precision>=0.5", "per_class": True}, {"1": 0.7, "3": 0.1}),
     "ratio beside sets": ({"decide": "macro-f1", "add": ("set", "accept"), "risk": 20.0}, {"4": 3.0}),
-    "dialled": ({"decide": "mcc", "dials": True}, {"0": 0.5}),
+    "correlation": ({"decide": "mcc"}, {"0": 0.5}),
     "outliers": ({"decide": "f1", "positive": "2", "add": ("ood",)}, {"2": 0.7}),
 }
 

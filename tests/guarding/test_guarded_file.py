@@ -12,23 +12,20 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.pipeline.samples import few
 from tests.support import with_options
 from tna_onnx.graph.decisions import Guarded
-from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
 from tna_onnx.pipeline.change import _seal, _text_of, prove, write_decisions
 
 FILES: dict[str, dict[str, Any]] = {
     "all": {"add": ("confidence", "accept", "set", "ood"), "risk": 30.0, "coverage": 80.0},
-    "dialled": {"add": ("accept", "set"), "risk": 30.0, "coverage": 80.0, "dials": True},
+    "two": {"add": ("accept", "set"), "risk": 30.0, "coverage": 80.0},
     "one class": {"decide": "f1", "positive": "2"},
-    "ratio": {"decide": "macro-f1", "dials": True},
+    "ratio": {"decide": "macro-f1"},
     "raps": {"add": ("set",), "set_score": "raps", "set_temperature": "auto", "allow_empty": True},
     "by class": {"add": ("set",), "per_class": True, "coverage": 60.0},
     "energy": {"add": ("ood",), "ood_score": "energy"},
-    "dials by class": {"add": ("set",), "per_class": True, "coverage": 60.0, "dials": True},
 }
 
 Float = np.float32
@@ -49,17 +46,6 @@ def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], k
     assert found.intact, (found.reason, found.unexplained)
 
 
-def test_a_table_of_the_risk_need_not_fall(small: Small, tmp_path: Path) -> None:
-    """Of a higher risk, other ranks are tested first, so that its threshold may be higher too."""
-    with_options(
-        tna_onnx.guard, small.model, few(small.calib), output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"]
-    )
-    dial = prove(load_model(small.model), load_model(tmp_path / "d.onnx")).decisions.dials.accept
-    limits = dial.thresholds[np.isfinite(dial.thresholds)]
-    assert np.any(limits[1:] > limits[:-1])
-    assert tna_onnx.verify(small.model, tmp_path / "d.onnx").intact
-
-
 def _in(key: str, **values: Any) -> Callable[[dict[str, str]], None]:
     """Change values of an entry that holds JSON."""
     return lambda entries: entries.update({key: json.dumps({**json.loads(entries[key]), **values})})
@@ -74,10 +60,6 @@ ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
     "other outlier score": ("all", _in("guard", ood_score="energy")),
     "thresholds by class": ("all", _in("guard", per_class=True)),
     "a word that no setting has": ("all", _in("guard", other=1)),
-    "dials that are none": ("all", _in("guard", dials=True)),
-    "no dials": ("dialled", _in("guard", dials=False)),
-    "other risk of a dial": ("dialled", _in("guard", risk=11.0)),
-    "other coverage of a dial": ("dialled", _in("guard", coverage=33.0)),
     "no settings": ("all", lambda entries: entries.pop("guard")),
     "settings that are no JSON": ("all", lambda entries: entries.update(guard="]")),
     "other source": ("all", lambda entries: entries.update(guard_source_sha256="4" * 64)),
@@ -148,24 +130,6 @@ def _rule(**values: Any) -> Callable[[Guarded], Guarded]:
     return lambda guarded: replace(guarded, decision=replace(guarded.decision, **values))  # type: ignore[type-var]
 
 
-def _dial(role: str, **values: Any) -> Callable[[Dials], Dials]:
-    return lambda dials: replace(dials, **{role: replace(getattr(dials, role), **values)})
-
-
-def _edited(role: str, **edits: Any) -> Callable[[Dials], Dials]:
-    """Change arrays of a dial."""
-
-    def edit(dials: Dials) -> Dials:
-        dial = getattr(dials, role)
-        return replace(dials, **{role: replace(dial, **{k: how(getattr(dial, k)) for k, how in edits.items()})})
-
-    return edit
-
-
-def _falling(scores: np.ndarray) -> np.ndarray:
-    return np.concatenate([scores[:-1][::-1], scores[-1:]])
-
-
 _DECIDED = {
     "guard_decision": json.dumps(
         {"goal": "f1", "rule": "positive", "delta": 0.05, "positive": 2, "thresholds": {"2": 0.5}}
@@ -185,13 +149,9 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "temperature that none chooses": (
         "raps", {"guarded": _sets(temperature=500.0), "entries": {"guard_set_temperature": "500.0"}},
     ),
-    "outputs exchanged": ("dialled", {"names": {"accept": "set", "set": "accept", "posterior": "posterior"}}),
-    "outputs in another order": ("dialled", {"names": {"set": "set", "accept": "accept", "posterior": "posterior"}}),
+    "outputs exchanged": ("two", {"names": {"accept": "set", "set": "accept"}}),
+    "outputs in another order": ("two", {"names": {"set": "set", "accept": "accept"}}),
     "a threshold in float64": ("one class", {"thresholds": {"decision": np.array(0.5)}, "entries": _DECIDED}),
-    "classes of a table that are none": ("dialled", {"dials": _edited("set", labels=lambda each: each + 100)}),
-    "a table of the risk that rises": ("dialled", {"dials": _edited("accept", thresholds=np.sort)}),
-    "a table of the coverage that falls": ("dialled", {"dials": _edited("set", scores=_falling)}),
-    "samples of other classes": ("dials by class", {"dials": _edited("set", counts=lambda each: np.roll(each, 1))}),
     "fewer outputs": ("all", {"names": {"accept": "accept"}}),
     "accepts nothing": ("all", {"thresholds": {"accept": np.array(np.inf, Float)}}),
     "accepts all": ("all", {"thresholds": {"accept": np.array(-1, Float)}}),
@@ -202,14 +162,6 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "decides otherwise": ("one class", {"thresholds": {"decision": np.array(0.99, Float)}}),
     "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
-    "other default of the risk": ("dialled", {"dials": _dial("accept", default=0.9)}),
-    "other default of the coverage": ("dialled", {"dials": _dial("set", default=0.01)}),
-    "other levels of the risk": ("dialled", {"dials": _dial("accept", levels=np.linspace(0, 1, 501, dtype=Float))}),
-    "accepts at every risk": ("dialled", {"dials": _dial("accept", thresholds=np.zeros(502, Float))}),
-    "frequencies that are none": ("dialled", {"dials": _dial("prior", default=np.full(5, 0.9, Float))}),
-    "a frequency of 0": ("dialled", {"dials": _dial("prior", default=np.eye(5, dtype=Float)[0])}),
-    "other name of a dial": ("dialled", {"dials": _dial("accept", name="level")}),
-    "other default of the thresholds": ("ratio", {"dials": _dial("decision", default=np.ones(5, Float))}),
 }  # fmt: skip
 
 
@@ -225,10 +177,9 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
         key: value for key, value in provenance(load_model(files[file])).items() if key not in ("change", "seal")
     }
     guarded = forged.get("guarded", lambda each: each)(made.guarded)
-    dials = forged.get("dials", lambda each: each)(made.dials)
     thresholds = {**made.thresholds, **forged.get("thresholds", {})}
     entries |= forged.get("entries", {})
     names = forged.get("names", made.names)
-    step = replace(made, model=source, guarded=guarded, thresholds=thresholds, names=names, dials=dials)
+    step = replace(made, model=source, guarded=guarded, thresholds=thresholds, names=names)
     onnx.save(write_decisions(step, entries), tmp_path / "forged.onnx")
     assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact

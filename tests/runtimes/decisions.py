@@ -1,4 +1,4 @@
-"""Guarded files in other runtimes: `GUARDED` says what is added, `decided` runs a file, its dials turned or not.
+"""Guarded files in other runtimes: `GUARDED` says what is added, `decided` runs a file.
 
 `test_decisions.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
 """
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 import tna_onnx
 from tests.runtimes.matrix import Source
@@ -30,13 +29,7 @@ GUARDED: dict[str, dict[str, Any]] = {
     "decision (one class)": {"decide": "f1", "positive": "1"},
     "decision (all classes)": {"decide": "balanced-accuracy"},
     "decision (or none)": {"decide": "fpr<=0.5", "per_class": True},
-    "dials, left alone": {"add": ["accept", "set"], "dials": True},
-    "dials, turned": {"add": ["accept", "set"], "dials": True},
-    "dials per class, left alone": {"add": ["set"], "dials": True, "per_class": True},
-    "dials per class, turned": {"add": ["set"], "dials": True, "per_class": True},
 }
-
-TURNED = {"coverage": 0.8, "risk": 0.3, "class_prior": [0.05, 0.4, 0.3, 0.05, 0.2]}
 
 
 def write_guarded(name: str, source: Source, folder: Path) -> Path:
@@ -55,8 +48,4 @@ def decided(tool: str, name: str, path: Path, x: np.ndarray) -> Outputs:
     Raises:
         DoesNotRun: the runtime refuses it.
     """
-    dials = {}
-    if "turned" in name:
-        names = [info.name for info in onnx.load(path).graph.input]
-        dials = {key: np.array(value, np.float32) for key, value in TURNED.items() if key in names}
-    return outputs_in(tool, path, x, dials)
+    return outputs_in(tool, path, x)

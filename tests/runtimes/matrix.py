@@ -246,7 +246,7 @@ class Drift:
 def probabilities(run: Run, path: Path, x: np.ndarray) -> np.ndarray:
     """Run the first sample alone and the others in batches, and return (N, C) probabilities."""
     batches = [x[:1], *(x[i : i + BATCH] for i in range(1, len(x), BATCH))]
-    results = [next(iter(outputs.values())) for outputs in run(path, batches, {})]
+    results = [next(iter(outputs.values())) for outputs in run(path, batches)]
     assert [len(y) for y in results] == [len(b) for b in batches]
     return as_probabilities(path, np.concatenate(results))
 

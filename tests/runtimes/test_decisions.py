@@ -15,21 +15,10 @@ import tna_onnx
 from tests.runtimes.decisions import GUARDED, decided, write_guarded
 from tests.runtimes.matrix import ORT_LEVELS, Matrix, Source
 from tests.runtimes.matrix import small as small_source
-from tests.runtimes.tools import TOOLS, DoesNotRun, disagreements, ort_session, quiet
+from tests.runtimes.tools import TOOLS, disagreements, ort_session, quiet
 
 # Scores of features are differences of large numbers.
 BOUND = 1e-4
-
-# Where an input with an initializer is a constant, or is none of the inputs that can be given.
-NO_TURNING = (
-    "OpenVINO",
-    "OpenCV new engine",
-    "ONNX Runtime for Node.js",
-    "ONNX Runtime Web (WASM)",
-    "TVM",
-    "tract",
-    "onnx2torch",
-)
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +39,10 @@ def _pairs() -> Iterator[tuple[str, str]]:
 def test_runtimes_decide_the_same(matrix: Matrix, tool: str, name: str) -> None:
     if why := TOOLS[tool].missing():
         pytest.skip(why)
-    refused = "turned" in name and tool in NO_TURNING
-    if "dials" in name and "classic" in tool:
-        pytest.skip("OpenCV's classic engine ends the process on a scalar input")
     path = write_guarded(name, matrix.source("small"), matrix.folder)
     x = matrix.samples("small")
     if tool == "onnx2torch" and name in ("set (aps)", "set (raps)"):
         pytest.skip("onnx2torch cannot sort")
-    if refused:
-        with pytest.raises(DoesNotRun, match=r"coverage|risk|class_prior"):
-            decided(tool, name, path, x)
-        return
     largest, others = disagreements(decided(tool, name, path, x), decided("ONNX Runtime", name, path, x))
     assert largest < BOUND
     assert others == 0

@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 Outputs = dict[str, np.ndarray]
 """Output -> values of some samples; in the order of the graph."""
 
-Run = Callable[[Path, list[np.ndarray], Outputs], list[Outputs]]
+Run = Callable[[Path, list[np.ndarray]], list[Outputs]]
 """(path, batches of the first input, further inputs) -> the outputs of each batch."""
 
 
@@ -110,26 +110,26 @@ def ort_session(path: Path, level: str = "ENABLE_ALL", optimized: Path | None = 
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def run_ort(path: Path, batches: list[np.ndarray], dials: Outputs, level: str = "ENABLE_ALL") -> list[Outputs]:
+def run_ort(path: Path, batches: list[np.ndarray], level: str = "ENABLE_ALL") -> list[Outputs]:
     """Run with ONNX Runtime."""
     session = ort_session(path, level)
     given, outputs = ends(path)
-    return [dict(zip(outputs, session.run(outputs, {given: x, **dials}), strict=True)) for x in batches]
+    return [dict(zip(outputs, session.run(outputs, {given: x}), strict=True)) for x in batches]
 
 
-def run_reference(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outputs]:
+def run_reference(path: Path, batches: list[np.ndarray]) -> list[Outputs]:
     """Run with the reference evaluator of the onnx package."""
     from onnx.reference import ReferenceEvaluator
 
     given, outputs = ends(path)
     try:
         evaluator = ReferenceEvaluator(str(path))
-        return [dict(zip(outputs, evaluator.run(outputs, {given: x, **dials}), strict=True)) for x in batches]
+        return [dict(zip(outputs, evaluator.run(outputs, {given: x}), strict=True)) for x in batches]
     except (RuntimeError, KeyError, TypeError) as error:
         raise DoesNotRun(str(error)) from error
 
 
-def run_openvino(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outputs]:
+def run_openvino(path: Path, batches: list[np.ndarray]) -> list[Outputs]:
     """Run with OpenVINO on the CPU, in float32 also where the processor is faster in bfloat16."""
     import openvino
 
@@ -139,14 +139,14 @@ def run_openvino(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[
     try:
         model = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         for x in batches:
-            found = model({given: x, **dials})
+            found = model({given: x})
             results.append({name: np.array(found[name]) for name in outputs})
     except RuntimeError as error:
         raise DoesNotRun(str(error)) from error
     return results
 
 
-def run_opencv(path: Path, batches: list[np.ndarray], dials: Outputs, engine: str) -> list[Outputs]:
+def run_opencv(path: Path, batches: list[np.ndarray], engine: str) -> list[Outputs]:
     """Run with OpenCV's dnn module; a net per shape, as the classic engine infers shapes once."""
     import cv2
 
@@ -157,8 +157,7 @@ def run_opencv(path: Path, batches: list[np.ndarray], dials: Outputs, engine: st
         nets = {shape: cv2.dnn.readNetFromONNX(str(path), *chosen) for shape in {x.shape for x in batches}}
         for x in batches:
             net = nets[x.shape]
-            for name, value in {given: x, **dials}.items():
-                net.setInput(value, name)
+            net.setInput(x, given)
             found = zip(outputs, net.forward(outputs), strict=True)
             results.append({name: np.array(values) for name, values in found})
     except cv2.error as error:
@@ -166,14 +165,13 @@ def run_opencv(path: Path, batches: list[np.ndarray], dials: Outputs, engine: st
     return results
 
 
-def run_node(path: Path, batches: list[np.ndarray], dials: Outputs, package: str) -> list[Outputs]:
+def run_node(path: Path, batches: list[np.ndarray], package: str) -> list[Outputs]:
     """Run in Node.js; `web/run.mjs` says what a job holds."""
     given, outputs = ends(path)
     job = {
         "model": str(path),
         "input": given,
         "outputs": outputs,
-        "dials": {name: _as_json(value) for name, value in dials.items()},
         "batches": [_as_json(x) for x in batches],
     }
     done = subprocess.run(
@@ -193,14 +191,8 @@ def _as_json(values: np.ndarray) -> dict[str, Any]:
     return {"shape": values.shape, "data": values.ravel().tolist()}
 
 
-def _no_dials(dials: Outputs) -> None:
-    if dials:
-        raise DoesNotRun(f"an input with an initializer is a constant: {', '.join(dials)}")
-
-
-def run_tvm(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outputs]:
+def run_tvm(path: Path, batches: list[np.ndarray]) -> list[Outputs]:
     """Compile with TVM for this processor and run."""
-    _no_dials(dials)
     with quiet():
         import tvm
         from tvm.relax.frontend.onnx import from_onnx
@@ -215,12 +207,11 @@ def run_tvm(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outpu
     return [_named(path, each, hasattr(each, "numpy")) for each in found]
 
 
-def run_onnx2torch(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outputs]:
+def run_onnx2torch(path: Path, batches: list[np.ndarray]) -> list[Outputs]:
     """Convert to a torch module and run that."""
     import onnx2torch
     import torch
 
-    _no_dials(dials)
     try:
         module = onnx2torch.convert(str(path)).eval()
         with torch.no_grad():
@@ -237,11 +228,10 @@ def _named(path: Path, found: Any, single: bool) -> Outputs:
     return {name: values.numpy() for name, values in zip(ends(path)[1], tensors, strict=True)}
 
 
-def run_tract(path: Path, batches: list[np.ndarray], dials: Outputs) -> list[Outputs]:
+def run_tract(path: Path, batches: list[np.ndarray]) -> list[Outputs]:
     """Run with tract."""
     import tract
 
-    _no_dials(dials)
     # whole numbers are dimensions to it, which NumPy does not know
     whole = [info.type.tensor_type.elem_type == onnx.TensorProto.INT64 for info in onnx.load(path).graph.output]
     results = []
@@ -278,9 +268,9 @@ TOOLS: dict[str, Runtime] = {
 }
 
 
-def outputs_in(tool: str, path: Path, x: np.ndarray, dials: Outputs | None = None) -> Outputs:
+def outputs_in(tool: str, path: Path, x: np.ndarray) -> Outputs:
     """Run a file in a tool of `TOOLS` on some samples at once."""
-    (found,) = TOOLS[tool].run(path, [x], dials or {})
+    (found,) = TOOLS[tool].run(path, [x])
     return found
 
 

@@ -10,18 +10,18 @@ Constants are Constant nodes: initializers would have to be inputs in models of 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import whole_copy
-from tna_onnx.graph.dials import ClassSetDial, DecisionOps, Dials, SetDial, below
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
+from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule
@@ -76,18 +76,98 @@ GUARD = f"{PREFIX}/guard"
 
 _MIN_OPSET = 9  # Less and Greater
 _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
-_MIN_INTEGER_OPSET = 12  # Max and Min of whole numbers
 
 # Outputs with a number or a decision for each class; the others have one a sample.
-_OF_CLASSES = ("set", "posterior")
-_SCORES = ("confidence", "posterior", "ood")
+_OF_CLASSES = ("set",)
+_SCORES = ("confidence", "ood")
+
+
+class DecisionOps(NodeOps):
+    """The words of maps, and those that decisions need besides."""
+
+    def cast(self, a: str) -> str:
+        """Write a tensor as float32."""
+        return self._node("Cast", [a], to=TensorProto.FLOAT)
+
+    def largest(self, a: str) -> str:
+        """Write the maximum over axis 1, (N,)."""
+        return self.reshape(self._reduced("ReduceMax", a), [-1])
+
+    def below_largest(self, a: str) -> str:
+        """Write (N, C) with 0 where an entry is the largest of its row, and 1 elsewhere."""
+        return self.cast(self.compared("Less", a, self._reduced("ReduceMax", a)))
+
+    def compared(self, op_type: str, a: str, b: str) -> str:
+        return self._node(op_type, [a, b])
+
+    def negated(self, op_type: str, a: str, b: str) -> str:
+        """Write a comparison that does not hold: LessOrEqual and GreaterOrEqual are younger than Greater and Less."""
+        return self._node("Not", [self._node(op_type, [a, b])])
+
+    def both(self, p: str) -> str:
+        """Write (1 - p, p) of the probability (N, 1) of the second class."""
+        return self.beside(self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p)
+
+    def beside(self, a: str, b: str) -> str:
+        """Write the columns of b behind those of a."""
+        return self._node("Concat", [a, b], axis=1)
+
+    def all_or_none(self, p: str, classes: int) -> str:
+        """Write rows (N, C) in which one entry that is no number makes all of them none."""
+        # a maximum may pass over such entries
+        total = self.matmul(p, self.const(np.ones((classes, 1))))
+        return self.add(p, self.mul(total, self.const(0.0)))
+
+    def exp(self, a: str) -> str:
+        return self._node("Exp", [a])
+
+    def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
+        """Write the sum of the probabilities above each class, half of its own, and a penalty by rank."""
+        classes = len(penalty)
+        name = f"{PREFIX}/topk_{len(self.nodes)}"
+        values, places = f"{name}_values", f"{name}_places"
+        count = self.integers([classes])
+        self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
+        sums = self._node("CumSum", [values, self.integers(1)])
+        sums = self.add(sums, self.mul(values, self.const(-0.5)))
+        if penalty.any():
+            sums = self.add(sums, self.const(penalty))
+        # back to the order of the classes; every place of p is replaced
+        return self._node("ScatterElements", [p, places, sums], axis=1)
+
+    def reached(self, a: str, limit: str) -> str:
+        """Write a >= limit, which does not hold for what is no number; no entry of a is below -1."""
+        return self._node("And", [self.negated("Less", a, limit), self.compared("Greater", a, self.const(-1.0))])
+
+    def column(self, a: str, k: int) -> str:
+        """Write (N, 1), column k of (N, C)."""
+        return self._node("Gather", [a, self.integers([k])], axis=1)
+
+    def first(self, a: str) -> str:
+        """Write the column of the first largest entry of each row, (N,)."""
+        return self._node("ArgMax", [a], axis=1, keepdims=0)
+
+    def taken(self, values: str, places: str) -> str:
+        """Write the values (C,) at some places (N,)."""
+        return self._node("Gather", [values, places])
+
+    def or_none(self, classes: str, holds: str) -> str:
+        """Write classes (N,) where something holds, and -1 elsewhere."""
+        counted = self.mul(self.add(classes, self.integers(1)), self._node("Cast", [holds], to=TensorProto.INT64))
+        return self.add(counted, self.integers(-1))
+
+    def integers(self, value: Any) -> str:
+        """Write whole numbers."""
+        name = f"{PREFIX}/integers_{len(self.initializers)}"
+        self.initializers.append(self._tensor(np.array(value, np.int64), name))
+        return name
 
 
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`; for `decision`
     they are the probabilities (N, C).
     """
-    ops, scores = _block(model, guarded, Dials())
+    ops, scores = _block(model, guarded)
     renamed = {role: _ours(name) for role, name in scores.items()}
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in renamed.values()]
     return _extended(model, ops, outputs), renamed
@@ -99,38 +179,35 @@ def add_decisions(
     thresholds: Mapping[str, NDArray[np.float32]],
     names: Mapping[str, str],
     metadata: Mapping[str, str],
-    dials: Dials | None = None,
     from_file: Model | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
     `thresholds`: `accept` of the confidence, [] ; `set` of the set score, [] or [C]; `ood` of the outlier score, [];
-    `decision` of the probabilities, [] or [C]. `names`: what each output is called, of `confidence`,
-    `posterior` (with a dial of the class frequencies), `accept`, `set`, `ood`, `ood_alarm` and `decision`; those
-    without a name are left out. `dials`: in place of the thresholds `accept` and `set`, and of the class frequencies;
-    none by default. `from_file`: a file that was written in this way, and is made again: large constants are taken from
-    there.
+    `decision` of the probabilities, [] or [C]. `names`: what each output is called, of `confidence`, `accept`, `set`,
+    `ood`, `ood_alarm` and `decision`; those without a name are left out. `from_file`: a file that was written in this
+    way, and is made again: large constants are taken from there.
     """
-    dials = dials or Dials()
     existing = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
-    if clash := existing & {*names.values(), *(dial.name for dial in dials)}:
+    if clash := existing & {*names.values()}:
         raise UnsupportedModel(
             f"{model.name}: has a tensor called '{min(clash)}' already; give the new outputs another --prefix"
         )
-    ops, results = _block(model, guarded, dials, None if from_file is None else WrittenValues(from_file, rename=_ours))
+    ops, results = _block(model, guarded, None if from_file is None else WrittenValues(from_file, rename=_ours))
     if "accept" in names:
-        limit = ops.const(below(thresholds["accept"])) if dials.accept is None else ops.accepted_above(dials.accept)
         # what is no number is not accepted; in a set it is, and it raises the alarm
+        # above the number below t says the same as t or more, and is false where the confidence is no number
+        limit = ops.const(np.nextafter(thresholds["accept"], np.float32(-np.inf)))
         results["accept"] = ops.compared("Greater", results["confidence"], limit)
     if "set" in names:
-        results["set"] = ops.negated("Greater", results["set"], _set_limit(ops, dials, thresholds["set"], results))
+        results["set"] = ops.negated("Greater", results["set"], ops.const(thresholds["set"]))
     if "ood_alarm" in names:
         results["ood_alarm"] = ops.negated(
             "Less", results["ood"], ops.const(np.nextafter(thresholds["ood"], np.float32(np.inf)))
         )
     if "decision" in names:
         assert guarded.decision is not None  # noqa: S101 - a decision was asked for
-        limit = ops.const(thresholds["decision"]) if dials.decision is None else dials.decision.name
+        limit = ops.const(thresholds["decision"])
         results["decision"] = _decision(ops, guarded.decision, results, limit, guarded.output.n_classes)
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
@@ -146,46 +223,29 @@ def add_decisions(
             kind = TensorProto.INT64
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     proto = _extended(model, ops, outputs)
-    for dial in dials:
-        default = np.asarray(dial.default, np.float32)
-        # an input with an initializer is one that callers may leave out
-        proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, default.shape))
-        proto.graph.initializer.append(numpy_helper.from_array(default, dial.name))
     annotate(proto, metadata)
     return proto
 
 
-def without_decisions(model: Model, names: Iterable[str], dials: Dials) -> onnx.ModelProto:
-    """Return a copy without what `add_decisions` has added: outputs of these names, and dials."""
-    gone = {*names, *(dial.name for dial in dials)}
+def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:
+    """Return a copy without the outputs of these names, which `add_decisions` has added."""
+    gone = {*names}
     proto = whole_copy(model.proto)
     graph = proto.graph
-    kept = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
-    for values, left in (
-        (graph.node, kept),
-        *((each, [value for value in each if value.name not in gone])
-          for each in (graph.output, graph.input, graph.initializer)),
-    ):  # fmt: skip
+    nodes = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
+    outputs = [output for output in graph.output if output.name not in gone]
+    for values, left in ((graph.node, nodes), (graph.output, outputs)):
         copies = [value.__class__.FromString(value.SerializeToString()) for value in left]
         del values[:]
         values.extend(copies)
     return proto
 
 
-def _set_limit(ops: DecisionOps, dials: Dials, threshold: NDArray[np.float32], results: Mapping[str, str]) -> str:
-    """Write the largest score that a class of the set may have, and return its tensor."""
-    if isinstance(dials.set, ClassSetDial):
-        return ops.class_limits(dials.set)
-    if isinstance(dials.set, SetDial):
-        return ops.set_limit(dials.set, results["ratio"])
-    return ops.const(threshold)
-
-
 def _block(
-    model: Model, guarded: Guarded, dials: Dials, from_file: WrittenValues | None = None
+    model: Model, guarded: Guarded, from_file: WrittenValues | None = None
 ) -> tuple[DecisionOps, dict[str, str]]:
     """Write the nodes of the scores."""
-    _require_opset(model, guarded, dials)
+    _require_opset(model, guarded)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
     ops = DecisionOps("float32", model.opset, from_file=from_file)
@@ -196,16 +256,10 @@ def _block(
     values = _matrix(ops, name, guarded.output.width)
     p = _probabilities(ops, values, guarded.output)
     scores = {}
-    moved = p
-    if dials.prior is not None:
-        scores["ratio"] = ops.ratio(dials.prior)
-        moved = ops.posterior(p, scores["ratio"], guarded.output.n_classes)
-        scores["posterior"] = moved
-    scores["confidence"] = ops.largest(moved)
+    scores["confidence"] = ops.largest(p)
     if guarded.decision is not None:
         scores["decision"] = p
     if guarded.set_score is not None:
-        # of the probabilities as they are: thresholds are weighted instead, which keeps the promise
         q = _tempered(ops, values, p, guarded)
         scores["set"] = _set_score(ops, q, guarded.set_score, guarded.output.n_classes)
     if guarded.outlier is not None:
@@ -237,22 +291,14 @@ def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], l
     return ops.or_none(first, ops.reached(ops.largest(p), least))
 
 
-def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
-    """Refuse a model that is too old for the nodes or for inputs with a default."""
+def _require_opset(model: Model, guarded: Guarded) -> None:
+    """Refuse a model that is too old for the nodes."""
     needed = _MIN_OPSET
-    sorts = guarded.set_score is not None and guarded.set_score.name != "lac"
-    if sorts or isinstance(dials.set, SetDial):
+    if guarded.set_score is not None and guarded.set_score.name != "lac":
         needed = _MIN_SORTING_OPSET
-    if isinstance(dials.set, ClassSetDial):
-        needed = max(needed, _MIN_INTEGER_OPSET)
     if model.opset < needed:
         raise UnsupportedModel(
             f"{model.name}: has opset {model.opset}, too old for these outputs; convert it to opset {needed} or newer"
-        )
-    if [*dials] and model.proto.ir_version < MIN_IR_OF_INITIALIZERS:
-        raise UnsupportedModel(
-            f"{model.name}: has IR version {model.proto.ir_version}, in which inputs cannot have defaults, which "
-            f"dials need; convert it to IR version {MIN_IR_OF_INITIALIZERS} or newer"
         )
 
 

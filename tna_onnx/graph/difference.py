@@ -356,7 +356,7 @@ class WrittenValues:
     def taken(self, tensor: onnx.TensorProto, *, infinite: bool = False) -> onnx.TensorProto:
         """Return a tensor with the values that it has in the file.
 
-        `infinite`: whether a value may be infinite: the last threshold of a dial is.
+        `infinite`: whether a value may be infinite, as the threshold of a class that every set holds is.
         """
         name = self.rename(tensor.name)
         theirs = self.model.constant_tensor(name)

@@ -35,7 +35,6 @@ from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
 from tna_onnx.guarding.measure import (
     check_decisions,
-    check_posterior,
     drawn_classes,
     largest_change,
     measure,
@@ -48,7 +47,6 @@ from tna_onnx.guarding.thresholds import (
     Values,
     choose_thresholds,
     collect_values,
-    dial_inputs,
     new_outputs,
     operable,
     reachable,
@@ -97,7 +95,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     chosen = _choose(job, opened, progress)
     settings, thresholds = chosen.settings, chosen.thresholds
     metadata = _metadata(opened, chosen)
-    step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs, thresholds.dials)
+    step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs)
     proto = write_decisions(step, metadata)
     with checked_file(model, proto, target, opened.device) as (path, written):
         change = _checked(opened, chosen, written, progress)
@@ -118,7 +116,6 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         output=str(target or ""),
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
-        inputs=dial_inputs(thresholds.dials),
         set_temperature=shown.temperature,
         set_penalty=shown.weight,
         set_free_classes=shown.free,
@@ -173,18 +170,15 @@ def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: 
     names, size = chosen.settings.outputs, opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
-    columns = _columns(names)
-    decided = collect_values(written, opened.output, columns, opened.source, size, progress, rows=first, stage="check")
+    decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")
     scores = chosen.scores.take(slice(len(first)))
     check_decisions(decided, scores, chosen.thresholds, opened.source.describe(), chosen.guarded.decision)
-    if "posterior" in names:
-        check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)
     return largest_change(opened.model, source_session, written, opened.source, first, size)
 
 
 def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
-    names = _columns(chosen.settings.outputs)
+    names = chosen.settings.outputs
     level = chosen.settings.confidence_level
     reported = opened.held_out or opened.source
     rule = chosen.guarded.decision
@@ -207,11 +201,6 @@ def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress:
         in_distribution, opened.names, level, reported.describe(), fresh=fresh, detection=detection, rule=rule,
         cost=None if rule is None or not rule.cost.size else rule.cost,
     )  # fmt: skip
-
-
-def _columns(names: dict[str, str]) -> dict[str, str]:
-    """Return the outputs with one value a sample, or one a class of it: all but the moved probabilities."""
-    return {role: name for role, name in names.items() if role != "posterior"}
 
 
 def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:

@@ -178,8 +178,6 @@ def _unseen_notes(
     note = f"no sample of the classes {listed(unseen_names)}: no promise is about samples of these"
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
-    if "class_prior" in settings.inputs:
-        note += ", and a class_prior in which they are frequent gives sets of all classes"
     return (note,)
 
 

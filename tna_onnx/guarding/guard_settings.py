@@ -100,15 +100,7 @@ class GuardSettings:
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
     )
     false_alarm: float = _per_cent(5.0, "ood: at most this share of known samples raises the alarm.")
-    dials: bool = setting(
-        False,
-        "Also make coverage, risk and class_prior optional inputs of the model. By default they are the levels set "
-        "here and the class frequencies of the samples.",
-        section=_SECTION,
-    )
-    prefix: str = setting(
-        "", "Prefix for the names of the new outputs and inputs.", section=_SECTION, unit="TEXT", note="none"
-    )
+    prefix: str = setting("", "Prefix for the names of the new outputs.", section=_SECTION, unit="TEXT", note="none")
     seed: int = setting(0, "Seed of the split of the data, if they serve two purposes.", section="The search", low=0)
     trust_labels: bool = setting(False, TRUST_LABELS, section="Data")
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
@@ -168,35 +160,14 @@ class GuardSettings:
         return "set" in self.add and (self.set_temperature == "auto" or self.set_score == "raps")
 
     @property
-    def inputs(self) -> dict[str, str]:
-        """Role -> name of each dial: `coverage` of the sets, `risk` of what is accepted, `class_prior` of both."""
-        if not self.dials:
-            return {}
-        levels = {"set": "coverage", "accept": "risk"}
-        found = [level for role, level in levels.items() if role in self.add]
-        # sets with a coverage by class keep it whatever the frequencies are
-        if self._moves or ("set" in self.add and not self.per_class):
-            found.append("class_prior")
-        if self.decide:
-            found.append("threshold")
-        return {level: f"{self.prefix}{level}" for level in found}
-
-    @property
     def outputs(self) -> dict[str, str]:
-        """Role -> name of each new output; an outlier score comes with its alarm, moved probabilities with a dial."""
+        """Role -> name of each new output; an outlier score comes with its alarm."""
         roles: list[str] = [name for name in ADDITIONS if name in self.add]
-        if self.dials and self._moves:
-            roles.append("posterior")
         if "ood" in roles:
             roles.append("ood_alarm")
         if self.decide:
             roles.append("decision")
         return {role: f"{self.prefix}{role}" for role in roles}
-
-    @property
-    def _moves(self) -> bool:
-        """Whether an output is of probabilities that a dial of the class frequencies moves."""
-        return bool({"confidence", "accept"} & {*self.add})
 
 
 # Setting -> the outputs, or goals of the decision, that it is about.
@@ -212,7 +183,6 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "delta": _BOUNDED,
     "ood_score": ("ood",),
     "false_alarm": ("ood",),
-    "dials": ("confidence", "accept", "set", "decision"),
 }
 
 

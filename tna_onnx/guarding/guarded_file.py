@@ -20,7 +20,6 @@ from tna_onnx.data.options import Data
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph.cut import before_map
 from tna_onnx.graph.decisions import Guarded, SetScore
-from tna_onnx.graph.dials import ClassSetDial, SetDial
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
@@ -32,7 +31,6 @@ from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.deciding import decision_entry, rule_of
 from tna_onnx.guarding.guard_settings import MAX_TEMPERATURE, MIN_TEMPERATURE, GuardSettings
-from tna_onnx.guarding.thresholds import default_thresholds, risk_levels
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.operating_points import GOALS, DecisionRule, RuleKind
 from tna_onnx.numerics.outliers import Energy
@@ -111,7 +109,6 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
         "outlier score": _is_outlier_score(step, settings),
         "rule": _is_rule(step.guarded, settings, names, by_hand=by_hand),
         "thresholds": _are_thresholds(step, settings),
-        "dials": _are_dials(step, settings),
     }
     for what in (what for what, holds in true.items() if not holds):
         yield Difference("metadata", f"{PREFIX}.guard", "changed", f"{what}: not those of the decisions in the file")
@@ -225,41 +222,6 @@ def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
     )
 
 
-def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
-    """Whether there are those that the settings ask for, under these names, with the defaults that these state."""
-    dials = step.dials
-    by_level = {"risk": dials.accept, "coverage": dials.set, "class_prior": dials.prior, "threshold": dials.decision}
-    if {level: dial.name for level, dial in by_level.items() if dial is not None} != settings.inputs:
-        return False
-    defaults: dict[str, NDArray[Any]] = default_thresholds(dials)
-    true = [_same(default, step.thresholds[role]) for role, default in defaults.items()]
-    if dials.accept is not None:
-        levels = risk_levels(settings)
-        true += [dials.accept.default == settings.risk / 100, _same(dials.accept.levels, levels)]
-        limits = dials.accept.thresholds
-        true.append(not np.any(limits < 0) and not limits[0] < np.inf)
-    if dials.set is not None:
-        by_class = isinstance(dials.set, ClassSetDial)
-        true += [dials.set.default == settings.coverage / 100, by_class == settings.per_class]
-        true.append(not np.any(dials.set.scores < 0) and not dials.set.scores[-1] < np.inf)
-        if isinstance(dials.set, SetDial) and not np.isnan(dials.set.scores).any():
-            true.append(bool(np.isin(dials.set.labels, np.arange(step.guarded.output.n_classes)).all()))
-        parts = np.split(dials.set.scores, dials.set.starts[1:] if isinstance(dials.set, ClassSetDial) else [])
-        true.append(bool(np.isnan(dials.set.scores).any()) or not any(np.any(part[1:] < part[:-1]) for part in parts))
-    if dials.prior is not None:
-        prior = dials.prior.default
-        true.append(prior.shape == (step.guarded.output.n_classes,))
-        true.append(bool(np.isnan(prior).any() or (np.all(prior > 0) and abs(prior.sum() - 1) < _ROUNDING)))
-    if dials.decision is not None:
-        true.append(_same(dials.decision.default, step.thresholds["decision"]))
-    return bool(np.all(true))
-
-
-def _same(values: NDArray[Any], expected: NDArray[Any]) -> bool:
-    """Whether numbers are the same; those of large arrays, for which NaN stands, are in the file alone."""
-    return values.shape == expected.shape and bool(np.all((values == expected) | np.isnan(values) | np.isnan(expected)))
-
-
 _ADVICE = "start from the model without these outputs, and guard it again"
 
 
@@ -294,12 +256,9 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
         by_hand.add(classes[places[name]])
     if "thresholds" in words:
         words["thresholds"] = dict(zip(classes, np.atleast_1d(limits).tolist(), strict=True))
-    dials = decided.dials
-    if dials.decision is not None:
-        dials = replace(dials, decision=replace(dials.decision, default=limits))
     entries = stated_by_hand({**entries, "guard_decision": json.dumps(words)}, by_hand)
     thresholds = {**decided.thresholds, "decision": limits}
-    return before, write_decisions(replace(decided, thresholds=thresholds, dials=dials), entries, file)
+    return before, write_decisions(replace(decided, thresholds=thresholds), entries, file)
 
 
 def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:

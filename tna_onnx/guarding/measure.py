@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, Source
+from tna_onnx.data import Source
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed, UsageError
@@ -376,16 +376,6 @@ def check_decisions(
                 f"verification: output {role} of the written file disagrees with its scores for {len(different):,} "
                 f"of {len(actual):,} samples of {where}"
             )
-
-
-def check_posterior(written: BatchRunner, output: ClassOutput, name: str, batch: Batch) -> None:
-    """Compare the probabilities under the default class frequencies with those of the output."""
-    posterior, values = written.run([name, output.name], batch)
-    change = float(np.max(np.abs(posterior - output.probabilities(values))))
-    # the nodes behind it read what ONNX Runtime has before it is rounded to the type of the output
-    rounding = float(np.finfo(values.dtype).eps * max(1.0, np.max(np.abs(values))))
-    if not change <= max(_MAX_CHANGE, min(_MAX_ROUNDING, rounding)):
-        raise CheckFailed(f"verification: output '{name}' is {change:.3g} off the probabilities of '{output.name}'")
 
 
 def largest_change(

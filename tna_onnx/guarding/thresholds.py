@@ -1,9 +1,5 @@
 """Thresholds from scores, each with the guarantee that it has: of confidences, sets, selective risk and outlier alarms.
 One pass over the samples collects scores, and decisions (`collect_values`); a level that cannot be reached is refused.
-
-Dials are tables from which the graph takes a threshold by a level that its caller chooses. Every level has its own
-promise, which holds if the level is chosen without a look at the samples that it is used on. Levels between two rows
-get the threshold of the safer one.
 """
 
 from __future__ import annotations
@@ -22,25 +18,21 @@ from tna_onnx.data.positions import clusters_of
 from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
-from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial, ThresholdDial
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.deciding import Operated, operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     accept_above,
-    accept_at,
     coverage_band,
     errorless_needed,
     lowest_risk,
     quantile,
-    ranked_levels,
     samples_needed,
 )
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.ops import rows_of
-from tna_onnx.numerics.prior_shift import smoothed
 from tna_onnx.progress import Progress
-from tna_onnx.results.outcomes import GuardInput, GuardOutput
+from tna_onnx.results.outcomes import GuardOutput
 
 Floats = NDArray[np.float32]
 
@@ -188,91 +180,6 @@ def collect_values(
     )
 
 
-_RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
-
-
-def set_dial(
-    scores: Floats, labels: NDArray[np.int64], settings: GuardSettings, n_classes: int
-) -> SetDial | ClassSetDial:
-    """Return the dial of the coverage: every calibration score is the threshold of a level.
-
-    `scores`: (n,) of the calibration samples; `labels`: (n,) their classes.
-    """
-    name = settings.inputs["coverage"]
-    level = settings.coverage / 100
-    # a coverage that so few samples cannot promise: all classes
-    last = np.float32(np.inf)
-    if not settings.per_class:
-        order = np.argsort(scores, kind="stable")
-        return SetDial(name, level, np.append(scores[order], last), labels[order])
-    by_class = [np.append(np.sort(scores[labels == c]), last) for c in range(n_classes)]
-    return ClassSetDial(name, level, np.concatenate(by_class), np.bincount(labels, minlength=n_classes))
-
-
-def risk_dial(values: Values, settings: GuardSettings) -> RiskDial:
-    """Return the dial of the risk, in steps of 0.1 % and the level that was asked for."""
-    risks = _risks(settings)
-    limits = accept_at(values.values["confidence"], values.hit, risks, settings.delta / 100)
-    thresholds = np.append(np.float32(np.inf), limits)
-    return RiskDial(settings.inputs["risk"], settings.risk / 100, risk_levels(settings), thresholds)
-
-
-def _risks(settings: GuardSettings) -> NDArray[np.float64]:
-    return np.unique(np.append(_RISKS, settings.risk / 100))
-
-
-def risk_levels(settings: GuardSettings) -> Floats:
-    """Return the levels (L,) of the dial of the risk."""
-    # a row holds from its own risk on: below, that of the smaller risk; below all, nothing is accepted
-    return np.nextafter(_risks(settings).astype(np.float32), np.float32(0))
-
-
-def prior_dial(labels: NDArray[np.int64], settings: GuardSettings, n_classes: int) -> PriorDial:
-    """Return the dial of the class frequencies; by default those of the samples, half a sample more in each class."""
-    counts = np.bincount(labels, minlength=n_classes)
-    return PriorDial(settings.inputs["class_prior"], smoothed(counts / len(labels), len(labels)).astype(np.float32))
-
-
-def default_thresholds(dials: Dials) -> dict[str, Floats]:
-    """Return what the file compares with where nobody turns a dial: `accept` [], `set` [] or [C]."""
-    thresholds: dict[str, Floats] = {}
-    if dials.accept is not None:
-        at = int(np.count_nonzero(dials.accept.levels < np.float32(dials.accept.default)))
-        thresholds["accept"] = np.asarray(dials.accept.thresholds[at], np.float32)
-    if isinstance(dials.set, SetDial):
-        levels = ranked_levels(len(dials.set.labels)).astype(np.float32)
-        at = int(np.count_nonzero(levels < np.float32(dials.set.default)))
-        thresholds["set"] = np.asarray(dials.set.scores[at], np.float32)
-    if isinstance(dials.set, ClassSetDial):
-        ranks = np.ceil(np.float32(dials.set.default) * dials.set.factors)
-        places = np.clip(ranks - 1, 0, dials.set.counts).astype(np.int64)
-        thresholds["set"] = dials.set.scores[places + dials.set.starts]
-    return thresholds
-
-
-def dial_inputs(dials: Dials) -> tuple[GuardInput, ...]:
-    """Describe the dials."""
-    rows = []
-    if dials.accept is not None:
-        # only what changes the decisions is a level that the dial tells apart
-        useful = dials.accept.levels[np.isfinite(dials.accept.thresholds[1:])]
-        rows.append(_level(dials.accept, "risk", float(useful[0]), float(useful[-1])))
-    if dials.set is not None:
-        counts = np.array([len(dials.set.labels)]) if isinstance(dials.set, SetDial) else dials.set.counts
-        rows.append(_level(dials.set, "coverage", 1 / (counts.max() + 1), counts.max() / (counts.max() + 1)))
-    for role, dial in (("class_prior", dials.prior), ("threshold", dials.decision)):
-        if dial is not None:
-            default = dial.default.tolist()
-            rows.append(
-                GuardInput(dial.name, role, tuple(default) if isinstance(default, list) else default, None, None)
-            )
-    return tuple(rows)
-
-
-def _level(dial: RiskDial | SetDial | ClassSetDial, role: str, lowest: float, highest: float) -> GuardInput:
-    return GuardInput(dial.name, role, dial.default, float(lowest), float(highest))
-
-
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
 
@@ -284,8 +191,6 @@ class Thresholds:
     # `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of the
     # probabilities, [] or [C]; float32
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    # levels that callers may choose in place of `accept` and `set`, and class frequencies
-    dials: Dials = field(default_factory=Dials)
     covered: int = 0  # how many of the samples that the one threshold of sets comes from are in it
     notes: tuple[str, ...] = ()  # what the user should know, in sentences
 
@@ -303,7 +208,6 @@ def choose_thresholds(
     `fresh`: those of them that no score was fitted to, (N,). `operated`: thresholds of the decision; None without one.
     """
     levels: dict[str, NDArray[np.float32]] = {}
-    dials = Dials()
     vacuous: tuple[int, ...] = ()
     covered = 0
     notes: list[str] = []
@@ -311,8 +215,6 @@ def choose_thresholds(
         accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
         assert accepted is not None  # noqa: S101 - `reachable` has left out what is not
         levels["accept"] = np.asarray(accepted, np.float32)
-        if settings.dials:
-            dials = replace(dials, accept=risk_dial(values, settings))
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
         calibrating = fresh if settings.fits_sets else np.ones_like(fresh)
@@ -327,21 +229,13 @@ def choose_thresholds(
         if not settings.per_class:
             covered = int(np.count_nonzero(own <= levels["set"]))
             notes += _tie_notes(own, levels["set"], settings)
-        if settings.dials:
-            dials = replace(dials, set=set_dial(own, values.labels[calibrating], settings, n_classes))
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
         levels["ood"] = np.asarray(quantile(known, 1 - settings.false_alarm / 100), np.float32)
-    # what the file compares with where nobody turns a dial
-    levels |= default_thresholds(dials)
-    if "class_prior" in settings.inputs:
-        dials = replace(dials, prior=prior_dial(values.labels, settings, n_classes))
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
         notes += [f"decision: {note}" for note in operated.notes]
-        if settings.dials:
-            dials = replace(dials, decision=ThresholdDial(settings.inputs["threshold"], operated.thresholds))
-    return Thresholds(levels, dials, covered, tuple(notes))
+    return Thresholds(levels, covered, tuple(notes))
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
@@ -478,7 +372,6 @@ def new_outputs(
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {whom}",
         "set": _set_promise(settings, n, thresholds.covered, whom) + _made_of(score),
-        "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
         f"{whom}",

@@ -92,11 +92,6 @@ def samples_needed(level: float) -> int:
     return n
 
 
-def ranked_levels(n: int) -> NDArray[np.float64]:
-    """Return the highest level (n,) for which `quantile` gives each of n scores, from the smallest score up."""
-    return np.arange(1, n + 1) / (n + 1)
-
-
 def coverage_band(n: int, level: float, new: int | None, confidence: float) -> tuple[float, float]:
     """Return the central interval of the share of new scores that are at most q, if they are exchangeable.
 
@@ -236,22 +231,11 @@ def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, 
     `confidence`: (N,) largest probabilities; `hit`: (N,) whether the sample is classified right; `risk`: largest share
     of errors among accepted samples, in (0, 1); `delta`: probability with which the risk may be above it, in (0, 1).
     """
-    (threshold,) = accept_at(confidence, hit, np.array([risk]), delta).tolist()
-    if threshold == math.inf:
-        return None
-    return float(threshold)
-
-
-def accept_at(
-    confidence: NDArray[Any], hit: NDArray[np.bool_], risks: NDArray[Any], delta: float
-) -> NDArray[np.float32]:
-    """Return the threshold of `accept_above` for each of several risks (R,); infinity where none passes.
-
-    The promise holds for each risk that is chosen without a look at the samples; not for all of them at once.
-    """
     ranked = _Ranked(confidence, hit)
-    accepted = [ranked.accepted(float(risk), delta) for risk in risks]
-    return np.array([ranked.threshold(count) if count else np.inf for count in accepted], np.float32)
+    count = ranked.accepted(risk, delta)
+    if not count:
+        return None
+    return float(np.float32(ranked.threshold(count)))
 
 
 def lowest_risk(confidence: NDArray[Any], hit: NDArray[np.bool_], delta: float) -> float | None:

@@ -140,7 +140,7 @@ def _with_decisions(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the protobuf of a model with decisions, and what the metadata say of them."""
     model = step.model
-    proto = add_decisions(model, step.guarded, step.thresholds, step.names, {}, step.dials, from_file)
+    proto = add_decisions(model, step.guarded, step.thresholds, step.names, {}, from_file)
     file = Model(proto, "", model.path, large_values=dict(large_values))
     digest = hashlib.sha256()
     for name in file.producers:
@@ -154,7 +154,6 @@ def _with_decisions(
         "guarded": encoder.encoded(step.guarded),
         "thresholds": encoder.encoded(dict(step.thresholds)),
         "names": dict(step.names),
-        "dials": encoder.encoded(step.dials),
         "digests": {decisions.GUARD: digest.hexdigest()},
     }
 
@@ -165,8 +164,7 @@ def before_decisions(file: Model, entries: Mapping[str, str]) -> Model:
     if step["step"] != "decisions":
         raise NotRebuilt("something else was changed after decisions were added")
     with _not_rebuilt():
-        dials = Decoder(_size(file)).decoded(step["dials"])
-        proto = decisions.without_decisions(file, step["names"].values(), dials)
+        proto = decisions.without_decisions(file, step["names"].values())
     annotate(proto, _with_steps(entries, earlier) if earlier else entries)
     return Model(proto, step["source"], file.path, large_values=file.large_values)
 
@@ -453,8 +451,8 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
 
 def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
     decoder = Decoder(size)
-    guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
-    decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
+    guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
+    decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"])
     proto, words = _with_decisions(decisions, file, {**model.large_values, **file.large_values})
     return proto, {}, words, decisions
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.graph import decisions, dials
+from tna_onnx.graph import decisions
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
 from tna_onnx.graph.labels import LabelChange
 from tna_onnx.graph.load import Model
@@ -123,7 +123,6 @@ class DecisionStep:
     guarded: decisions.Guarded  # formulas of the scores
     thresholds: Mapping[str, NDArray[np.float32]]  # what these are compared with
     names: Mapping[str, str]  # role -> output
-    dials: dials.Dials  # inputs that thresholds are taken by
 
 
 class Encoder:
@@ -251,7 +250,6 @@ _CLASSES: dict[str, type] = {
     for cls in (
         Added, OriginalClass, LabelChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
-        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
         operating_points.DecisionRule,
     )
 }  # fmt: skip

@@ -42,7 +42,6 @@ from tna_onnx.results.outcomes import (
     ClassFrequency,
     Decisions,
     Guard,
-    GuardInput,
     Shift,
     ShiftEffect,
     ShiftEvidence,
@@ -359,19 +358,7 @@ def guard_lines(result: Guard) -> list[str]:
         lines.append(f"added    {output.name}: {output.promise}{limit}")
     if result.operating_point is not None:
         lines += [f"cost     {line}" for line in cost_lines(result.operating_point)]
-    lines += [f"dial     {dial.name}: {_range(dial)}" for dial in result.inputs]
     return [*lines, *decision_lines(result.decisions)]
-
-
-def _range(dial: GuardInput) -> str:
-    if dial.role == "threshold":
-        return "an input that may be left out; takes the place of the thresholds above"
-    if dial.lowest is None:
-        return "an input that may be left out; a positive number for each class, by default how frequent it is here"
-    return (
-        f"an input that may be left out; {dial.default:g} by default, tells levels from {dial.lowest:.3g} to "
-        f"{dial.highest:.4g} apart"
-    )
 
 
 def decision_lines(decisions: Decisions) -> list[str]:

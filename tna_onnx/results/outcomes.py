@@ -14,9 +14,9 @@ class GuardOutput:
 
     Attributes:
         name: of the graph output.
-        role: what it is: `confidence`, `accept`, `set`, `posterior`, `ood`, `ood_alarm` or `decision`.
+        role: what it is: `confidence`, `accept`, `set`, `ood`, `ood_alarm` or `decision`.
         promise: what it promises, and of which samples, in a sentence.
-        threshold: what its score is compared with, no unit; one for each class or level where the promise is by these,
+        threshold: what its score is compared with, no unit; one for each class where the promise is by class,
             null for a class that every set holds; none for a score.
     """
 
@@ -24,25 +24,6 @@ class GuardOutput:
     role: str
     promise: str
     threshold: tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class GuardInput:
-    """What whoever runs the file may choose: a graph input that callers may leave out.
-
-    Attributes:
-        name: of the graph input: a float32 scalar, or (C,) of `class_prior`, and of `threshold` with one a class.
-        role: `coverage`, `risk`, `class_prior` or `threshold`.
-        default: its value where the caller gives none, fractions; one for each class of `class_prior`.
-        lowest: smallest level that it tells apart, a fraction; null of `class_prior` and `threshold`.
-        highest: largest of them, a fraction; above, every set holds all classes; null likewise.
-    """
-
-    name: str
-    role: str
-    default: float | tuple[float, ...]
-    lowest: float | None
-    highest: float | None
 
 
 @dataclass(frozen=True)
@@ -263,7 +244,6 @@ class Guard:
         output: path of the new file; empty if none was written.
         class_output: graph output that classifies.
         outputs: what was added.
-        inputs: levels that whoever runs the file may choose; none by default.
         set_temperature: at which sets are made, no unit; 1 for the probabilities of the output.
         set_penalty: of `raps`, added for each class behind the free ones, no unit; 0 without.
         set_free_classes: number of likeliest classes without a penalty; 0 without `raps`.
@@ -287,7 +267,6 @@ class Guard:
     output: str
     class_output: str
     outputs: tuple[GuardOutput, ...]
-    inputs: tuple[GuardInput, ...]
     set_temperature: float
     set_penalty: float
     set_free_classes: int

@@ -1,7 +1,7 @@
 // Runs an ONNX file with ONNX Runtime for Node.js or for browsers (WebAssembly, one thread).
 //     node run.mjs PACKAGE NODE_MODULES < job.json
-// where the job is {"model": path, "input": name, "outputs": [name, ...], "batches": [{"shape": [...], "data": [...]}],
-// "dials": further inputs, name -> {"shape", "data"}}. Prints for each batch a list of numbers an output.
+// where the job is {"model": path, "input": name, "outputs": [name, ...], "batches": [{"shape": [...], "data": [...]}]}.
+// Prints for each batch a list of numbers an output.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -17,11 +17,6 @@ const session = await ort.InferenceSession.create(readFileSync(job.model), { exe
 const results = [];
 for (const { shape, data } of job.batches) {
   const feeds = { [job.input]: new ort.Tensor("float32", Float32Array.from(data), shape) };
-  for (const [name, dial] of Object.entries(job.dials)) {
-    // what a session does not list as an input may be passed over without a word
-    if (!session.inputNames.includes(name)) throw new Error(`no input of this session: ${name}`);
-    feeds[name] = new ort.Tensor("float32", Float32Array.from(dial.data), dial.shape);
-  }
   const found = await session.run(feeds);
   results.push(job.outputs.map((output) => Array.from(found[output].data, Number)));
 }

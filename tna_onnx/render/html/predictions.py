@@ -47,7 +47,7 @@ from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, line_
 from tna_onnx.render.rows import FRESH, between, bin_free_rows, bin_free_sentence, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
-from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard, GuardInput
+from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Line
 
@@ -377,22 +377,14 @@ def _mean_angle(shares: Sequence[float]) -> float:
 _MAX_CLASSES = 1000
 _MAX_CONFUSION = 20  # columns that a page has place for
 
-_INPUTS = {
-    "risk": "the risk asked for",
-    "coverage": "the coverage asked for",
-    "class_prior": "how frequent each class is",
-    "threshold": "in place of the thresholds of the decision",
-}
-
 
 def promised(guard: Guard) -> SimpleNamespace:
     """Return the values of a section on decisions that were added."""
     rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
-    rows += [(dial.name, f"input: {_INPUTS[dial.role]}; may be left out", _default(dial)) for dial in guard.inputs]
     if guard.operating_point is not None:
         rows += [("cost", line, "-") for line in cost_lines(guard.operating_point)]
     heads = ("name", Column("what it is", wraps=True), "threshold")
-    return decided(guard.decisions, "", (table(heads, rows, "Outputs and inputs that were added"),))
+    return decided(guard.decisions, "", (table(heads, rows, "Outputs that were added"),))
 
 
 def _limit(threshold: tuple[float | None, ...]) -> str:
@@ -403,12 +395,6 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
     if threshold[0] is None:
         return "none"
     return f"{threshold[0]:.6g}"
-
-
-def _default(dial: GuardInput) -> str:
-    if not isinstance(dial.default, tuple):
-        return f"{dial.default:g}"
-    return "as in the samples" if dial.role == "class_prior" else "several"
 
 
 def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] = ()) -> SimpleNamespace:
