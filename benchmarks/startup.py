@@ -35,7 +35,6 @@ def commands() -> dict[str, list[str]]:
         "tna-onnx --help": [*run, "--help"],
         **{f"tna-onnx {verb} --help": [*run, verb, "--help"] for verb in VERBS if verb in listed},
         "tna-onnx inspect DIGITS": [*run, "inspect", MODEL],
-        "tna-onnx inspect DIGITS --isolate": [*run, "inspect", MODEL, "--isolate"],
         "import numpy": [sys.executable, "-c", "import numpy"],
         "import numpy, onnx, onnxruntime": [sys.executable, "-c", "import numpy, onnx, onnxruntime"],
         "tna_onnx.inspect": [sys.executable, "-c", "import tna_onnx; tna_onnx.inspect"],

@@ -68,23 +68,6 @@ def test_a_planted_bug_is_called_one(small: Small, tmp_path: Path, code: str, er
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bug_in_the_child_process_is_called_one(small: Small, tmp_path: Path) -> None:
-    # the parent process would work
-    code = """
-import tna_onnx.extraction.isolation as isolated
-isolated._PROGRAM = '''
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-import tna_onnx.extraction.isolation as trial
-def find_heads(*_): raise AttributeError("planted")
-trial.find_heads = find_heads
-trial.main(sys.argv[2])
-'''
-"""
-    assert_bug(calibrate(small, tmp_path, "--isolate", code=code), "AttributeError")
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---- Hostile models through the commands: an exit code, no file, nothing that acts on a terminal
 
 

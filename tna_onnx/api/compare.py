@@ -26,8 +26,7 @@ from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier
-from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -360,7 +359,6 @@ def compare(
     _check_classes([(g, read_classifier(g.source, options)[1]) for g in named])
     if unknown is not None:
         require_outlier_score(read_classifier(g.source, options)[0] for g in named)
-    options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
     with arguments.progress_callback(progress) as advance:
         settings = RunSettings(where, batch_size, advance, confidence_level, unknown)

@@ -29,8 +29,7 @@ from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier
-from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource

@@ -39,10 +39,9 @@ from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples, read_inputs
 from tna_onnx.fields import check_settings
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
@@ -124,7 +123,7 @@ def features(
         raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
     # what runs on Ray has devices of its own
     where = parse_device("cpu" if fields.on_ray else device)
-    loaded = open_source(model, options)
+    loaded = load_model(model, options.model_limits)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     opened = OpenModel(loaded, readout, where, labelled)
     with arguments.progress_callback(progress) as advance:

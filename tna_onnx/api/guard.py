@@ -139,7 +139,7 @@ def edit_decision(
         CheckFailed: the new file does not verify. No file is written.
     """
     from tna_onnx.api.inspect import inspect  # noqa: PLC0415 - heavy, as the others
-    from tna_onnx.extraction.isolation import open_source  # noqa: PLC0415
+    from tna_onnx.graph.load import load_model  # noqa: PLC0415
     from tna_onnx.graph.save import file_beside, pending  # noqa: PLC0415
     from tna_onnx.guarding.guarded_file import with_thresholds  # noqa: PLC0415
     from tna_onnx.pipeline.checking import check_file  # noqa: PLC0415
@@ -147,7 +147,7 @@ def edit_decision(
     if not thresholds:
         raise UsageError("expected a class and its threshold, such as {'spam': 0.7}")
     arguments.check_targets(json, others=[model, output])
-    file = open_source(model, ModelOptions())
+    file = load_model(model)
     target = file_beside(file, output, ".guard.onnx", overwrite=overwrite)
     before, proto = with_thresholds(file, thresholds)
     with pending(file, proto, target) as path:

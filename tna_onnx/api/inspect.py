@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.graph.head import find_heads, purpose
-from tna_onnx.graph.load import Model, tensor_types
+from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelOptions, ModelSource
+from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import behind_outputs
 from tna_onnx.graph.tensors import FLOAT_TYPES
@@ -16,23 +15,18 @@ from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 
 
-def inspect(
-    model: ModelSource, *, isolate: bool = False, model_limits: ModelLimits = DEFAULT_MODEL_LIMITS
-) -> Inspection:
+def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIMITS) -> Inspection:
     """Find the heads of an ONNX file; nothing is run.
 
     Args:
         model: an ONNX model as for `calibrate`.
-        isolate: open the model in a child process first, so that a crash of native code there is an error.
         model_limits: how much of the model is taken in.
 
     Raises:
         UsageError: no such file.
         UnsupportedModel: not an ONNX file, or a damaged one.
-        DeviceError: with `isolate`, the child process does not start.
     """
-    options = ModelOptions(isolate=isolate, model_limits=model_limits)
-    loaded = open_source(model, options)
+    loaded = load_model(model, model_limits)
     heads, refusals = find_heads(loaded)
     # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}

@@ -17,11 +17,10 @@ from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.classifier import Classifier
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.load import Model, checker_complaint
+from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import OUTPUT_KINDS, STATED_KINDS, class_output, output_of
@@ -94,8 +93,8 @@ def verify(
     options = model_options or ModelOptions()
     check_batch_size(batch_size)
     arguments.check_targets(json, others=[original, recalibrated, samples])
-    old = open_source(original, options)
-    new = open_source(recalibrated, options)
+    old = load_model(original, options.model_limits)
+    new = load_model(recalibrated, options.model_limits)
     proof = prove_guarded(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run

@@ -89,7 +89,7 @@ def compare(page: str | None, **arguments: Any) -> None:
 
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())
-@options.field_options(ModelOptions, "isolate", "model_limits")
+@options.field_options(ModelOptions, "model_limits")
 @click.option(
     "--json",
     "json_file",

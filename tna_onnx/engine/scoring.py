@@ -17,10 +17,9 @@ from tna_onnx.data.request import BESIDE
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
-from tna_onnx.extraction.classifier import Classifier
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.extractor import FeatureExtractor, OpenNetwork, filled_up
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model

@@ -15,12 +15,19 @@ from tna_onnx.data.options import Data
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput, output_of
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.options import ModelOptions, ModelSource
+from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import AT_ONCE, Device, Session
 
 _log = logging.getLogger("tna_onnx")
+
+
+def read_classifier(source: ModelSource, options: ModelOptions) -> tuple[Model, ClassOutput]:
+    """Read a model, and find the output that classifies."""
+    model = load_model(source, options.model_limits)
+    return model, class_output(model, options.head, options.output_name, options.output_kind)
 
 
 class Classifier:

@@ -38,9 +38,8 @@ from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.store import model_key
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
@@ -141,7 +140,7 @@ class FeatureExtractor:
 
     def _loaded(self) -> tuple[Model, Readout]:
         options = self.options
-        model = open_source(self.model, options)
+        model = load_model(self.model, options.model_limits)
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
         if readout.several:
             raise UnsupportedModel(f"{model.name}: has several predictions a sample, whose features are not extracted")

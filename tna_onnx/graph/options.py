@@ -28,7 +28,6 @@ class ModelLimits:
         inlined_bytes: their size; twenty times the size of the file is always allowed.
         constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
             elements of these constants are always allowed.
-        isolate_seconds: how long the child process of `--isolate` may take to open the model.
     """
 
     name_length: int = 10_000
@@ -36,7 +35,6 @@ class ModelLimits:
     inlined_nodes: int = 1_000_000
     inlined_bytes: int = 2**28
     constant_elements: int = 2**25
-    isolate_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         check_limits("model", dataclasses.asdict(self))
@@ -98,16 +96,10 @@ class ModelOptions:
         "What the output holds, if the graph does not show it; label-... for several labels a sample.",
         section=_SECTION,
     )
-    isolate: bool = setting(
-        False,
-        "Open the model in a child process first, so that a crash or an endless loop in ONNX or ONNX Runtime becomes "
-        "an error (exit code 3). Off by default: it takes half a second, and the time to open the model twice.",
-        section=_SECTION,
-    )
     model_limits: ModelLimits = setting(
         DEFAULT_MODEL_LIMITS,
-        "Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, constant-elements, "
-        "isolate-seconds. Several with commas, or repeat the option.",
+        "Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, "
+        "constant-elements. Several with commas, or repeat the option.",
         section=_SECTION,
         flag="model-limit",
         unit="NAME=NUMBER",

@@ -20,7 +20,6 @@ from tna_onnx.data.source import Part, drawn_by_weight, halves
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
@@ -233,7 +232,7 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | Non
 
 def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     """Return the path to write, and both halves of the samples."""
-    model = open_source(job.model, job.options)
+    model = load_model(job.model, job.options.model_limits)
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
     if target is None:
@@ -282,8 +281,8 @@ class _Guarding:
             held_out=job.held_out,
             fit=_data(job.calib, self.fit),
             unknown=self.unknown,
-            # it was opened before, and says itself what its output is
-            options=replace(job.options, isolate=False),
+            # it says itself what its output is
+            options=job.options,
             settings=self.settings,
             output=self.target,
             overwrite=True,

@@ -21,8 +21,7 @@ from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier
-from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at

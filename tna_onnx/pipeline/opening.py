@@ -28,13 +28,12 @@ from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
-from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
@@ -248,7 +247,7 @@ def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
     if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
         raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
     device = parse_device(job.device)
-    model = open_source(job.model, job.options)
+    model = load_model(job.model, job.options.model_limits)
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
     readout = _find_readout(job, model)

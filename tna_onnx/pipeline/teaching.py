@@ -20,8 +20,7 @@ from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.scoring import BatchRunner, probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
-from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import require_one_prediction

@@ -21,9 +21,8 @@ from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import BatchRunner, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.classifier import OpenModel
+from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.labels import LabelChange, LabelOutput
