@@ -7,7 +7,6 @@
 - bfloat16, float16: heads of these types, collected on CUDA;
 - calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
 - memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
-- batch: `--batch-size auto`;
 - search: sparse and complete searches at the size of ImageNet in torch, against NumPy on the host;
 - auto: the default choice at a tenth of that size, on both.
 
@@ -247,15 +246,6 @@ def _without_room(a: argparse.Namespace) -> OnDevice:
     return placement
 
 
-def batch(a: argparse.Namespace) -> dict[str, Any]:
-    """The batch size that is chosen."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = tna_onnx.calibrate(
-            DEMO / "model.onnx", DEMO / "calib.npz", output=Path(folder) / "o.onnx", device=a.device, batch_size="auto"
-        )
-    return {"notes": list(report.notes)}
-
-
 def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: Any) -> HeadLogits:
     return HeadLogits(table, weight, bias, placement)
 
@@ -310,7 +300,6 @@ CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "float16": functools.partial(typed_head, TensorProto.FLOAT16),
     "calibrate": calibrate,
     "memory": memory,
-    "batch": batch,
     "spread": spread,
     "limits": limits,
     "auto": auto,

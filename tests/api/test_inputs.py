@@ -11,7 +11,8 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, loaded, outputs_of, with_options
+from tests.support import PLAIN, TILTED, loaded, outputs_of, refused, with_options
+from tna_onnx.errors import UsageError
 
 SETTINGS = [TILTED | {"map": "ets"}, PLAIN | {"fold": False}]
 
@@ -218,3 +219,14 @@ def test_numbers_of_numpy_are_numbers(small: Small) -> None:
         small.model, small.calib, bins=np.int64(10), device="cpu", gates=tna_onnx.Gates(max_ece=np.float32(90))
     )
     assert evaluation.metrics.bins == 10
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "auto", "64", 1.5, True])
+def test_samples_per_run_are_a_whole_number(small: Small, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="batch_size must be"):
+        tna_onnx.evaluate(small.model, small.test, batch_size=wrong)
+
+
+@pytest.mark.parametrize("text", ["auto", "0", "1.5"])
+def test_samples_per_run_on_the_command_line(small: Small, text: str) -> None:
+    refused(2, "batch-size", "evaluate", small.model, small.test, "--batch-size", text)

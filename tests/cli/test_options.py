@@ -10,7 +10,7 @@ import pytest
 
 import tna_onnx
 from tna_onnx.cli.command import group
-from tna_onnx.cli.options import Number, PresetPath, Words, batch_size, flat, members, numbers, size
+from tna_onnx.cli.options import Number, PresetPath, Words, flat, members, numbers, size
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
@@ -59,8 +59,6 @@ CTX, OPTION = click.Context(click.Command("test")), click.Option(["--option"])
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (batch_size, "auto", "auto"),
-        (batch_size, "64", 64),
         (members, "inf", "inf"),
         (members, "12", 12),
         (numbers, "0.5,1,2e-1", (0.5, 1.0, 0.2)),
@@ -77,10 +75,6 @@ def test_values(parse: Callable[..., Any], text: str | None, value: object) -> N
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (batch_size, "0"),
-        (batch_size, "+3"),
-        (batch_size, "1_0"),
-        (batch_size, "inf"),
         (members, "-1"),
         (members, "many"),
         (numbers, "1;2"),

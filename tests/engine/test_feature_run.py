@@ -235,7 +235,6 @@ def test_a_run_that_fails_leaves_no_data(tmp_path: Path) -> None:
         (("-o", "f", "--stratify"), "needs --max-samples"),
         (("-o", "f", "--ray-option", "num_gpus=1"), "takes no --ray-option"),
         (("-o", "f", "--engine", "ray", "--ray-option", "gpus"), "NAME=VALUE"),
-        (("-o", "f", "--batch-size", "auto"), "choose a number"),
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -46,7 +45,7 @@ def calibrate(
     model_options: ModelOptions | None = None,
     dry_run: bool = False,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     cache: str | Path | None = None,
     overwrite: bool = False,
     details: bool = False,
@@ -88,7 +87,7 @@ def calibrate(
         dry_run: do everything, verification and gates included, but write no model; `Report.changes` says what would
             be written. `cache` is still filled.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.

@@ -19,27 +19,25 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
-from tna_onnx.numerics.checks import check_level, check_numbers
+from tna_onnx.numerics.checks import check_batch_size, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.pipeline.opening import checked_batch_size
+from tna_onnx.pipeline.opening import batch_notes
 from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
@@ -179,7 +177,7 @@ class RunSettings:
     """Where models run, and how."""
 
     device: Device
-    batch_size: BatchSize
+    batch_size: int
     progress: Progress
     level: float
     unknown: Data | None
@@ -208,7 +206,8 @@ def run_model(
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(named.name, done, total)
 
-    size, about_model = checked_batch_size(classifier, settings.batch_size, source, outlier_scores(model, output))
+    size = settings.batch_size
+    about_model = batch_notes(classifier, source, size, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
         classifier.session, model, output, source, size, advance, settings.level, unknown, names=classifier.names
     )
@@ -302,7 +301,7 @@ def compare(
     bins: int = 15,
     model_options: ModelOptions | None = None,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
@@ -328,7 +327,7 @@ def compare(
         bins: bins of ECE and AdaECE.
         model_options: which output, and what it holds, for all models.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them for each model by a short probe.
+        batch_size: samples per run.
         report: HTML page to write.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import source_search
@@ -28,18 +27,17 @@ from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
-from tna_onnx.numerics.checks import check_numbers
+from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.opening import Opened, checked_batch_size, open_computed
+from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
@@ -80,7 +78,7 @@ def evaluate(
     engine: str = "local",
     ray_options: Mapping[str, Any] | None = None,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
 ) -> Evaluation:
@@ -104,7 +102,7 @@ def evaluate(
         engine: what runs the model: `local`, `ray`, or the address of a Ray cluster; each sample's scores come back.
         ray_options: passed on to Ray Data.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
@@ -175,9 +173,7 @@ def _recall(opened: Opened, scores: SampleScores, decisions: Decisions | None) -
     return {result.name: result.after for result in recall.classes}
 
 
-def _open(
-    model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
-) -> Opened:
+def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: int, bins: int) -> Opened:
     loaded, output = read_classifier(model, options)
     guards = guards_about(loaded, output)
     form = ""
@@ -192,10 +188,10 @@ def _open(
             source, form = samples.source, samples.form
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
-    size, notes = checked_batch_size(classifier, batch_size, source, outlier_outputs)
+    notes = batch_notes(classifier, source, batch_size, outlier_outputs)
     about_images = preprocessing_notes(source, classifier.inputs, data.preprocessing)
     notes = (*notes, *group_notes(source), *about_images)
-    return Opened(classifier, data, source, None, size, notes, form=form)
+    return Opened(classifier, data, source, None, batch_size, notes, form=form)
 
 
 def _unknown(opened: Opened, ood_data: Any) -> Source | None:
@@ -215,15 +211,13 @@ def _scored_by_ray(
     options: ModelOptions,
     engine: EngineFields,
     device: str,
-    batch_size: BatchSize,
+    batch_size: int,
     progress: Progress,
 ) -> tuple[Opened, SampleScores, NDArray[np.int64]]:
     """Score the samples by Ray Data. The first ones run here, which says what is wrong before anything is started."""
     from tna_onnx.api.features import Network, open_run  # noqa: PLC0415 - loads what reads tables
     from tna_onnx.engine.ray_data import check_ray, scores_by_ray  # noqa: PLC0415 - optional
 
-    if not isinstance(batch_size, int):
-        raise UsageError("--engine ray takes no --batch-size auto; give a number")
     loaded, output = read_classifier(model, options)
     if guards_about(loaded, output):
         raise UsageError(f"{loaded.name}: makes decisions, which --engine ray does not measure; leave --engine out")

@@ -21,7 +21,6 @@ import numpy as np
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe, Source
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.labelfile import find_label_column, label_candidates
@@ -34,7 +33,6 @@ from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, sourc
 from tna_onnx.data.sources.tables import label_names, table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
@@ -45,6 +43,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import Collection
 from tna_onnx.runtime import parse_device
@@ -69,7 +68,7 @@ def features(
     ray_options: Mapping[str, Any] | None = None,
     model_options: ModelOptions | None = None,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
 ) -> Collection:
@@ -94,7 +93,7 @@ def features(
         ray_options: passed on to Ray Data.
         model_options: which head or output.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
@@ -112,8 +111,6 @@ def features(
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
     if cache is not None and fields != FeatureFields():
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
-    if output is not None and not isinstance(batch_size, int):
-        raise UsageError("--batch-size auto works only with --cache; choose a number")
     options = model_options or ModelOptions()
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
@@ -129,11 +126,11 @@ def features(
     with arguments.progress_callback(progress) as advance:
         if cache is not None:
             return arguments.save_json(json, _into_cache(opened, labelled, Path(cache), batch_size, advance))
-        network = Network(model, options, device, int(batch_size))
+        network = Network(model, options, device, batch_size)
         return arguments.save_json(json, _into_files(opened, labelled, str(output), fields, network, advance))
 
 
-def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSize, progress: Progress) -> Collection:
+def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, progress: Progress) -> Collection:
     """Compute features, and keep them in a store of this machine."""
     model, readout = opened.model, opened.readout
     if readout.several:  # a store does not say which rows are of one sample
@@ -144,7 +141,7 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
     # a store of what is computed already would hold nothing new
     if samples.given:
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
-    size = batch_size_for(batch_size, model, opened.session, [opened.main], source, cache)
+    size = batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and opened.session.fixed_batch:
@@ -164,7 +161,6 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
         folder=str(table.folder),
         notes=(
             *table.resumed,
-            *batch_size_notes(batch_size, size),
             *probed.notes,
             *warnings_of(suspicion, opened.names),
             *preprocessing_notes(source, opened.inputs, data.preprocessing),

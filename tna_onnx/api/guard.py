@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -40,7 +39,7 @@ def guard(
     model_options: ModelOptions | None = None,
     dry_run: bool = False,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     overwrite: bool = False,
     json: str | Path | None = None,
     progress: ProgressWord = None,
@@ -73,7 +72,7 @@ def guard(
         model_options: which output, and what it holds.
         dry_run: do everything, but write no model.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         overwrite: allow the output to be the input.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).

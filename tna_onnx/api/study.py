@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -36,7 +35,7 @@ def study(
     data: Data | None = None,
     model_options: ModelOptions | None = None,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     cache: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
@@ -62,7 +61,7 @@ def study(
         data: how `calib` and `eval` are read, without samples.
         model_options: which head or output.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         cache: folder in which features are kept.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).

@@ -9,13 +9,11 @@ from typing import Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked, stated_in
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
@@ -27,6 +25,7 @@ from tna_onnx.graph.outputs import OUTPUT_KINDS, STATED_KINDS, class_output, out
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.guarding.guarded_file import prove_guarded
+from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.change import Proof
@@ -51,7 +50,7 @@ def verify(
     gates: Gates | None = None,
     model_options: ModelOptions | None = None,
     device: str = "auto",
-    batch_size: BatchSize = 64,
+    batch_size: int = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
 ) -> ModelDifference:
@@ -69,7 +68,7 @@ def verify(
         gates: the limits `max_ece`, `max_nll` and `min_accuracy`.
         model_options: head or output of the original, where the recalibrated file does not tell them.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run; `auto` finds them by a short probe.
+        batch_size: samples per run.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
@@ -152,7 +151,7 @@ def _complaint(old: Model, new: Model) -> str:
 
 
 def _compared(
-    files: _Files, data: Data, device: Device, batch_size: BatchSize, progress: Progress, gates: Gates, proof: Proof
+    files: _Files, data: Data, device: Device, batch_size: int, progress: Progress, gates: Gates, proof: Proof
 ) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
     """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
     options, old = files.options, files.old
@@ -165,10 +164,8 @@ def _compared(
     both = FilePair(old, classifier.session, files.new, files.readouts, output)
     notes: tuple[str, ...] = ()
     try:
-        size = choose_batch_size(batch_size, both.session, [both.output.name], source)
-        notes += batch_size_notes(batch_size, size)
         notes += tuple(preprocessing_notes(source, classifier.inputs, data.preprocessing))
-        moved = run_both(both, device, source, size, progress)
+        moved = run_both(both, device, source, batch_size, progress)
         data.check_accuracy(moved.outputs.accuracy_before, moved.outputs.samples)
     except NotFinite as error:
         return None, (str(error),), notes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from tna_onnx.data.choices import PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
@@ -120,7 +120,6 @@ def number_or(words: Sequence[str], kind: type, _ctx: click.Context, _param: cli
     raise click.BadParameter(f"expected {', '.join([expected, *words[:-1]])} or {words[-1]}, got '{text}'")
 
 
-batch_size = functools.partial(number_or, ("auto",), int)
 members = functools.partial(number_or, ("inf", "auto"), int)
 temperature = functools.partial(number_or, ("auto",), float)
 
@@ -414,11 +413,11 @@ run_options = together(
     ),
     click.option(
         "--batch-size",
-        metavar="N|auto",
-        callback=batch_size,
-        default="64",  # a text, because the callback reads texts
+        metavar="N",
+        type=click.IntRange(1),
+        default=BATCH_SIZE,
         show_default=True,
-        help="Samples per run of the model; auto measures which number is fastest.",
+        help="Samples per run of the model.",
     ),
     result_options,
 )

@@ -139,8 +139,8 @@ IGNORED = -100
 
 Position: TypeAlias = Literal["all", "last"]
 
-BatchSize: TypeAlias = int | Literal["auto"]
-"""Samples per run of the network; `auto` finds them by a short probe."""
+BATCH_SIZE = 64
+"""Samples per run of the network by default."""
 
 Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
 """Class frequencies: the path of a file, C numbers in the model's order, or a number for each class by name."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
 from tna_onnx.data import Batch, InputSpec, Recipe
-from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.choices import BATCH_SIZE, DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.recipes import read_recipe
@@ -34,7 +34,6 @@ from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.data.sources.slices import arrays_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
 from tna_onnx.extraction.head_check import check_readout
@@ -81,7 +80,7 @@ class FeatureExtractor:
         preprocessing: Recipe | str | Path | None = None,
         columns: Sequence[str] = (),
         device: str = "auto",
-        batch_size: int = DEFAULT,
+        batch_size: int = BATCH_SIZE,
     ) -> None:
         if kind not in (None, "features", "logits"):
             raise UsageError(f"kind '{kind}' is not known; expected features or logits")

@@ -230,20 +230,6 @@ def find_stores(folder: Path) -> list[Path]:
     return [place for place in places if (place / _LABELS).exists() or (place / "features.bin").exists()]
 
 
-def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
-    """Return the batch size of the fullest store in `cache` whose key has these entries; None without one."""
-    entries = _as_json(key)
-    begun = []
-    for folder in find_stores(cache):
-        manifest = _read_manifest(folder)
-        if manifest is not None and entries.items() <= manifest["key"].items():
-            done = len(_read_checksums(folder)) * manifest["chunk"]
-            begun.append((done, int(manifest["key"]["batch_size"])))
-    if not begun:
-        return None
-    return max(begun)[1]
-
-
 def json_digest(value: Any) -> str:
     """Return SHA-256 (hex) of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

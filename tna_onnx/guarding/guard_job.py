@@ -20,7 +20,6 @@ from tna_onnx.data.source import drawn_by_weight, group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import open_part
@@ -34,10 +33,11 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
+from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import ModelJob
-from tna_onnx.pipeline.opening import Opened, checked_batch_size
+from tna_onnx.pipeline.opening import Opened, batch_notes
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import Progress, silent
 from tna_onnx.runtime import Session, parse_device
@@ -103,7 +103,8 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes = check_leaks(model, digested, limits, cross_fits=False)
     for samples in digested:
         notes += decided_on(model, samples, limits)
-    size, about_model = checked_batch_size(classifier, job.batch_size, source)
+    size = job.batch_size
+    about_model = batch_notes(classifier, source, size)
     notes += (*source_notes(source), *group_notes(held_out or source), *about_model)
     trusted = job.settings.trust_labels
     notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)

@@ -77,6 +77,18 @@ def check_share(**per_cent: float | None) -> None:
             )
 
 
+def check_batch_size(size: object) -> None:
+    """Refuse a number of samples per run that is not a whole number of at least 1.
+
+    >>> check_batch_size(0)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: batch_size must be at least 1, got 0
+    """
+    check_numbers("a whole number", batch_size=size)
+    if not size >= 1:  # type: ignore[operator]  # a whole number
+        raise UsageError(f"batch_size must be at least 1, got {size}")
+
+
 def check_level(per_cent: float) -> float:
     """Return a confidence level as a fraction."""
     check_numbers("a number", confidence_level=per_cent)

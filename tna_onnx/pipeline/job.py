@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.choices import BATCH_SIZE
 from tna_onnx.data.options import Data
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.head_check import Probed
@@ -51,7 +50,7 @@ class ModelJob:
     overwrite: bool = False  # allow the output to be the input
     dry_run: bool = False  # write no model
     device: str = "auto"  # `auto`, `cpu`, `cuda` or `cuda:INDEX`
-    batch_size: BatchSize = DEFAULT  # samples per run, or `auto`
+    batch_size: int = BATCH_SIZE  # samples per run
 
 
 @dataclass(frozen=True, eq=False)

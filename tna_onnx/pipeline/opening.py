@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
 from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
@@ -40,6 +38,7 @@ from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
@@ -134,19 +133,16 @@ def open_computed(
     return Classifier(model, output, device, data, session), samples
 
 
-def checked_batch_size(
-    classifier: Classifier, wanted: BatchSize, source: Source, outputs: Sequence[str] = ()
-) -> tuple[int, tuple[str, ...]]:
-    """Return the samples per run, and notes on it and on what the model makes of a batch.
+def batch_notes(classifier: Classifier, source: Source, size: int, outputs: Sequence[str] = ()) -> tuple[str, ...]:
+    """Refuse scores that depend on the batch, and return notes on what the model makes of one.
 
-    `outputs`: those that must not depend on the batch either.
+    `size`: samples per run; `outputs`: those that must not depend on the batch either.
     """
     model, output, session = classifier.model, classifier.output, classifier.session
-    size = choose_batch_size(wanted, session, [output.name], source)
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
     notes = require_independence(model, session, output, source, size, outputs)
-    return size, (*batch_size_notes(wanted, size), *notes, *model.class_notes(classifier.names))
+    return (*notes, *model.class_notes(classifier.names))
 
 
 def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
@@ -280,9 +276,7 @@ def _probed(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
 ) -> tuple[Probed, int, tuple[str, ...]]:
     """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
-    # there is nothing to try sizes on where the network has run before
-    to_probe = None if samples.given else session
-    size = batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
+    size = job.batch_size
     probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)
     notes: tuple[str, ...] = ()
     if session is not None and session.elsewhere:

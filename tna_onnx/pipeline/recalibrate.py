@@ -12,7 +12,6 @@ import numpy as np
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.source import source_beside
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.nodes import beside_earlier
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
@@ -250,7 +249,6 @@ def _report(
         notes=(
             *notes_on(task, outcome, compared, changes, drift, labels.warnings),
             *(moved.text for moved in verification.moved),
-            *batch_size_notes(job.batch_size, task.batch_size),
             *_subgroup_notes(task, compared),
         ),
     )

@@ -7,7 +7,6 @@ from tna_onnx.runtime.device import (
     free_memory,
     parse_device,
     require_address_space,
-    resident_memory,
     trim_memory,
 )
 from tna_onnx.runtime.providers import open_session, runtime_version
@@ -25,7 +24,6 @@ __all__ = [
     "open_session",
     "parse_device",
     "require_address_space",
-    "resident_memory",
     "runtime_version",
     "side_by_side",
     "trim_memory",

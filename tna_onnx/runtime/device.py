@@ -157,13 +157,6 @@ def require_address_space() -> None:
         raise MemoryError(f"no {_ROOM:,} bytes of address space: {error.strerror}") from error
 
 
-def resident_memory() -> int:
-    """Return the bytes of this process that are in memory."""
-    import psutil  # noqa: PLC0415 - heavy
-
-    return int(psutil.Process().memory_info().rss)
-
-
 def trim_memory() -> None:
     """Give freed memory back to the system, where the C library keeps it for itself: glibc does."""
     # absent from other systems and C libraries

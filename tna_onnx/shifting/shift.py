@@ -20,7 +20,6 @@ from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import BatchRunner, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
@@ -34,7 +33,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout
 from tna_onnx.graph.tensors import epsilon
-from tna_onnx.numerics.checks import check_level
+from tna_onnx.numerics.checks import check_batch_size, check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import RULED_OUT, Observed, disagreement, log_ratio, smoothed
@@ -103,8 +102,7 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     notes = (*shared, *source_notes(source))
     if unlabelled is not None:
         notes += source_notes(unlabelled)
-    size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
-    notes += batch_size_notes(job.batch_size, size)
+    size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
     labels = find_labels(model, probed.readout, output, opened.device, source, size)
