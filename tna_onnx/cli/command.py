@@ -98,53 +98,6 @@ def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str,
 _LISTS = ("NUMBERS", "PIXELS")
 _NUMBER = re.compile(r"\[?[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[],]*", re.IGNORECASE)
 
-# Flags of other programs, and ours for the same; the first that a command has counts.
-_FLAGS = {
-    "gpu": ("device cuda",),
-    "cuda": ("device cuda",),
-    "cpu": ("device cpu",),
-    "out": ("output",),
-    "outfile": ("output",),
-    "output-file": ("output",),
-    "output-model": ("output",),
-    "calibration": ("calib", "data"),
-    "calibration-data": ("calib", "data"),
-    "dataset": ("calib", "data"),
-    "input": ("calib", "data"),
-    "train": ("calib", "data"),
-    "test": ("eval", "data"),
-    "test-data": ("eval", "data"),
-    "val": ("eval", "data"),
-    "validation": ("eval", "data"),
-    "heldout": ("eval", "data"),
-    "held-out": ("eval", "data"),
-    "holdout": ("eval", "data"),
-    "label": ("labels", "label-column"),
-    "target": ("label-column",),
-    "class-names": ("classes",),
-    "features": ("columns",),
-    "normalize": ("mean", "preset"),
-    "preprocessing": ("preset",),
-    "batch": ("batch-size",),
-    "html": ("report",),
-    "force": ("overwrite",),
-}
-
-_MEANT_COMMANDS = {
-    "version": "--version",
-    "help": "--help",
-    "recalibrate": "calibrate",
-    "eval": "evaluate",
-    "test": "evaluate",
-    "measure": "evaluate",
-    "score": "evaluate",
-    "info": "inspect",
-    "show": "inspect",
-    "diff": "verify",
-    "check": "verify",
-    "extract": "features",
-}
-
 
 def joined_lists(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
     """Put commas between the numbers behind flags that take a list.
@@ -169,38 +122,6 @@ def joined_lists(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
         if parts:
             joined.append(",".join(parts))
     return joined
-
-
-def meant_flag(command: click.Command, error: click.NoSuchOption, name: str) -> click.UsageError:
-    """Return an error that says what an unknown flag may stand for."""
-    flag = error.option_name.lstrip("-").lower().replace("_", "-")
-    long = [[opt for opt in param.opts if opt.startswith("--")] for param in command.params]
-    flags = [opts[0] for opts in long if opts]  # not the further names of an option
-    if flag == "model":
-        return click.UsageError(
-            f"No such option '{error.option_name}'. The model is the first word: tna-onnx {name} MODEL", error.ctx
-        )
-    if flag == "version":
-        return click.UsageError("No such option '--version'. Did you mean 'tna-onnx --version'?", error.ctx)
-    for ours in _FLAGS.get(flag, ()):
-        if f"--{ours.partition(' ')[0]}" in flags:
-            return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{ours}'?", error.ctx)
-    # as it was meant to be typed: --label_column
-    if f"--{flag}" in flags:
-        return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{flag}'?", error.ctx)
-    return error
-
-
-def meant_command(name: str, rest: Sequence[str]) -> str | None:
-    """Return the command line that an unknown command may stand for; None if there is no telling."""
-    ours = _MEANT_COMMANDS.get(name.lower())
-    if name.lower().endswith(".onnx"):
-        return f"tna-onnx calibrate {name} ..."
-    if ours == "--help" and rest:
-        return f"tna-onnx {rest[0]} --help"
-    if ours is None:
-        return None
-    return f"tna-onnx {ours}"
 
 
 _FEW = 10  # options that one screen holds
@@ -246,14 +167,10 @@ class Command(click.Command):
             super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what is meant, and say what could be."""
+        """Parse, with commas put between the numbers of a list."""
         lists = [opt for param in self.params if param.metavar in _LISTS for opt in param.opts]
-        try:
-            with naming_settings(ctx):
-                rest = super().parse_args(ctx, joined_lists(args, lists))
-        except click.NoSuchOption as error:
-            raise meant_flag(self, error, ctx.info_name or "") from error
-        return rest
+        with naming_settings(ctx):
+            return super().parse_args(ctx, joined_lists(args, lists))
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse."""
@@ -284,16 +201,6 @@ class Group(click.Group):
         """Parse."""
         with _help_may_be_cut_off():
             return super().make_context(*args, **kwargs)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, and say what an unknown one may stand for."""
-        if self.get_command(ctx, args[0]) is None:
-            meant = meant_command(args[0], args[1:])
-            if meant is not None:
-                raise click.UsageError(f"No such command '{args[0]}'. Did you mean '{meant}'?", ctx)
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
