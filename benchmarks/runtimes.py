@@ -3,7 +3,7 @@
     python benchmarks/runtimes.py                  # prints the tables of docs/compatibility.md
     python benchmarks/runtimes.py --output ''      # prints only
 
-Packages of Node.js: `npm install` in tests/runtimes/web, or TNA_ONNX_NODE_MODULES names their folder.
+Packages of Node.js: `npm install` in tests/runtimes/web, or RUNTIMES_NODE_MODULES names their folder.
 
 `tests/runtimes/matrix.py` holds the models and conversions, `tools.py` the runtimes; `test_runtimes.py` asserts what
 is printed here.

@@ -42,10 +42,8 @@ def bins(small: Small, *flags: object) -> int:
 
 def test_the_order_of_the_sources(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bins(small) == 15
-    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n")
-    assert bins(small) == 3
-    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n[tool.tna-onnx.evaluate]\nbins = 4\n")
-    assert bins(small) == 4
+    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n")  # is not read
+    assert bins(small) == 15
     (folder / "tna.toml").write_text("bins = 5\n")
     assert bins(small, "--config", "tna.toml") == 5
     (folder / "tna.toml").write_text("bins = 5\n[evaluate]\nbins = 6\n[calibrate]\nbins = 60\n")
@@ -138,75 +136,16 @@ def test_paths_in_a_file_are_relative_to_it_and_urls_are_not(small: Small, folde
     assert "a/memory" not in result.stderr
 
 
-# pyproject.toml
-
-
-@pytest.mark.parametrize(
-    ("files", "start", "expected"),
-    [
-        ({"r/.git/HEAD": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 3),
-        ({"r/.git": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 3),  # a worktree's .git is a file
-        ({"r/a/.git/HEAD": "", "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "r/a/b", 15),  # outside
-        ({"pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "work/a", 3),  # in the home folder, no repository
-        ({"../pyproject.toml": "[tool.tna-onnx]\nbins = 3\n"}, "work/a", 15),  # above it
-        (
-            {
-                "r/.git/HEAD": "",
-                "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\n",
-                "r/a/pyproject.toml": "[project]\nname = 'x'\n",  # says nothing to us
-            },
-            "r/a",
-            3,
-        ),
-        (
-            {
-                "r/.git/HEAD": "",
-                "r/pyproject.toml": "[tool.tna-onnx]\nbins = 3\nqqq = 0\n",  # not looked at: there is a nearer one
-                "r/a/pyproject.toml": "[tool.tna-onnx]\n",
-            },
-            "r/a",
-            15,
-        ),
-        ({"r/.git/HEAD": "", "r/pyproject.toml": "{{ not toml, not ours }}"}, "r", 15),
-    ],
-)
-def test_which_pyproject_counts(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], start: str, expected: int
-) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USERPROFILE", str(home))
-    for name, text in files.items():
-        path = home / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (home / start).mkdir(parents=True, exist_ok=True)
-    monkeypatch.chdir(home / start)
-    assert bins(small) == expected
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_outside_of_home_and_repository_only_the_working_folder_counts(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
-) -> None:
-    (tmp_path / "else/where").mkdir(parents=True)
-    (tmp_path / "else/pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\n")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path / ("else" if inside else "else/where"))
-    assert bins(small) == (3 if inside else 15)
-
-
 # Errors
 
 BAD_FILES = {
-    "unknown key": ("binns = 3\n", "tna.toml: unknown key 'binns'; did you mean 'bins'?"),
+    "unknown key": ("binns = 3\n", "tna.toml: unknown key 'binns'; expected"),
     "unknown key in a table": (
         "[calibrate]\nmax_ecee = 3\n",
-        "tna.toml: unknown key 'max_ecee' in [calibrate]; did you mean 'max-ece'?",
+        "tna.toml: unknown key 'max_ecee' in [calibrate]; expected",
     ),
     "key of another command": ("[evaluate]\nseed = 3\n", "tna.toml: unknown key 'seed' in [evaluate]"),
-    "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; did you mean [evaluate]?"),
+    "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; expected one of calibrate"),
     "twice": ("max-ece = 3\nmax_ece = 3\n", "tna.toml: 'max-ece' is given twice"),
     "number for a switch": ("skip-bad = 7\n", "tna.toml: skip-bad: '7' is not a valid boolean"),
     "number for a word": ("format = 1\n", "tna.toml: format: '1' is not one of"),
@@ -231,28 +170,14 @@ def test_a_file_that_cannot_be_read(small: Small, name: str) -> None:
     assert result.stderr.startswith(f"Error: {name}: ")
 
 
-def test_errors_in_a_pyproject_name_it(small: Small, folder: Path) -> None:
-    for text, message in (
-        ("[tool.tna-onnx]\nbinns = 3\n", "unknown key 'binns' in [tool.tna-onnx]; did you mean 'bins'?"),
-        ("[tool.tna-onnx.evaluate]\nbins = 0\n", "[tool.tna-onnx.evaluate]: bins: 0 is not in the range x>=1"),
-        ("[tool]\ntna-onnx = 3\n", "tool.tna-onnx must be a table"),
-        ("[tool.tna-onnx]\nbins = \n", "is not valid TOML: "),
-        ("[tool.tna_onnx]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
-        ("[tool.tna_onnx.evaluate]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
-    ):
-        (folder / "pyproject.toml").write_text(text)
-        result = refused(2, message, "evaluate", small.model, "--data", small.test)
-        assert str(folder / "pyproject.toml") in result.stderr
-
-
 def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["evaluate", small.model, "--data", small.test]
     for name, value, message in (
         ("TNA_ONNX_BINS", "many", "TNA_ONNX_BINS: 'many' is not a valid integer"),
         ("TNA_ONNX_MAX_NLL", "nan", "TNA_ONNX_MAX_NLL: 'nan' is not a valid number"),
         ("TNA_ONNX_EVALUATE_MAX_ECE", "-1", "TNA_ONNX_EVALUATE_MAX_ECE: -1.0 is not in the range 0<=x<=100"),
-        ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: unknown setting; did you mean TNA_ONNX_MAX_ECE?"),
-        ("TNA_ONNX_NO_FAIL_IF_WORSE", "1", "did you mean TNA_ONNX_FAIL_IF_WORSE?"),
+        ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: unknown setting; expected"),
+        ("TNA_ONNX_NO_FAIL_IF_WORSE", "1", "TNA_ONNX_NO_FAIL_IF_WORSE: unknown setting"),
         ("TNA_ONNX_CONFIG", "none.toml", "none.toml: cannot be read"),
     ):
         with monkeypatch.context() as patch:
@@ -260,15 +185,10 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
             refused(2, message, *command)
 
 
-def test_variables_that_are_no_settings_are_pointed_out(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TNA_ONNX_ACCURACY_MIN", "99")
+def test_variables_do_not_concern_what_reads_no_settings(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TNA_ONNX_ZEAL", "1")
-    command = ["evaluate", small.model, "--data", small.test]
-    expected = "TNA_ONNX_ACCURACY_MIN: unknown setting, ignored\nTNA_ONNX_ZEAL: unknown setting, ignored\n"
-    result = cli(*command)
-    assert (result.exit_code, result.stderr) == (0, expected)
-    assert cli(*command, "--quiet").stderr == ""
-    assert cli("inspect", small.model).stderr == ""  # which reads no settings
+    refused(2, "TNA_ONNX_ZEAL: unknown setting", "evaluate", small.model, "--data", small.test)
+    assert cli("inspect", small.model).stderr == ""
 
 
 # All commands

@@ -73,8 +73,8 @@ def missing_module(name: str, attribute: str | None = None) -> str | None:
 
 
 def node_modules() -> Path:
-    """Return the folder of the Node.js packages; TNA_ONNX_NODE_MODULES names another one."""
-    return Path(os.environ.get("TNA_ONNX_NODE_MODULES") or HERE / "web/node_modules").resolve()
+    """Return the folder of the Node.js packages; RUNTIMES_NODE_MODULES names another one."""
+    return Path(os.environ.get("RUNTIMES_NODE_MODULES") or HERE / "web/node_modules").resolve()
 
 
 def missing_node_package(name: str) -> str | None:

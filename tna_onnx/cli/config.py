@@ -5,26 +5,20 @@ The first of these that has a setting wins:
     1. flag
     2. environment
     3. `--config` file
-    4. `[tool.tna-onnx]` of a pyproject.toml
-    5. default
+    4. default
 
 In a file the keys are the names of the flags, with dashes or underscores. At the top of the file a key applies to every
 command that has the flag, in a table such as `[calibrate]` to one command. In the environment `TNA_ONNX_MAP` applies to
 every command, `TNA_ONNX_CALIBRATE_MAP` to one. A setting for one command wins over a setting for all. Paths in a file
 are relative to that file.
 
-The pyproject.toml is the nearest one with such a table, in the working folder or above it, up to the root of the
-repository (the folder with `.git`) or the home folder, whichever comes first. If neither lies above the working folder,
-only the working folder counts.
-
 The environment is read by click, as `envvar` of each option; what files say becomes click's `default_map`. Both are
 checked as flags are, and an error names the variable or the file.
 """
 
 import contextlib
-import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,19 +36,8 @@ VERBOSE = "tna_onnx.verbose"
 """How often `--verbose` was given, in the `meta` of a command's context."""
 
 _SETTINGS = "tna_onnx.settings"
-_UNKNOWN = "tna_onnx.unknown"
 _PREFIX = "TNA_ONNX_"
 
-# Likeness, from 0 to 1, above which an unknown variable counts as a typing error. High, because other programs may use
-# the prefix too: their variables must not stop the command.
-_TYPO = 0.85
-
-# Likeness above which an error names the key that may have been meant. Low: it is only a hint.
-_SIMILAR = 0.4
-
-_TABLE = "tna-onnx"
-# In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
-_MARKS = (b"tna-onnx", b"tool.tna_onnx")
 _MAX_BYTES = 2**20
 
 
@@ -102,9 +85,6 @@ def settings_shown(ctx: click.Context) -> Iterator[None]:
     # no command's function takes it
     verbose = ctx.meta[VERBOSE] = ctx.params.pop("verbose", 0)
     quiet = ctx.params.get("quiet", False)
-    if not quiet:
-        for variable in ctx.meta.get(_UNKNOWN, ()):
-            complain(f"{variable}: unknown setting, ignored")
     if verbose:
         for option, setting in _applied(ctx):
             complain(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
@@ -185,11 +165,8 @@ def _flag(option: click.Parameter) -> str:
 
 def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
     """Make what files say the defaults of a command's options."""
-    settings = _from_pyproject(ctx)
-    if path:
-        settings |= read_file(ctx, Path(path))
-    # Shown only once the command runs, since --quiet may itself come from a setting.
-    ctx.meta[_UNKNOWN] = _unknown_variables(ctx)
+    settings = read_file(ctx, Path(path)) if path else {}
+    _refuse_unknown_variables(ctx)
     ctx.meta[_SETTINGS] = settings
     ctx.default_map = {name: setting.value for name, setting in settings.items()}
 
@@ -222,47 +199,23 @@ def _variables(command: str, flag: str) -> tuple[str, str]:
     return f"{_PREFIX}{command.upper()}_{name}", f"{_PREFIX}{name}"
 
 
-def _unknown_variables(ctx: click.Context) -> list[str]:
-    """Return the variables with the prefix that name no setting."""
+def _refuse_unknown_variables(ctx: click.Context) -> None:
+    """Refuse variables with the prefix that name no setting: a gate that is misspelt would pass."""
     present = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
     # what could be meant are the options of all commands, and most runs need those of one
     if not present:
-        return []
+        return
     variables = {
         variable
         for name, command in configurable_commands(ctx).items()
         for flag in _all_options(command)
         for variable in _variables(name, flag)
     }
-    unknown = [name for name in present if name not in variables]
-    for variable in unknown:
-        meant = _meant(variable, variables)
-        if meant is not None:
-            raise UsageError(f"{variable}: unknown setting; did you mean {meant}?")
-    return unknown
-
-
-def _meant(variable: str, variables: set[str]) -> str | None:
-    # A switch is turned off by its value: NO_FOLD=1 is FOLD=0.
-    positive = _PREFIX + variable.removeprefix(_PREFIX).replace("NO_", "", 1)
-    if positive in variables:
-        return positive
-    # Without the prefix, which would make every two names look alike.
-    name = _closest(
-        variable.removeprefix(_PREFIX), [known_variable.removeprefix(_PREFIX) for known_variable in variables], _TYPO
-    )
-    if name is None:
-        return None
-    return _PREFIX + name
-
-
-def _closest(name: str, names: Iterable[str], likeness: float) -> str | None:
-    """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
-    # sorted: of equally close words it is the same one on every run
-    matches = difflib.get_close_matches(name, sorted(names), 1, likeness)
-    if not matches:
-        return None
-    return matches[0]
+    for name in present:
+        if name not in variables:
+            raise UsageError(
+                f"{name}: unknown setting; expected {_PREFIX} and the name of a flag, such as {_PREFIX}MAX_ECE"
+            )
 
 
 def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
@@ -271,30 +224,7 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
         text = _content(path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}; expected a TOML file with settings") from error
-    return _settings(ctx, path, _parse(path, text), "")
-
-
-def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
-    """Return the settings of the nearest pyproject.toml with a `[tool.tna-onnx]`, if there is one."""
-    # the nearest table wins alone: tables further up are not merged in
-    for folder in _searched_folders():
-        path = folder / "pyproject.toml"
-        try:
-            text = _content(path)
-        except OSError:
-            continue
-        # A pyproject.toml that does not concern us need not even be valid.
-        if not any(mark in text for mark in _MARKS):
-            continue
-        tools = _parse(path, text).get("tool", {})
-        if not isinstance(tools, dict):
-            raise UsageError(f"{path}: tool must be a table")
-        if _TABLE.replace("-", "_") in tools:
-            raise UsageError(f"{path}: [tool.tna_onnx] is not read; write [tool.{_TABLE}]")
-        table = tools.get(_TABLE)
-        if table is not None:
-            return _settings(ctx, path, table, f"tool.{_TABLE}")
-    return {}
+    return _settings(ctx, path, _parse(path, text))
 
 
 def _content(path: Path) -> bytes:
@@ -309,23 +239,6 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _searched_folders() -> list[Path]:
-    """Return the folders in which a pyproject.toml counts, nearest first."""
-    try:
-        start = Path.cwd()
-    except OSError:  # the working folder was deleted
-        return []
-    home = None
-    with contextlib.suppress(RuntimeError):  # the user has none, as in some containers
-        home = Path.home().resolve()
-    folders = [start, *start.parents]
-    # A table above the repository or the home folder belongs to another project or another user.
-    for k, folder in enumerate(folders):
-        if folder == home or os.access(folder / ".git", os.F_OK):
-            return folders[: k + 1]
-    return [start]
-
-
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - most commands run without a file
 
@@ -336,33 +249,21 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
 
 
-def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[str, Setting]:
-    """Check the keys of a whole file, and take the values for the current command.
-
-    `place`: name of the table in the file; empty for the whole file.
-    """
-    # TOML takes any value under a name: `tna-onnx = 3` too
-    if not isinstance(table, dict):
-        raise UsageError(f"{path}: {place} must be a table")
+def _settings(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, Setting]:
+    """Check the keys of a whole file, and take the values for the current command."""
     commands = configurable_commands(ctx)
     tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    top = {key: value for key, value in table.items() if key not in tables}
     every_flag = {flag for command in commands.values() for flag in options_by_flag(command)}
+    values = {flag: (value, str(path)) for flag, value in _checked_keys(top, every_flag, path, "").items()}
     # Tables of other commands are checked too: a typing error there would go unnoticed until that command runs.
-    values_of_command: dict[str, Any] = {}
-    own_source = ""
     for name, inner in tables.items():
         if name not in commands:
-            raise UsageError(f"{path}: unknown table [{name}]{_hint(name, commands, '[{}]')}")
-        inner_place = f"{place}.{name}" if place else name
-        checked = _checked_keys(inner, set(options_by_flag(commands[name])), path, f" in [{inner_place}]")
+            raise UsageError(f"{path}: unknown table [{name}]; expected one of {', '.join(commands)}")
+        checked = _checked_keys(inner, set(options_by_flag(commands[name])), path, f" in [{name}]")
+        # What is said for one command wins over what is said for all.
         if name == ctx.info_name:
-            values_of_command = checked
-            own_source = f"{path} [{inner_place}]"
-    top = {key: value for key, value in table.items() if key not in tables}
-    general = _checked_keys(top, every_flag, path, f" in [{place}]" if place else "")
-    # What is said for one command wins over what is said for all.
-    values = {flag: (value, str(path)) for flag, value in general.items()}
-    values |= {flag: (value, own_source) for flag, value in values_of_command.items()}
+            values |= {flag: (value, f"{path} [{name}]") for flag, value in checked.items()}
     return _converted(ctx, values, path.parent)
 
 
@@ -372,18 +273,11 @@ def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str
     for key, value in table.items():
         flag = key.replace("_", "-")  # Python and TOML writers prefer underscores
         if flag not in flags:
-            raise UsageError(f"{path}: unknown key '{key}'{where}{_hint(flag, flags, repr('{}'))}")
+            raise UsageError(f"{path}: unknown key '{key}'{where}; expected the name of a flag, such as bins")
         if flag in values:
             raise UsageError(f"{path}: '{flag}'{where} is given twice, with a dash and with an underscore")
         values[flag] = value
     return values
-
-
-def _hint(name: str, names: Iterable[str], form: str) -> str:
-    match = _closest(name, names, _SIMILAR)
-    if match is None:
-        return ""
-    return f"; did you mean {form.format(match)}?"
 
 
 def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, Setting]:
