@@ -20,7 +20,6 @@ from onnx import helper, numpy_helper
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Readout
-from tna_onnx.pipeline.steps import _OF_RUN
 
 Shape = Sequence[int | str | None] | None
 Infos = Mapping[str, Shape | tuple[Shape, DTypeLike]] | Iterable[onnx.ValueInfoProto]
@@ -105,7 +104,7 @@ def calibration_entries(
     method = name
     if angle:
         method = "tna" if name == "none" else f"tna + {name}"
-    words = dict.fromkeys(_OF_RUN, "0")
+    words = {"version": "0", "seed": "0"}
     words |= {"map": name, "method": method, "source_sha256": model.sha256, "output_kind": output.kind}
     stated = {key: json.dumps(each) for key, each in {"angle_degrees": angle, **numbers}.items()}
     return {**words, **output.provenance, **stated}

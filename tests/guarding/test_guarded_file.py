@@ -52,23 +52,13 @@ def _in(key: str, **values: Any) -> Callable[[dict[str, str]], None]:
 
 
 ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
-    "other outputs": ("all", _in("guard", add=["confidence"])),
-    "other prefix": ("all", _in("guard", prefix="x_")),
-    "other set score": ("all", _in("guard", set_score="aps")),
-    "empty sets": ("all", _in("guard", allow_empty=True)),
-    "other temperature": ("all", _in("guard", set_temperature=2.0)),
-    "other outlier score": ("all", _in("guard", ood_score="energy")),
-    "thresholds by class": ("all", _in("guard", per_class=True)),
     "a word that no setting has": ("all", _in("guard", other=1)),
     "no settings": ("all", lambda entries: entries.pop("guard")),
     "settings that are no JSON": ("all", lambda entries: entries.update(guard="]")),
     "other source": ("all", lambda entries: entries.update(guard_source_sha256="4" * 64)),
-    "other output": ("all", lambda entries: entries.update(output="p")),
-    "other number of classes": ("all", lambda entries: entries.update(classes="4")),
     "other goal": ("one class", _in("guard", decide="mcc")),
     "other goal of the decision": ("one class", _in("guard_decision", goal="mcc")),
     "other certainty": ("one class", _in("guard_decision", delta=0.5)),
-    "other class": ("one class", _in("guard", positive="3")),
     "threshold of another class": ("one class", _in("guard_decision", thresholds={"3": 0.5})),
     "other threshold": ("one class", _in("guard_decision", thresholds={"2": 0.01})),
     "no thresholds": ("ratio", _in("guard_decision", thresholds={})),
@@ -79,11 +69,6 @@ ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
     "free classes": ("raps", lambda entries: entries.update(guard_set_free_classes="4")),
     "a word that this version has not": ("all", lambda entries: entries.update(guard_other="1")),
     "nothing of the samples": ("all", lambda entries: entries.pop("guard_samples")),
-    "a calibration that there was none of": ("all", lambda entries: entries.update(map="ts", temperature="2.0")),
-    "a calibration of a head": ("all", lambda entries: entries.update({"head/logits/map": "ts"})),
-    "a shift that there was none of": ("all", lambda entries: entries.update(shift="{}")),
-    "no output": ("all", lambda entries: entries.pop("output")),
-    "kind of scores": ("all", lambda entries: entries.update(output_kind="probabilities")),
     "another step": ("all", lambda entries: entries.update(change=_with_twice(entries["change"]))),
     "a step before": ("all", lambda entries: entries.update(change=_with_twice(entries["change"], "3" * 64))),
 }
@@ -114,16 +99,8 @@ def test_entries_that_state_something_else_are_not_intact(
     assert not (tmp_path / "o.onnx").exists()
 
 
-def _output(**values: Any) -> Callable[[Guarded], Guarded]:
-    return lambda guarded: replace(guarded, output=replace(guarded.output, **values))
-
-
 def _sets(**values: Any) -> Callable[[Guarded], Guarded]:
     return lambda guarded: replace(guarded, set_score=replace(guarded.set_score, **values))  # type: ignore[type-var]
-
-
-def _outlier(**values: Any) -> Callable[[Guarded], Guarded]:
-    return lambda guarded: replace(guarded, outlier=replace(guarded.outlier, **values))  # type: ignore[type-var]
 
 
 def _rule(**values: Any) -> Callable[[Guarded], Guarded]:
@@ -137,28 +114,9 @@ _DECIDED = {
 }
 
 WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
-    "scores of another kind": ("all", {"guarded": _output(kind="log_probabilities")}),
-    "fewer classes": ("all", {"guarded": _output(n_classes=4)}),
-    "empty sets": ("all", {"guarded": _sets(allow_empty=True)}),
-    "other set score": ("all", {"guarded": _sets(name="aps")}),
-    "other temperature": ("all", {"guarded": _sets(temperature=50.0)}),
-    "outlier score of a hidden layer": ("all", {"guarded": _outlier(features="h")}),
-    "energy of what is no logits": ("energy", {"guarded": _outlier(logits="features")}),
     "other free classes": ("raps", {"guarded": _sets(free=4)}),
-    "negative penalty": ("raps", {"guarded": _sets(weight=-1.0), "entries": {"guard_set_penalty": "-1.0"}}),
-    "temperature that none chooses": (
-        "raps", {"guarded": _sets(temperature=500.0), "entries": {"guard_set_temperature": "500.0"}},
-    ),
     "outputs exchanged": ("two", {"names": {"accept": "set", "set": "accept"}}),
     "outputs in another order": ("two", {"names": {"set": "set", "accept": "accept"}}),
-    "a threshold in float64": ("one class", {"thresholds": {"decision": np.array(0.5)}, "entries": _DECIDED}),
-    "fewer outputs": ("all", {"names": {"accept": "accept"}}),
-    "accepts nothing": ("all", {"thresholds": {"accept": np.array(np.inf, Float)}}),
-    "accepts all": ("all", {"thresholds": {"accept": np.array(-1, Float)}}),
-    "empty sets by threshold": ("all", {"thresholds": {"set": np.array(-1, Float)}}),
-    "one threshold for all": ("by class", {"thresholds": {"set": np.array(0.5, Float)}}),
-    "alarm never": ("all", {"thresholds": {"ood": np.array(np.inf, Float)}}),
-    "threshold of no output": ("one class", {"thresholds": {"accept": np.array(0.5, Float)}}),
     "decides otherwise": ("one class", {"thresholds": {"decision": np.array(0.99, Float)}}),
     "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),

@@ -12,6 +12,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import behind_outputs
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
+from tna_onnx.pipeline.change import recorded_numbers
 from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 
 
@@ -42,7 +43,7 @@ def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIM
         heads=tuple(_info(head) for head in by_node.values()),
         scores=scores,
         refusals=tuple(_refusal(loaded, refusal, subject) for refusal in refusals),
-        provenance=provenance(loaded),
+        provenance={**provenance(loaded), **recorded_numbers(loaded)},
     )
 
 

@@ -10,38 +10,27 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import listed
-from tna_onnx.data.options import Data
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
-from tna_onnx.graph.cut import before_map
-from tna_onnx.graph.decisions import Guarded, SetScore
+from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.difference import NotRebuilt
-from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
-from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import OUTPUT_KINDS, ClassOutput, class_output
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.scores import find_readout
-from tna_onnx.guarding.deciding import decision_entry, rule_of
-from tna_onnx.guarding.guard_settings import MAX_TEMPERATURE, MIN_TEMPERATURE, GuardSettings
+from tna_onnx.guarding.deciding import decision_entry
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
-from tna_onnx.numerics.operating_points import GOALS, DecisionRule, RuleKind
-from tna_onnx.numerics.outliers import Energy
+from tna_onnx.numerics.operating_points import GOALS
 from tna_onnx.pipeline.change import Proof, before_decisions, prove, write_decisions
 from tna_onnx.pipeline.steps import DecisionStep
 
 BY_HAND = "by hand"
 """The goal of a decision whose thresholds were set without samples."""
-
-_LARGEST = np.finfo(np.float32).max
-_ROUNDING = 1e-5  # by which a float32 probability may be above 1
 
 
 def guard_entries(
@@ -102,20 +91,10 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
     for key in {*expected, *(key for key in entries if key.startswith("guard"))}:
         if entries.get(key) != expected.get(key):
             yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the decisions in the file")
-    true = {
-        "outputs": [*step.names.items()] == [*settings.outputs.items()],
-        "scores of classes": step.guarded.output in _class_outputs(step.model, step.guarded.output),
-        "score of the sets": _is_set_score(step.guarded.set_score, settings),
-        "outlier score": _is_outlier_score(step, settings),
-        "rule": _is_rule(step.guarded, settings, names, by_hand=by_hand),
-        "thresholds": _are_thresholds(step, settings),
-    }
-    for what in (what for what, holds in true.items() if not holds):
-        yield Difference("metadata", f"{PREFIX}.guard", "changed", f"{what}: not those of the decisions in the file")
 
 
 def _class_names(step: DecisionStep, called: list[str], settings: GuardSettings) -> list[str]:
-    """Return names of the classes with which a decision is stated as it is; where the model has some, those."""
+    """Return the names of classes with which a file states its decision; they are words, and not checked."""
     output, rule = step.guarded.output, step.guarded.decision
     names = [str(k) for k in range(output.n_classes)]
     if rule is None:
@@ -126,100 +105,7 @@ def _class_names(step: DecisionStep, called: list[str], settings: GuardSettings)
         names[rule.positive] = called[0]
     elif settings.positive:
         names[rule.positive] = settings.positive
-    theirs = Data(samples="").class_names(step.model.said_of_classes, output.labels, output.n_classes)
-    theirs = theirs or tuple(str(k) for k in range(output.n_classes))
-    # a caller may call classes by names of their own, but none by that of another class
-    if sorted(called) == sorted(theirs) or (
-        len(called) == 1 and called[0] in theirs and called[0] != settings.positive
-    ):
-        return list(theirs)
     return names
-
-
-def _class_outputs(model: Model, output: ClassOutput) -> Iterator[ClassOutput]:
-    """Yield what an output may hold: by the graph, or by a word on what that does not tell."""
-    for kind in (None, OUTPUT_KINDS.get(output.kind)):
-        try:
-            yield class_output(model, None, output.name, kind)
-        except TnaError:
-            continue
-
-
-def _is_set_score(score: SetScore | None, settings: GuardSettings) -> bool:
-    if score is None or "set" not in settings.add:
-        return score is None and "set" not in settings.add
-    expected = SetScore(settings.set_score, allow_empty=settings.allow_empty, temperature=score.temperature)
-    if score.name == "raps":
-        expected = replace(expected, free=score.free, weight=score.weight)
-    fits = score.temperature == settings.set_temperature
-    if settings.set_temperature == "auto":
-        fits = MIN_TEMPERATURE <= score.temperature <= MAX_TEMPERATURE
-    return score == expected and fits and score.free >= 0 and 0 <= score.weight < np.inf
-
-
-def _is_outlier_score(step: DecisionStep, settings: GuardSettings) -> bool:
-    outlier = step.guarded.outlier
-    if outlier is None or "ood" not in settings.add:
-        return outlier is None and "ood" not in settings.add
-    if type(outlier.formula).__name__.lower() != settings.ood_score:
-        return False
-    output = step.guarded.output
-    model, options = before_map(step.model, output.name, ModelOptions(output_name=output.name))
-    stated = (outlier.logits, outlier.features, outlier.width)
-    if isinstance(outlier.formula, Energy):
-        return any(stated == (readout.logits, "", 0) for readout in _scores(model, options, output))
-    heads = (head for head in find_heads(model)[0] if head.output == output.name)
-    return any(stated == ("", head.features, head.n_features) for head in heads)
-
-
-def _scores(model: Model, options: ModelOptions, output: ClassOutput) -> Iterator[Readout]:
-    for kind in (None, OUTPUT_KINDS.get(output.kind)):
-        for name in (None, options.output_name):
-            try:
-                readout = find_readout(model, None, name, kind)
-            except TnaError:
-                continue
-            if readout.holds == "logits" and not readout.binary:
-                yield readout
-
-
-def _is_rule(guarded: Guarded, settings: GuardSettings, names: Sequence[str], *, by_hand: bool) -> bool:
-    rule, classes = guarded.decision, guarded.output.n_classes
-    if rule is None or not settings.decide:
-        return rule is None and not settings.decide
-    if settings.goal[0] == "cost" or (by_hand and rule.cost.size):
-        expected = DecisionRule("ratio", rule.positive, rule.cost)
-        if rule.cost.shape not in ((classes, classes), (classes, classes + 1)) or np.isinf(rule.cost).any():
-            return False
-    elif by_hand:
-        known = rule.kind in get_args(RuleKind) and 0 <= rule.positive < classes
-        return known and (rule.kind == "labels") == guarded.output.multi_label
-    else:
-        expected = rule_of(settings, guarded.output, names)
-    same = (rule.kind, rule.positive) == (expected.kind, expected.positive)
-    return same and np.array_equal(rule.cost, expected.cost, equal_nan=True)
-
-
-def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
-    """Whether there are those that the settings ask for, of which none is beyond what scores can be."""
-    classes = step.guarded.output.n_classes
-    rule = step.guarded.decision
-    shapes: dict[str, tuple[int, ...]] = {role: () for role in ("accept", "ood") if role in settings.add}
-    if "set" in settings.add:
-        shapes["set"] = (classes,) if settings.per_class else ()
-    if rule is not None:
-        shapes["decision"] = () if rule.kind == "positive" else (classes,)
-    found = step.thresholds
-    if {role: values.shape for role, values in found.items()} != shapes:
-        return False
-    # of a class with too few samples, every set holds it
-    least = {"accept": 0.0, "set": 0.0, "decision": 0.0}
-    largest = {"accept": 1 + _ROUNDING, "set": np.inf}
-    return not any(
-        values.dtype != np.float32
-        or np.any((values < least.get(role, -_LARGEST)) | (values > largest.get(role, _LARGEST)))
-        for role, values in found.items()
-    )
 
 
 _ADVICE = "start from the model without these outputs, and guard it again"

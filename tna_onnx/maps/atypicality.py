@@ -472,6 +472,10 @@ class AtypicalityAware(CalibrationMap):
     rank: ClassVar[int] = 130
     needs_features: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite, but for the range, which is infinite as published."""
+        self.require_finite("polynomial", "bias")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The polynomial (p_0, p_1, p_2), the bias, and the shrinkage of the covariance."""

@@ -15,6 +15,7 @@ What a report says of one number per class: all of them where they are few, othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -22,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import DataError
 from tna_onnx.numerics.ops import ArrayOps, Ops, joined_labels
 
 FloatArray = NDArray[np.float64]
@@ -139,6 +141,29 @@ class CalibrationMap(Protocol):
     # A map with a path of fits, from the simplest on, also has `strengths`, a ClassVar with a number for each, and
     # `fit_path(reduce)`, which yields them in this order while it is asked for more (see `maps.refit`).
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite; a map that has a range refuses what is outside, too.
+
+        Raises:
+            DataError: no fit gives these numbers.
+        """
+        self.require_finite(*vars(self))
+
+    def require_finite(self, *names: str) -> None:
+        """Refuse fields with numbers that are not finite; for `__post_init__`.
+
+        NaN in an array or a tuple stands for numbers that only a file has (`pipeline.steps`).
+        """
+        for name in names:
+            value = getattr(self, name)
+            if (isinstance(value, float) and math.isnan(value)) or _holds_infinity(value):
+                raise DataError(f"{self.name}: {name} is not finite; use another map")
+
+    def require_positive(self, name: str) -> None:
+        """Refuse a field, a number or a tuple of them, that is 0 or less; for `__post_init__`."""
+        if np.any(np.asarray(getattr(self, name)) <= 0):
+            raise DataError(f"{self.name}: expected {name} above 0, got {getattr(self, name)}; use another map")
+
     @property
     def brief(self) -> dict[str, Any]:
         """What a reader wants to know of the parameters, JSON-able."""
@@ -176,6 +201,13 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
         return logits
     # the same lines as write the nodes: law 3
     return fitted.forward(ArrayOps(logits), logits, features)
+
+
+def _holds_infinity(value: Any) -> bool:
+    """Whether a number, or one in an array or in tuples of them, is infinite."""
+    if isinstance(value, tuple):
+        return any(map(_holds_infinity, value))
+    return isinstance(value, (float, np.ndarray)) and bool(np.isinf(value).any())
 
 
 @dataclass(frozen=True, eq=False)

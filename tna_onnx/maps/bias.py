@@ -67,6 +67,11 @@ class Bias(CalibrationMap):
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature and the bias."""
@@ -167,6 +172,13 @@ class NoiseFloor(CalibrationMap):
     rank: ClassVar[int] = 100
     weighted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0, and e outside of [0, 1]."""
+        super().__post_init__()
+        self.require_positive("temperature")
+        if not 0 <= self.share <= 1:
+            raise DataError(f"{self.name}: expected a share from 0 to 1, got {self.share}")
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -123,6 +123,11 @@ class TopVersusAll(CalibrationMap):
     rank: ClassVar[int] = 110
     weighted: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, how many knots there are, and that all classes share them."""
@@ -179,6 +184,11 @@ class SmoothedIsotonic(CalibrationMap):
     title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
     weighted: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:

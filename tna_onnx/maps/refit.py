@@ -56,6 +56,11 @@ class Refit(CalibrationMap):
     strengths: ClassVar[tuple[float, ...]] = (1.0, 0.2, 0.05, 0.01, 2e-3, 5e-4, 1e-4)
     """The path: from all but a temperature to all but free."""
 
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, the strength, and the size of what is added."""

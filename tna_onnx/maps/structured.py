@@ -42,6 +42,11 @@ class VectorScaling(CalibrationMap):
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, v and the bias."""
@@ -93,6 +98,11 @@ class MatrixScaling(CalibrationMap):
     # law 5: W' = (I + diag v + M) P W / T
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:

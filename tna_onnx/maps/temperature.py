@@ -64,6 +64,9 @@ _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
 
+# By how much the sum of three weights may miss 1: they are rounded in float64.
+_SUM = 1e-6
+
 
 @dataclass(frozen=True)
 class Temperature(CalibrationMap):
@@ -88,6 +91,11 @@ class Temperature(CalibrationMap):
         "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
         "bins": (),
     }
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -251,6 +259,13 @@ class EnsembleTemperature(CalibrationMap):
     # law 4: two of the distributions have the order of the logits, the third has none
     keeps_order: ClassVar[bool] = True
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0, and weights outside of the simplex."""
+        super().__post_init__()
+        self.require_positive("temperature")
+        if min(self.weights) < 0 or abs(sum(self.weights) - 1) > _SUM:
+            raise DataError(f"{self.name}: expected weights of at least 0 whose sum is 1, got {self.weights}")
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -68,6 +68,11 @@ class Platt(CalibrationMap):
     foldable: ClassVar[bool] = True
     binary: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse a slope <= 0, which would turn predictions round."""
+        super().__post_init__()
+        self.require_positive("slope")
+
     @property
     def brief(self) -> dict[str, Any]:
         """Slope and intercept."""
@@ -129,6 +134,12 @@ class Beta(CalibrationMap):
     rank: ClassVar[int] = 70
     weighted: ClassVar[bool] = True
     binary: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse powers < 0, which would turn predictions round."""
+        super().__post_init__()
+        if min(self.a, self.b) < 0:
+            raise DataError(f"{self.name}: expected a and b of at least 0, got {self.a} and {self.b}")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -261,6 +272,11 @@ class LabelTemperature(_LabelMap):
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse temperatures <= 0."""
+        super().__post_init__()
+        self.require_positive("temperatures")
+
     @property
     def brief(self) -> dict[str, Any]:
         """The temperatures, and the labels with the shared one."""
@@ -295,6 +311,11 @@ class LabelPlatt(_LabelMap):
     title: ClassVar[str] = "slope and intercept for each label"
     rank: ClassVar[int] = 40
     foldable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse slopes <= 0."""
+        super().__post_init__()
+        self.require_positive("slopes")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -333,6 +354,11 @@ class LabelIsotonic(_LabelMap):
     name: ClassVar[str] = "label-isotonic"
     title: ClassVar[str] = "isotonic regression of each label"
     rank: ClassVar[int] = 120
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0."""
+        super().__post_init__()
+        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UnsupportedModel
+from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph import decisions
 from tna_onnx.graph.decisions import add_decisions
 from tna_onnx.graph.difference import (
@@ -35,7 +35,7 @@ from tna_onnx.graph.difference import (
 )
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, annotate, provenance
+from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
@@ -49,11 +49,6 @@ from tna_onnx.pipeline.steps import (
     DecisionStep,
     Decoder,
     Encoder,
-    HeadStep,
-    OriginalClass,
-    false_entries,
-    require_command,
-    stated_after,
 )
 
 _FORMAT = 1
@@ -88,8 +83,30 @@ def write_change(
         change = _in_place(readout, change)
     result = _applied(model, readout, change, None, aside=aside)
     step = _head_words(model.sha256, readout, change, result.digests)
-    annotate(result.proto, _with_steps(metadata, [*earlier, step]))
+    annotate(result.proto, _with_steps(_without_recorded(metadata, readout.output, change), [*earlier, step]))
     return result
+
+
+def _without_recorded(metadata: Mapping[str, str], output: str, change: Change) -> dict[str, str]:
+    """Return entries without the numbers of maps that the record holds: each number stands there alone."""
+    recorded = {key for fitted in (change.folded, *change.maps) for key in getattr(fitted, "brief", ())}
+    return {key: value for key, value in metadata.items() if key.removeprefix(head_key(output)) not in recorded}
+
+
+def recorded_numbers(file: Model) -> dict[str, str]:
+    """Return what the record of a file says of its maps (a temperature, slopes), as entries of each output."""
+    numbers: dict[str, str] = {}
+    with contextlib.suppress(NotRebuilt), _not_rebuilt():
+        for step in _steps(provenance(file)):
+            decoder = Decoder(_size(file))
+            fitted = [decoder.decoded(step.get("folded")), *decoder.decoded(step.get("maps", []))]
+            if decoder.placeholders:
+                continue
+            output = step["readout"]["output"] if step["step"] == "head" else ""
+            start = head_key(output) if output in calibrated_heads(file) else ""
+            brief = {key: value for each in fitted for key, value in getattr(each, "brief", {}).items()}
+            numbers |= {f"{start}{key}": json.dumps(value) for key, value in brief.items()}
+    return numbers
 
 
 def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -357,29 +374,25 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
     steps = steps[first:]
     size = _size(file)
-    model, done = source, list[HeadStep | DecisionStep]()
+    model = source
+    decided: DecisionStep | None = None
     roles: dict[str, str] = {}
     wrong: list[Difference] = []
-    stated: dict[str, str] = {}
     with _not_rebuilt():
         for step in steps:
             again = _again_decisions if step["step"] == "decisions" else _again
             proto, new_roles, words, made = again(model, step, file, size)
-            require_command(made, done)
             if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
                 raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
-            done.append(made)
-            stated = stated_after(made, entries)
-            annotate(proto, stated)
+            decided = made or decided
+            # what is read of the next step's model, as its output's kind, stands in these entries
+            annotate(proto, entries)
             model = Model(proto, "", source.path, large_values={**source.large_values, **file.large_values})
             roles |= new_roles
             names = sorted(name for name, _ in {*words["digests"].items()} ^ {*step["digests"].items()})
             wrong += [Difference("tensor", name, "values", "not those of its making") for name in dict.fromkeys(names)]
-        wrong += false_entries(stated, entries)
-        annotate(model.proto, entries)
     if entries.get(_SEAL) != _seal(entries):
         wrong.append(Difference("metadata", f"{PREFIX}.{_SEAL}", "changed", "entries are not those that were written"))
-    decided = next((step for step in done if isinstance(step, DecisionStep)), None)
     return _Rebuilt(model, roles, tuple(wrong), decided)
 
 
@@ -390,13 +403,13 @@ def _not_rebuilt() -> Iterator[None]:
         yield
     except (
         ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
-        TypeError, ValueError, UnsupportedModel,
+        TypeError, ValueError, DataError, UnsupportedModel,
     ) as error:  # fmt: skip
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
 
-_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], HeadStep | DecisionStep]
-"""Protobuf, roles, what the metadata say of the step, and what was done."""
+_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], DecisionStep | None]
+"""Protobuf, roles, what the metadata say of the step, and the decisions that were added, if any."""
 
 
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
@@ -410,10 +423,6 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         block=step["block"],
         labels=decoder.decoded(step.get("labels")),
     )
-    places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
-    plain = change.folded is None and not step["weight"] and step["bias"] is None
-    if places and not (places == [0] and plain and change.maps[0] == OriginalClass()):
-        raise NotRebuilt("the class that it calls that of the input is not")
     from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -426,9 +435,8 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)))
-    proved = not decoder.placeholders and step["bias"] != "file"
     words = _head_words(step["source"], readout, change, result.digests)
-    return result.proto, result.roles, words, HeadStep(step["source"], model, readout, change, proved)
+    return result.proto, result.roles, words, None
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:

@@ -32,7 +32,7 @@ from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import find_labels
-from tna_onnx.pipeline.steps import Change, OriginalClass, quantization_advice
+from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA
@@ -344,13 +344,20 @@ def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
     }
     if recipe:
         entries["preprocessing"] = recipe
-    entries |= quantization_advice(outcome.fitted)
+    entries |= _quantization_advice(outcome.fitted)
     # on the CPU there is no choice of how products of float32 are rounded
     if task.provider == CUDA:
         entries["tf32"] = "as-deployed" if task.tf32 else "off"
     entries |= {**task.opened.output.provenance, "output_kind": task.opened.output.kind}
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+
+
+def _quantization_advice(fitted: Any) -> dict[str, str]:
+    """Return what the file should not go through: its map compares features with those of the network as it is."""
+    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
+        return {}
+    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
 
 
 def _positions(task: Task) -> dict[str, object]:
