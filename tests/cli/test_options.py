@@ -9,6 +9,7 @@ import click
 import pytest
 
 import tna_onnx
+from tna_onnx.api.arguments import holders_of
 from tna_onnx.cli.command import group
 from tna_onnx.cli.options import Number, PresetPath, Words, flat, members, numbers, size
 from tna_onnx.data.options import Data
@@ -28,15 +29,17 @@ def defaults(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", [name for name in group.commands if name not in ("card", "inspect")])
 def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
-    parameters = inspect.signature(getattr(tna_onnx, name)).parameters
-    expected = {
-        field.name: field.default for value in (Gates, ModelOptions, Data) for field in dataclasses.fields(value)
-    }
+    function = getattr(tna_onnx, name)
+    holders = (Gates, ModelOptions, Data, *holders_of(function).values())
+    expected = {field.name: field.default for holder in holders for field in dataclasses.fields(holder)}
     expected["max_accuracy_drop"] = Settings.max_accuracy_drop
-    expected |= {option: parameter.default for option, parameter in parameters.items()}
+    for option, parameter in inspect.signature(function).parameters.items():
+        # None is a keyword that was not given: the field of a dataclass has the default
+        if parameter.default is not None or option not in expected:
+            expected[option] = parameter.default
     # a path here and a truth value there; a text here and a number there; a word behind the models here
-    # and no gate is an empty mapping here; guard edits a file without samples here
-    other_types = ("details", "baseline", "data", "min_recall", *(("calib",) if name == "guard" else ()))
+    # and none of some is an empty mapping here; guard edits a file without samples here
+    other_types = ("details", "baseline", "data", "min_recall", "ray_options", *(("calib",) if name == "guard" else ()))
     shared = [option for option in defaults(name) if option in expected and option not in other_types]
     assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
 
