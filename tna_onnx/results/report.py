@@ -297,6 +297,10 @@ class Taught:
         )
 
 
+# Labels whose thresholds fit into a sentence.
+_NAMED_LABELS = 8
+
+
 @dataclass(frozen=True)
 class KeptDecision:
     """The threshold that keeps today's decisions on a class or label, and what happens at one half.
@@ -514,10 +518,9 @@ class Report(Displayed):
         where = f"on all {self.comparison.before.n:,} {self.comparison.samples} samples"
         first = self.kept_decisions[0]
         if len(self.kept_decisions) > 1:
-            values = [decision.threshold for decision in self.kept_decisions]
             return (
-                f". Decisions at {first.before:g} change: a threshold for each label, from {min(values):.3g} to "
-                f"{max(values):.3g} (below), keeps today's {where}; --predictions keep keeps them at {first.before:g}"
+                f". Decisions at {first.before:g} change: a threshold for each label, {self._thresholds}, keeps "
+                f"today's {where}; --predictions keep keeps them at {first.before:g}"
             )
         return (
             f". At {first.before:g} the recall of {first.name} goes {_share(first.recall_before)} -> "
@@ -525,6 +528,14 @@ class Report(Displayed):
             f"{_share(first.precision_after)} %. What was {first.before:g} is {first.threshold!r} now: this threshold "
             f"keeps today's decisions {where}; --predictions keep keeps them at {first.before:g}"
         )
+
+    @property
+    def _thresholds(self) -> str:
+        """Name the threshold of each label, or say where they stand if they are many."""
+        if len(self.kept_decisions) <= _NAMED_LABELS:
+            return ", ".join(f"{label.name} {label.threshold!r}" for label in self.kept_decisions)
+        values = [label.threshold for label in self.kept_decisions]
+        return f"from {min(values):.3g} to {max(values):.3g} (--json lists them as kept_decisions)"
 
     @property
     def _answers(self) -> str:
