@@ -446,7 +446,7 @@ def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path
 
 def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
     """Logits that are taken for probabilities of labels."""
-    with pytest.raises(DataError, match="say output_kind='label-logits'"):
+    with pytest.raises(UnsupportedModel, match="say output_kind='label-logits'"):
         tna_onnx.evaluate(
             model("logits"), folder / "test.npz", model_options=tna_onnx.ModelOptions(output_kind="label-probabilities")
         )

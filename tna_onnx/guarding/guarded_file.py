@@ -82,6 +82,8 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
     # which goal there was before is not known any more
     decide = GOALS[0] if by_hand else stated["decide"]
     settings = GuardSettings(**{**stated, "add": tuple(stated["add"]), "decide": decide})
+    if [*step.names.items()] != [*settings.outputs.items()]:
+        yield Difference("metadata", f"{PREFIX}.guard", "changed", "outputs: not those of the decisions in the file")
     recorded = json.loads(entries.get("guard_decision", "{}"))
     names = _class_names(step, [*recorded.get("thresholds", {})], settings)
     expected = guard_entries(settings, step.guarded, step.thresholds, names)
