@@ -84,6 +84,7 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
     report = with_options(tna_onnx.calibrate, source, own, output=tmp_path / "o.onnx", **FAST)
     assert report.already_calibrated
     (data,) = tmp_path.glob("o.onnx.*.data")
+    assert report.files == (report.output, str(data))
     assert {path.name for path in tmp_path.iterdir()} == {*before, "o.onnx", data.name}
     assert all((tmp_path / name).read_bytes() == data for name, data in before.items())
     old, new = onnx.load(source), onnx.load(tmp_path / "o.onnx")

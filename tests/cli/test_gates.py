@@ -176,7 +176,7 @@ def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_p
     ok(*command)
     done = json.loads((tmp_path / "r.json").read_text())
     assert output.exists()
-    assert {k for k in done if done[k] != planned[k]} == {"output", "output_sha256", "notes", "dry_run"}
+    assert {k for k in done if done[k] != planned[k]} == {"output", "output_sha256", "files", "notes", "dry_run"}
     assert (planned["output"], planned["dry_run"]) == ("", True)
 
     old, new = onnx.load(model).graph, onnx.load(output).graph
@@ -196,7 +196,8 @@ def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_p
 
 def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
     metrics, found = tna_onnx.evaluate(small.model, small.test, device="cpu").metrics, tmp_path / "r.json"
-    command = ["evaluate", small.model, "--data", small.test, "--device", "cpu", "--json", found]
+    page = tmp_path / "r.html"
+    command = ["evaluate", small.model, "--data", small.test, "--device", "cpu", "--json", found, "--report", page]
     ece, nll, accuracy = 100 * metrics.ece, metrics.nll, 100 * metrics.accuracy
     met = ["--max-ece", ece + 0.1, "--max-nll", nll + 0.1, "--min-accuracy", accuracy - 0.1]
     result = cli(*command, *met)
@@ -209,6 +210,7 @@ def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
     assert lines[1].endswith(f"missed: accuracy is {accuracy:.6g} % on 1,500 samples")
     assert "accuracy, %" in result.stdout  # the table is there all the same
     assert json.loads(found.read_text())["missed"] == lines
+    assert f"{ece:.2f}" in page.read_text()  # and the page
 
 
 # Python

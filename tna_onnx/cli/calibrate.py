@@ -59,9 +59,7 @@ def _draw(report: Report, folder: str) -> Sequence[str]:
     is_flag=True,
     help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
 )
-@click.option(
-    "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
-)
+@options.page_option
 @click.option(
     "--figures",
     metavar="DIR",

@@ -23,18 +23,35 @@ from tna_onnx.results.gates import Gates
 @options.data_options
 @options.by_option
 @options.engine_options
+@options.page_option
 @options.preprocessing_options
 @options.bins_option
 @options.model_options
 @options.run_options
 @config_options
-def evaluate(**arguments: Any) -> None:
-    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
+def evaluate(page: str | None, **arguments: Any) -> None:
+    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides.
+
+    \b
+    Example:
+      tna-onnx evaluate model.onnx heldout/ --report evaluation.html
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import evaluation_text  # noqa: PLC0415
 
-    carry_out(run, evaluation_text, arguments)
+    def drawn(evaluation: Any) -> str:
+        from tna_onnx.render.html.pages import evaluation_page  # noqa: PLC0415 - only if it is asked for
+
+        return evaluation_page(evaluation, command_line())
+
+    carry_out(
+        run,
+        evaluation_text,
+        arguments,
+        files={"HTML": page},
+        steps=lambda evaluation: [page_step(page, lambda: drawn(evaluation))],
+    )
 
 
 @click.command(cls=Command, short_help="Measure several models on the same data.")
@@ -50,7 +67,7 @@ def evaluate(**arguments: Any) -> None:
 )
 @options.ood_data_option
 @options.confidence_option
-@click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
+@options.page_option
 @options.data_options
 @options.by_option
 @options.preprocessing_options

@@ -422,6 +422,10 @@ run_options = together(
     result_options,
 )
 
+page_option = click.option(
+    "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
+)
+
 bins_option = field_options(Settings, "bins")
 confidence_option = field_options(Settings, "confidence_level")
 

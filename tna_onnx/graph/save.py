@@ -41,8 +41,8 @@ from tna_onnx.graph.bounds import MAX_BYTES, all_tensors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import LargeValues, Place, is_external, pieces, place_of, require_bytes, total_size
 
-# Hexadecimal digits of the SHA-256 of a data file in its name.
-_DIGITS = 16
+# Hexadecimal digits of the SHA-256 of a data file in its name: few, so that a person can tell the file by it.
+_DIGITS = 8
 
 # Runtimes map tensors straight from the file; 64 KB is the coarsest granularity of the systems they run on.
 _ALIGNMENT = 2**16
@@ -216,6 +216,14 @@ def pending(
         yield temporary
         if output is not None and keep:
             commit(temporary, data, output)
+
+
+def written_files(written: Path, output: Path | str | None) -> tuple[str, ...]:
+    """Return the paths that a model in its temporary folder, and its external data, get; none without `output`."""
+    if not output:
+        return ()
+    beside = sorted(file.name for file in written.parent.iterdir() if file != written)
+    return (str(output), *(str(Path(output).with_name(name)) for name in beside))
 
 
 def _write(

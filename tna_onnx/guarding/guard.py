@@ -25,7 +25,7 @@ from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.save import pending
+from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import EXCHANGEABLE, Operated, promise_of, rule_of
@@ -102,6 +102,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         if check is not None:
             check(path, decisions)
         size = path.stat().st_size
+        files = written_files(path, target)
     score, rule = chosen.guarded.set_score, chosen.guarded.decision
     whom = EXCHANGEABLE[chosen.scores.clusters is not None]
     promise = ""
@@ -113,6 +114,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
+        files=files,
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
         set_temperature=shown.temperature,
@@ -328,7 +330,7 @@ class _Guarding:
             recall = {class_result.name: class_result.recall for class_result in decisions.decision.classes}
             missed = self.job.gates.classes_missed(recall, f"{decisions.n:,} held-out samples")
         if missed:
-            raise GateMissed(replace(report, missed=missed, output=""), "; no file was written")
+            raise GateMissed(replace(report, missed=missed, output="", files=()), "; no file was written")
 
     def _without(self, path: Path, report: Report, final: FinalFile, why: str) -> Report:
         """Write the recalibrated file without decisions, as the samples can promise none."""

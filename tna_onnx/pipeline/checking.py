@@ -62,7 +62,7 @@ from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, quantization_step
-from tna_onnx.graph.save import pending
+from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import to_host
@@ -494,9 +494,9 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
 
 
 def with_file(report: Report, path: Path) -> Report:
-    """Return a report with the SHA-256 of the file at `path`, where that is kept."""
+    """Return a report with the SHA-256 of the file at `path`, where that is kept, and all files of the model."""
     digest = file_sha256(path).hex() if report.output else ""
-    return dataclasses.replace(report, output_sha256=digest)
+    return dataclasses.replace(report, output_sha256=digest, files=written_files(path, report.output))
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,6 +71,11 @@ class _Escaped:
             yield segment._replace(text=printable(segment.text, lines=True))
 
 
+def written_text(files: Sequence[str]) -> str:
+    """Name the files of the model that was written."""
+    return " and ".join(files) or "nothing"
+
+
 def size_text(metrics: Metrics) -> str:
     """Write what metrics are made of, samples, groups, bins: `N = 200 in 40 groups (design effect 3.1), 15 bins`."""
     groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"

@@ -33,6 +33,7 @@ from tna_onnx.render.rows import (
     subgroup_tables,
     tied,
     weight_text,
+    written_text,
 )
 from tna_onnx.results.details import LabelMetrics
 from tna_onnx.results.inspection import Collection
@@ -106,7 +107,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
         lines += _detail_lines(report)
     if report.guard:
         lines += guard_lines(report.guard)
-    lines += [*note_lines(report.notes), f"wrote    {report.output or 'nothing'}"]
+    lines += [*note_lines(report.notes), f"wrote    {written_text(report.files)}"]
     if not report.missed:
         lines.append(f"next     {next_step or _next_step(report)}")
     summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.word]}".strip())
@@ -183,7 +184,8 @@ def _next_step(report: Report) -> str:
         return "run it again with --predictions change, for probabilities that are right"
     if report.word == "worse":
         return "keep the model that you have: the new one is worse"
-    return f"use it in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+    them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
+    return f"{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
@@ -228,7 +230,8 @@ def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
 def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
-    title = lines_text([f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
+    summary = Text(f"{evaluation.summary}.", style="bold")
+    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -246,7 +249,7 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     positive = _positive_table(("",), (metrics,))
     if positive:
         positive = (*positive, Text())
-    return Group(title, table, *positive, *_label_table(evaluation.labels), *parts, lines_text(lines))
+    return Group(summary, title, table, *positive, *_label_table(evaluation.labels), *parts, lines_text(lines))
 
 
 def _subgroup_tables(
@@ -342,7 +345,7 @@ def guard_text(result: Guard) -> RenderableType:
     if result.max_change:
         changed = f"values changed by {result.max_change:.1e} at most"
     lines.append(f"checked  {changed} in other outputs; {result.nodes} nodes, {result.bytes:,} bytes more")
-    return lines_text([*lines, *note_lines(result.notes), f"wrote    {result.output or 'nothing'}"])
+    return lines_text([*lines, *note_lines(result.notes), f"wrote    {written_text(result.files)}"])
 
 
 def guard_lines(result: Guard) -> list[str]:
@@ -412,7 +415,7 @@ def shift_text(result: Shift) -> RenderableType:
     if result.effect is not None:
         lines += [f"measured {line}" for line in _effect_lines(result.effect)]
     lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
-    return lines_text([*lines, *note_lines(result.notes), f"wrote    {result.output or 'nothing'}"])
+    return lines_text([*lines, *note_lines(result.notes), f"wrote    {written_text(result.files)}"])
 
 
 def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from tna_onnx.numerics.slope import event_of, slope_and_intercept
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import Decisions
-from tna_onnx.results.verdict import Standing, Word, calibration_of, changed
+from tna_onnx.results.verdict import Standing, Word, apart_text, calibration_of, changed
 
 MIN_SAMPLES = 50
 """Fewer samples of a part tell nothing of its calibration."""
@@ -228,6 +228,20 @@ class Evaluation(Displayed):
     def __repr__(self) -> str:
         """Say in one line what was measured."""
         return f"<Evaluation of {PurePath(self.model).name}: {values_text(self.metrics)}; {self.metrics.n:,} samples>"
+
+    @property
+    def off(self) -> bool:
+        """Whether the probabilities are off by more than chance explains."""
+        positive = self.metrics.positive
+        return self.bin_free.off if positive is None else positive.off
+
+    @property
+    def summary(self) -> str:
+        """Say in one sentence how far the probabilities are off."""
+        apart = apart_text(self.metrics, self.bin_free.ece_expected)
+        if self.off:
+            return f"The probabilities are off by more than chance explains: {apart}"
+        return f"Chance alone explains how far the probabilities are off: {apart}"
 
     def records(self) -> list[Record]:
         """Return a row for each metric, with its unit."""

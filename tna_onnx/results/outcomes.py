@@ -242,6 +242,7 @@ class Guard:
         model: path of the model.
         model_sha256: SHA-256 of its file.
         output: path of the new file; empty if none was written.
+        files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
         class_output: graph output that classifies.
         outputs: what was added.
         set_temperature: at which sets are made, no unit; 1 for the probabilities of the output.
@@ -265,6 +266,7 @@ class Guard:
     model: str
     model_sha256: str
     output: str
+    files: tuple[str, ...]
     class_output: str
     outputs: tuple[GuardOutput, ...]
     set_temperature: float
@@ -355,6 +357,7 @@ class Shift:
         model: path of the model.
         model_sha256: SHA-256 of its file.
         output: path of the new file; empty if none was written.
+        files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
         class_output: graph output that classifies.
         method: where the new frequencies come from: `em`, `bbse` or `given`.
         classes: frequencies of each class, in the model's order.
@@ -374,6 +377,7 @@ class Shift:
     model: str
     model_sha256: str
     output: str
+    files: tuple[str, ...]
     class_output: str
     method: str
     classes: tuple[ClassFrequency, ...]

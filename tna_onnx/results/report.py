@@ -400,6 +400,7 @@ class Report(Displayed):
         guard: the decisions that were added to the file, if any.
         labels: each label of a model with several a sample, on the samples of `comparison`; empty for others.
         output_sha256: SHA-256 of the written file, its external data apart; empty if none was written.
+        files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
         recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
     """
 
@@ -447,6 +448,7 @@ class Report(Displayed):
     guard: Guard | None = None
     labels: tuple[LabelMetrics, ...] = ()
     output_sha256: str = ""
+    files: tuple[str, ...] = ()
     recipe_search: RecipeSearch | None = None
     teacher: Taught | None = None
     subgroups: tuple[Subgroup, ...] = ()

@@ -268,10 +268,15 @@ def copied_sentence(
             f"The model stays as it is: on these samples {refused} has a better log loss and a larger distance between "
             f"{_pair(before)}, and nothing else is better"
         )
-    apart = f"{_pair(before)} are {_points(_calibration(before))} apart on average{_by_chance(before, chance)}"
+    apart = apart_text(before, chance)
     if off:
         return f"The model stays as it is, as nothing that was tried is better, and it is not calibrated: {apart}"
     return f"The model needs no recalibration, as far as these samples tell: {apart}"
+
+
+def apart_text(metrics: Metrics, chance: float | None) -> str:
+    """Say how far probabilities are off; `chance` as for `copied_sentence`."""
+    return f"{_pair(metrics)} are {_points(_calibration(metrics))} apart on average{_by_chance(metrics, chance)}"
 
 
 def result_sentence(

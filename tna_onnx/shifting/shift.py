@@ -31,6 +31,7 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten
+from tna_onnx.graph.save import written_files
 from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout
 from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_batch_size, check_level
@@ -261,9 +262,10 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     estimated = _frequencies(job, opened, progress)
     change = log_ratio(estimated.source, estimated.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated), opened.labels)
-    with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (_, session):
+    with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (path, session):
         largest = check_result(opened, rewritten, session, estimated.old, change)
         effect = _effect(job, opened, session, estimated.target, progress)
+        files = written_files(path, target)
     evidence = None
     if estimated.estimated is not None:
         evidence = estimated.estimated.evidence
@@ -275,6 +277,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
+        files=files,
         class_output=opened.output.name,
         method=_method(job),
         classes=_classes(opened, estimated),

@@ -197,15 +197,15 @@ def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | 
 _ALWAYS_OPEN = ("result", "choice", "decisions", "reliability")
 
 
-def evaluation_page(evaluation: Evaluation) -> str:
-    """Write an evaluation as a page."""
+def evaluation_page(evaluation: Evaluation, command: str = "") -> str:
+    """Write an evaluation as a page. `command`: what was typed."""
     name = PurePath(evaluation.model).name
     guarded = None if evaluation.decisions is None else (decided(evaluation.decisions),)
     sections = [
         Section("result", "Result", "evaluation_result", measured(evaluation)),
         Section("reliability", "Reliability", "calibration_reliability", measured_reliability(evaluation)),
         Section("decisions", "Decisions", "comparison_decisions", guarded),
-        Section("run", "How it was made", "calibration_run", measured_run(evaluation)),
+        Section("run", "How it was made", "calibration_run", measured_run(evaluation, command)),
     ]
     return render_page(f"Evaluation of {name}", sections, "")
 

@@ -184,7 +184,8 @@ def use(report: Report, details: Details) -> SimpleNamespace | None:
         f'session = ort.InferenceSession({json.dumps(file)}, providers=["CPUExecutionProvider"])',
         f"(scores,) = session.run([{json.dumps(origin.output)}], {{{names}}})  # {meaning}",
     )
-    return SimpleNamespace(file=file, code="\n".join(lines))
+    beside = ", ".join(PurePath(path).name for path in report.files[1:])
+    return SimpleNamespace(file=file, beside=beside, code="\n".join(lines))
 
 
 # Kinds of added nodes that a row names.
@@ -244,7 +245,7 @@ def _file_text(report: Report) -> str:
         return f"refused, not written: {target}"
     if report.dry_run:
         return f"dry run, not written: {target}"
-    return report.output or "none, the model stays in memory"
+    return " and ".join(report.files) or "none, the model stays in memory"
 
 
 def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
@@ -403,6 +404,8 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
     numbers = table(("", "value"), rows, "Metrics", "metrics")
     return SimpleNamespace(
         missed=tuple(map(capital, evaluation.missed)),
+        summary=evaluation.summary,
+        look="worse" if evaluation.off else "",
         data=data,
         metrics=numbers,
         notes=evaluation.notes,
@@ -412,9 +415,12 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
     )
 
 
-def measured_run(evaluation: Evaluation) -> SimpleNamespace:
-    """Return what was evaluated, on what."""
-    return _with_numbers(evaluation, "evaluation", (*model_terms(evaluation), Term("Data", evaluation.data)))
+def measured_run(evaluation: Evaluation, command: str) -> SimpleNamespace:
+    """Return what was evaluated, on what, by which command."""
+    terms = (*model_terms(evaluation), Term("Data", evaluation.data))
+    if command:
+        terms = (Term("Command", command, code=True), *terms)
+    return _with_numbers(evaluation, "evaluation", terms)
 
 
 def model_terms(measured: Evaluation | ComparedModel) -> tuple[Term, ...]:
