@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from scipy.special import expit
 
-from tests.support import ok
+from tests.support import ok, refused
 
 N_FEATURES = 12
 
@@ -94,3 +94,34 @@ def test_two_classes_by_argmax_are_never_called_improved_while_they_are_off(tmp_
     ok(*words, "-o", tmp_path / "free.onnx", "--predictions", "change")
     free = outputs(tmp_path / "free.onnx", x)[:, 1]
     assert abs(free.mean() - labels.mean()) < 0.01
+
+
+def test_positive_names_the_class_of_every_table(tmp_path: Path) -> None:
+    weight = detector(tmp_path / "m.onnx", 1, softmax=True)
+    samples(tmp_path / "c.npz", weight, 600, 1)
+    found: dict[str, list[dict]] = {}
+    for word in ("", "0"):
+        more = ["--positive", word] if word else []
+        models = [tmp_path / "m.onnx", tmp_path / "m.onnx"]
+        for command, files in (("calibrate", models[:1]), ("evaluate", models[:1]), ("compare", models)):
+            where = tmp_path / f"{command}.json"
+            written = ["-o", tmp_path / "o.onnx"] if command == "calibrate" else []
+            ok(command, *files, tmp_path / "c.npz", *written, "--json", where, *more)
+            result = json.loads(where.read_text("utf-8"))
+            sides = {
+                "calibrate": lambda it: [it["comparison"][side] for side in ("before", "after")],
+                "evaluate": lambda it: [it["metrics"]],
+                "compare": lambda it: [model["metrics"] for model in it["models"]],
+            }[command](result)
+            found.setdefault(word, []).extend(side["positive"] for side in sides)
+    for second, first in zip(found[""], found["0"], strict=True):
+        assert (second["name"], first["name"]) == ("1", "0")
+        assert first["mean"] == pytest.approx(1 - second["mean"], abs=1e-6)
+        assert first["frequency"] == pytest.approx(1 - second["frequency"])
+        assert first["ece"] == pytest.approx(second["ece"], abs=1e-6)
+        assert first["intercept"]["value"] == pytest.approx(-second["intercept"]["value"], abs=1e-4)
+    detector(tmp_path / "three.onnx", 3)
+    samples(tmp_path / "three.npz", np.ones((N_FEATURES, 3)), 100, 1)
+    for word, model, data in (("2", "m.onnx", "c.npz"), ("1", "three.onnx", "three.npz")):
+        kind = ["--output-kind", "label-probabilities"] if model != "m.onnx" else []
+        refused(2, "--positive", "evaluate", tmp_path / model, tmp_path / data, "--positive", word, *kind)

@@ -18,8 +18,9 @@ from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import quantile
+from tna_onnx.numerics.positive import NO_CLASSES, positive_scores
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.numerics.slope import event_of, slope_and_intercept
+from tna_onnx.numerics.slope import slope_and_intercept
 from tna_onnx.results.measured import MIN_SAMPLES, estimates_of, subgroups_of
 
 Arrays = dict[str, NDArray[Any]]
@@ -244,7 +245,9 @@ def drawn(n: int, factor: float, seed: int = 0, classes: int = 4) -> SampleScore
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_slope_of_two_classes_is_one_over_the_factor(factor: float) -> None:
     scores = drawn(20_000, factor, classes=2)
-    found = slope_and_intercept(*event_of(scores, 2), 4.0)  # four standard errors: once in 16,000 draws outside
+    (second,) = positive_scores(scores, 2)
+    # four standard errors: once in 16,000 draws outside
+    found = slope_and_intercept(second.confidence, second.hit, 4.0)
     assert found["slope"] is not None
     assert found["intercept"] is not None
     assert found["slope"][1] <= 1 / factor <= found["slope"][2]
@@ -254,11 +257,12 @@ def test_slope_of_two_classes_is_one_over_the_factor(factor: float) -> None:
 def test_the_intervals_of_slope_and_intercept_hold_them_and_repeats_in_groups_add_nothing() -> None:
     held = []
     for seed in range(200):
-        found = slope_and_intercept(*event_of(drawn(400, 1.0, seed, classes=2), 2), 1.96)
+        (second,) = positive_scores(drawn(400, 1.0, seed, classes=2), 2)
+        found = slope_and_intercept(second.confidence, second.hit, 1.96)
         assert found["slope"] is not None
         held.append(found["slope"][1] <= 1 <= found["slope"][2])
     assert 0.90 <= np.mean(held) <= 0.99  # 95 % with a standard error of 1.5 points
-    p, event = event_of(drawn(400, 1.5), 4)
+    p, event = (getattr(drawn(400, 1.5), name) for name in ("confidence", "hit"))
     alone = slope_and_intercept(p, event, 1.96, np.arange(400))
     repeated = slope_and_intercept(np.repeat(p, 3), np.repeat(event, 3), 1.96, np.repeat(np.arange(400), 3))
     assert repeated["slope"] == pytest.approx(alone["slope"], rel=1e-9)
@@ -267,22 +271,22 @@ def test_the_intervals_of_slope_and_intercept_hold_them_and_repeats_in_groups_ad
 def test_what_has_no_slope_is_left_out() -> None:
     assert slope_and_intercept(np.linspace(0.5, 0.9, 50), np.ones(50, bool), 1.96) == {"slope": None, "intercept": None}
     scores = drawn(200, 1.0)
-    right = estimates_of(scores.take(scores.hit), 4)
+    right = estimates_of(scores.take(scores.hit), NO_CLASSES)
     assert "slope" not in right
     assert right["nll"].value == pytest.approx(float(scores.nll[scores.hit].mean()), rel=1e-6)
     assert right["nll"].low is None
     # nine groups have a sample that is wrong
     groups = np.where(scores.hit, np.arange(200), -1 - np.arange(200) % 9)
-    assert "slope" in estimates_of(scores, 4)
-    assert "slope" not in estimates_of(scores.clustered(groups), 4)
+    assert "slope" in estimates_of(scores, NO_CLASSES)
+    assert "slope" not in estimates_of(scores.clustered(groups), NO_CLASSES)
 
 
 def test_subgroups_are_those_of_the_samples_alone_and_the_worst_comes_first() -> None:
     scores = SampleScores.concatenate([drawn(500, 1.0, 1), drawn(500, 3.0, 2), drawn(MIN_SAMPLES - 1, 1.0, 3)])
     parts = np.repeat(["calm", "sure", "rare"], [500, 500, MIN_SAMPLES - 1])
-    found = subgroups_of(scores, parts, 4)
+    found = subgroups_of(scores, parts, NO_CLASSES)
     assert [part.name for part in found] == ["sure", "calm"]
-    assert found[0].estimates == estimates_of(scores.take(parts == "sure"), 4)
+    assert found[0].estimates == estimates_of(scores.take(parts == "sure"), NO_CLASSES)
     assert found[0].estimates["ece"].low > found[1].estimates["ece"].low
     assert found[0].estimates["slope"].high < 1
 

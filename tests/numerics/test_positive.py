@@ -5,10 +5,10 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from tna_onnx.numerics.positive import PositiveSide, ece_p, positive_difference
+from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, positive_difference
 from tna_onnx.numerics.scores import SampleScores
 
-NAMES = ("no", "yes")
+NAMES = Classes(("no", "yes"))
 
 
 def two_classes(p, labels) -> SampleScores:
@@ -66,10 +66,11 @@ def test_p_values_of_right_probabilities_are_small_as_often_as_they_say() -> Non
 def test_the_worst_of_labels_stands_beside_what_chance_gives_the_worst() -> None:
     rng = np.random.default_rng(1)
     p = rng.beta(1.0, 3.0, (1000, 20))
+    twenty = Classes([f"l{c}" for c in range(20)])
     worst = []
     for _ in range(40):
         labels = (rng.random(p.shape) < p).astype(np.int64)
-        found = PositiveSide.of(SampleScores.of_probabilities(p, labels), [f"l{c}" for c in range(20)]).worst(15)
+        found = PositiveSide.of(SampleScores.of_probabilities(p, labels), twenty).worst(15)
         assert found is not None
         worst.append((found.ece, found.ece_expected, found.p))
     eces, expected, p_values = np.array(worst).T
@@ -92,7 +93,7 @@ def test_the_difference_holds_zero_for_equal_models_and_not_for_a_better_one() -
 
 def test_three_classes_have_no_positive_one() -> None:
     scores = SampleScores.of_probabilities(np.full((30, 3), 1 / 3), np.zeros(30, np.int64))
-    side = PositiveSide.of(scores.labelled(np.zeros(30, np.int64)), ("a", "b", "c"))
+    side = PositiveSide.of(scores.labelled(np.zeros(30, np.int64)), Classes(("a", "b", "c")))
     assert side.worst(15) is None
 
 

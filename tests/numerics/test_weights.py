@@ -12,10 +12,11 @@ from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
+from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.reliability import Bins, CumulativeTest
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.numerics.slope import event_of, slope_and_intercept
+from tna_onnx.numerics.slope import slope_and_intercept
 
 N = 600
 BINS = 15
@@ -107,8 +108,8 @@ def test_slope_and_recall_count_the_same() -> None:
     each = scores(2.0, classes=2)
     fits = []
     for side in (weighted(each, times), repeated(each, times)):
-        p, event = event_of(side, 2)
-        fits.append(slope_and_intercept(p, event, 1.96, side.clusters, side.weights))
+        (second,) = positive_scores(side, 2)
+        fits.append(slope_and_intercept(second.confidence, second.hit, 1.96, side.clusters, side.weights))
     assert fits[0]["slope"] == pytest.approx(fits[1]["slope"], rel=1e-6)
     assert fits[0]["intercept"] == pytest.approx(fits[1]["intercept"], rel=1e-6)
     hit = ~each.hit

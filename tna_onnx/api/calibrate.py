@@ -166,6 +166,8 @@ def calibrate(
 def _decisions(guard: GuardSettings, settings: Settings) -> GuardSettings:
     """Return the decisions to add; what both settings have is that of the run, unless they say their own."""
     shared = {name: getattr(settings, name) for name in ("seed", "trust_labels", "confidence_level")}
+    if guard.decide:
+        shared["positive"] = settings.positive
     guard = dataclasses.replace(guard, **(shared | arguments.stated_in(guard)))
     refuse_unused(guard)
     return guard

@@ -47,6 +47,7 @@ from tna_onnx.results.measured import (
     ModelComparison,
     Subgroup,
     multiplicity_note,
+    named_classes,
     subgroup_notes,
     subgroups_of,
     verdict_text,
@@ -234,31 +235,35 @@ def run_model(
     )
 
 
-def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
+def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> ComparedModel:
     """Reduce a run to its metrics, and to paired differences to the first one, with intervals at a level."""
     agreement = _agreement(run, first)
     together = run.scores.pooled()
     differences: dict[str, Interval] = {}
     what = "labels" if run.output.multi_label else "class"
     subgroups: tuple[Subgroup, ...] = ()
+    before, after = (one.scores.labelled(one.labels) for one in (first, run))
+    classes = named_classes(positive, first.names, labels=first.output.multi_label)
+    old = PositiveSide.of(before, classes, bins)
+    # a model may number the two classes the other way round
+    if not np.array_equal(run.labels, first.labels):
+        classes = replace(classes, positive=1 - classes.positive)
+    new = PositiveSide.of(after, replace(classes, names=run.names), bins)
     if run.parts is not None:
-        scores = run.scores.labelled(run.labels)
-        baseline = None if run is first else first.scores
-        subgroups = subgroups_of(scores, run.parts, run.output.n_classes, bins, level, baseline)
-    names = run.names
-    before, after = (PositiveSide.of(one.scores.labelled(one.labels), names, bins) for one in (first, run))
+        baseline = None if run is first else before
+        subgroups = subgroups_of(after, run.parts, replace(classes, names=run.names), bins, level, baseline)
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
-        if before.positives:
-            differences[POSITIVE_ECE] = positive_difference(before, after, bins, level)
+        if old.positives:
+            differences[POSITIVE_ECE] = positive_difference(old, new, bins, level)
     return ComparedModel(
         name=run.name,
         model=run.model,
         model_sha256=run.model_sha256,
         output=run.output.name,
         output_kind=run.output.kind,
-        metrics=replace(Metrics.of(run.scores, bins), positive=after.worst(bins, level)),
+        metrics=replace(Metrics.of(run.scores, bins), positive=new.worst(bins, level)),
         reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
@@ -299,6 +304,7 @@ def compare(
     classes: Sequence[str] | str | Path | None = None,
     confidence_level: float = 95.0,
     bins: int = 15,
+    positive: str = "",
     model_options: ModelOptions | None = None,
     device: str = "auto",
     batch_size: int = 64,
@@ -325,6 +331,7 @@ def compare(
         classes: class names in the model's order, or a file with them.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.
+        positive: of two classes the one that P(positive) is about, by name or number; the second without it.
         model_options: which output, and what it holds, for all models.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
@@ -366,7 +373,7 @@ def compare(
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
             for k, g in enumerate(named)
         ]
-    models = tuple(reduced(run, runs[first], bins, level) for run in runs)
+    models = tuple(reduced(run, runs[first], bins, level, positive) for run in runs)
     parts = runs[first].parts
     of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
     result = ModelComparison(

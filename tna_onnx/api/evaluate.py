@@ -35,6 +35,7 @@ from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.positive import Classes, PositiveSide
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
@@ -46,9 +47,9 @@ from tna_onnx.results.measured import (
     Evaluation,
     Subgroup,
     estimates_of,
+    named_classes,
     subgroup_notes,
     subgroups_of,
-    with_positive,
 )
 from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.verdict import Recall
@@ -73,6 +74,7 @@ def evaluate(
     preset: Recipe | str | Path | None = None,
     classes: Sequence[str] | str | Path | None = None,
     bins: int = 15,
+    positive: str = "",
     gates: Gates | None = None,
     model_options: ModelOptions | None = None,
     engine: str = "local",
@@ -96,6 +98,7 @@ def evaluate(
             preprocessor_config.json (Hugging Face) or config.json (timm).
         classes: class names in the model's order, or a file with them.
         bins: bins of ECE and AdaECE.
+        positive: of two classes the one that P(positive) is about, by name or number; the second without it.
         gates: the limits `max_ece`, `max_nll`, `min_accuracy` and `min_recall`, which is by the output `decision` where
             the model has it.
         model_options: which output, and what it holds.
@@ -135,7 +138,8 @@ def evaluate(
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     notes += doubtful_logits(opened.output, scores, predicted)
-    evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
+    classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
+    evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)
     if fields.on_ray:  # the session here has seen the first samples alone
         evaluation = replace(evaluation, provider="Ray")
     recall = _recall(opened, scores, decisions) if gates.min_recall else {}
@@ -275,13 +279,18 @@ def _scored(
 
 
 def _evaluation(
-    opened: Opened, scores: SampleScores, decisions: Decisions | None, bins: int, gates: Gates, notes: tuple[str, ...]
+    opened: Opened,
+    scores: SampleScores,
+    decisions: Decisions | None,
+    bins: int,
+    classes: Classes,
+    gates: Gates,
+    notes: tuple[str, ...],
 ) -> Evaluation:
     source = opened.source
     together = scores.pooled()
-    classes = opened.output.n_classes
     scores = scores.labelled(source.labels)
-    metrics = with_positive(Metrics.of(scores, bins), scores, opened.names, bins)
+    metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
     parts = source_beside(source).get("by")
     notes += decided_on(opened.model, opened.digested, opened.data.limits)
     subgroups: tuple[Subgroup, ...] = ()

@@ -53,7 +53,7 @@ def _draw(report: Report, folder: str) -> Sequence[str]:
 @options.field_options(Settings)
 @options.field_options(Gates)
 # half of the samples is kept for the thresholds; `guard` has the other settings
-@options.field_options(GuardSettings, "add", "coverage", "risk", "decide", "positive", add=())
+@options.field_options(GuardSettings, "add", "coverage", "risk", "decide", add=())
 @click.option(
     "--dry-run",
     is_flag=True,

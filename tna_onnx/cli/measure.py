@@ -25,7 +25,7 @@ from tna_onnx.results.gates import Gates
 @options.engine_options
 @options.page_option
 @options.preprocessing_options
-@options.bins_option
+@options.table_options
 @options.model_options
 @options.run_options
 @config_options
@@ -71,7 +71,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 @options.data_options
 @options.by_option
 @options.preprocessing_options
-@options.bins_option
+@options.table_options
 @options.model_options
 @options.run_options
 @config_options

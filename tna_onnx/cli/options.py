@@ -426,7 +426,7 @@ page_option = click.option(
     "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
 )
 
-bins_option = field_options(Settings, "bins")
+table_options = field_options(Settings, "bins", "positive")
 confidence_option = field_options(Settings, "confidence_level")
 
 RECIPE_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")

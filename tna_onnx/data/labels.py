@@ -236,6 +236,15 @@ def name_indices(
     return {name: index for index, name in enumerate(sorted(names))}  # rule 3
 
 
+def class_called(word: str, names: Sequence[str]) -> int:
+    """Return the class that `--positive` names, by its name or its number."""
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    raise UsageError(f"--positive {word}: the model has no such class; expected {listed(names)}, or its number from 0")
+
+
 def listed(names: Iterable[str]) -> str:
     """List names for a message; of many, only the first ones.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import read_text
-from tna_onnx.data.labels import listed
+from tna_onnx.data.labels import class_called, listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -46,7 +46,7 @@ def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) 
     kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"
     positive = output.n_classes - 1
     if settings.positive:
-        positive = _class_called(settings.positive, names)
+        positive = class_called(settings.positive, names)
     if settings.positive and (goal == "cost" or settings.per_class):
         raise UsageError("--positive names one class; leave it out with --per-class and cost=, which decide on all")
     if output.multi_label:
@@ -71,14 +71,6 @@ def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) 
             f"{goal} is about one class: name it with --positive, or decide on each class with --per-class"
         )
     return DecisionRule(kind, positive, np.zeros((0, 0), np.float32))
-
-
-def _class_called(word: str, names: Sequence[str]) -> int:
-    if word in names:
-        return names.index(word)
-    if word.isdecimal() and int(word) < len(names):
-        return int(word)
-    raise UsageError(f"--positive {word}: the model has no such class; expected {listed(names)}, or its number from 0")
 
 
 def _costs(path: str, names: Sequence[str]) -> Floats:

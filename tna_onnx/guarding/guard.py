@@ -59,6 +59,7 @@ from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.pipeline.steps import DecisionStep
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.measured import check_positive
 from tna_onnx.results.outcomes import Decisions, Guard
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import Session, parse_device
@@ -242,6 +243,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     check_output(model, readout, settings)
+    if not settings.decide:
+        check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
     opened = OpenModel(model, readout, parse_device(job.device), job.calib)
     samples = open_samples(opened, job.calib)
     if samples.given:

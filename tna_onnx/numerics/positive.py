@@ -32,6 +32,17 @@ from tna_onnx.numerics.slope import slope_and_intercept
 _GRID = 400
 
 
+@dataclass(frozen=True)
+class Classes:
+    """Names of the classes, or of the labels; none where nothing is positive."""
+
+    names: Sequence[str] = ()
+    positive: int = 1  # which of two classes
+
+
+NO_CLASSES = Classes()
+
+
 def positive_scores(scores: SampleScores, classes: int, positive: int = 1) -> list[SampleScores]:
     """Return scores of each label, or of the positive class: its probability as the confidence, whether it came as hit.
 
@@ -186,16 +197,19 @@ class PositiveSide:
 
     @classmethod
     def of(
-        cls, scores: SampleScores, names: Sequence[str], bins: int = 15, cross_fit: CrossFit | None = None
+        cls, scores: SampleScores, classes: Classes, bins: int = 15, cross_fit: CrossFit | None = None
     ) -> PositiveSide:
-        """Reduce scores, as in `positive_scores`. `names`: of the classes, or labels."""
-        alone = positive_scores(scores, len(names))
+        """Reduce scores, as in `positive_scores`."""
+        names = classes.names
+        if not names:
+            return cls((), ())
+        alone = positive_scores(scores, len(names), classes.positive)
         if not alone:
             return cls((), ())
-        named = names if scores.predicted is not None else names[1:]
+        named = names if scores.predicted is not None else [names[classes.positive]]
         fits: Sequence[CrossFit] = ()
         if cross_fit is not None:
-            fitted = positive_scores(replace(cross_fit.fitted, labels=scores.labels), len(names))
+            fitted = positive_scores(replace(cross_fit.fitted, labels=scores.labels), len(names), classes.positive)
             fits = [CrossFit(label, cross_fit.fold) for label in fitted]
         return cls(alone, positives_of(alone, named, bins, fits), fits)
 

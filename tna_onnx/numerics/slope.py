@@ -5,7 +5,7 @@ With p the stated probability of an event and y whether it came, the log odds ar
     slope      logit P(y = 1) = a + b logit p     b < 1: probabilities are too extreme; b > 1: too timid
     intercept  logit P(y = 1) = a + logit p       a < 0: probabilities are too high on average; a > 0: too low
 
-by maximum likelihood. The event is the second class where there are two, else that the predicted class is right.
+by maximum likelihood. The event is the positive class where there are two, else that the predicted class is right.
 Standard errors are those of the sandwich estimator, of sums over clusters where samples come in some.
 
 Source: D. Cox, Two further applications of a model for binary regression, Biometrika 45 (1958); B. Van Calster et al.,
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.residuals import cluster_sums
-from tna_onnx.numerics.scores import SampleScores
 
 FloatArray = NDArray[np.float64]
 
@@ -32,19 +31,6 @@ _STEPS = 50
 _TOGETHER = 2**18  # samples whose columns are in memory at once
 _CONVERGED = 1e-10
 _SEPARATED = 50.0  # beyond, the likelihood has no maximum: all events are certain
-
-
-def event_of(scores: SampleScores, classes: int) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return the stated probability of an event and whether it came, both (N,); of several labels, (N C,).
-
-    `scores`: of N samples, with their labels where there are two classes.
-    """
-    scores = scores.pooled()
-    p = scores.confidence.astype(np.float64)
-    if classes != 2 or scores.labels is None:
-        return p, scores.hit
-    second = (scores.labels == 1) == scores.hit
-    return np.where(second, p, 1 - p), scores.labels == 1
 
 
 def slope_and_intercept(

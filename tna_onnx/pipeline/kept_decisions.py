@@ -45,33 +45,33 @@ class _Sides:
         return _Sides(np.maximum(self.below, addend.below), np.minimum(self.above, addend.above))
 
 
-def _column(logits: Any, *, labels: bool) -> NDArray[Any]:
-    """Return the logit of each label, (N, L), or of the second of two classes, (N, 1)."""
+def _column(logits: Any, positive: int | None) -> NDArray[Any]:
+    """Return the logit of each label, (N, L), or of the positive one of two classes, (N, 1)."""
     values = to_host(logits)
-    return values if labels else values[:, 1:] - values[:, :1]
+    return values if positive is None else values[:, [positive]] - values[:, [1 - positive]]
 
 
 def thresholds_of(
-    fitted: CalibrationMap | None, old: Logits, new: Shipped, *, labels: bool, in_logits: bool = False
+    fitted: CalibrationMap | None, old: Logits, new: Shipped, *, positive: int | None, in_logits: bool = False
 ) -> list[float] | None:
     """Return the value that keeps the decisions of s > 0 on all samples, for each label; None where there is none.
 
-    `old`: logits of the input model. `new`: of the result, for the same samples. `in_logits`: for an output that holds
-    logits; else the values are probabilities.
+    `old`: logits of the input model. `new`: of the result, for the same samples. `positive`: of two classes; None for
+    labels. `in_logits`: for an output that holds logits; else the values are probabilities.
     """
     if fitted is not None and fitted.needs_features:
         return None
     sides: _Sides | None = None
     for (before, _, _), (after, _, _) in zip(old.chunks(), new.logits.chunks(), strict=True):
-        s = _column(before, labels=labels)
-        mapped = _values(_column(apply_map(new.fitted, after), labels=labels), in_logits=in_logits)
+        s = _column(before, positive)
+        mapped = _values(_column(apply_map(new.fitted, after), positive), in_logits=in_logits)
         below = np.where(s > 0, -np.inf, mapped).max(axis=0)
         above = np.where(s > 0, mapped, np.inf).min(axis=0)
         part = _Sides(below.astype(np.float64), above.astype(np.float64))
         sides = part if sides is None else sides + part
         classes = np.shape(before)[1]
     assert sides is not None  # noqa: S101 - there are samples
-    middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), labels=labels), in_logits=in_logits)[0]
+    middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), positive), in_logits=in_logits)[0]
     found = [_between(*ends) for ends in zip(middle.tolist(), sides.below, sides.above, strict=True)]
     if any(value is None for value in found):
         return None

@@ -28,7 +28,7 @@ from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, positive_names, require_plausible
+from tna_onnx.pipeline.reporting import Compared, classes_of, compare_heads, notes_on, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
@@ -37,7 +37,7 @@ from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries, vers
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed
-from tna_onnx.results.measured import subgroup_notes
+from tna_onnx.results.measured import check_positive, subgroup_notes
 from tna_onnx.results.report import (
     Alternative,
     Changes,
@@ -81,6 +81,8 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
     job = task.job
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(task)
+    if finish is None:
+        check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
     writing = _writing(task, labels)
     choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
     strategy = _strategy(task, labels, choices, keeps_labels=writing.keeps_labels)
@@ -308,7 +310,7 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
         "calibration": compare_scores(
             task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
             settings.seed, settings.level, same_predictions=outcome.keeps_predictions, interval=settings.interval,
-            names=positive_names(task, task.calibration),
+            classes=classes_of(task, task.calibration),
         ),
         "comparison": comparison,
         "recall": compared.recall,
@@ -325,12 +327,12 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
 
 def _kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shipped) -> tuple[KeptDecision, ...]:
     """Return the thresholds that keep the decisions of the input, where callers have some and decisions may change."""
-    names = positive_names(task, task.reported)
+    names = classes_of(task, task.reported).names
     if not names or not has_own_threshold(task.readout) or outcome.keeps_predictions:
         return ()
     kind: dict[str, bool] = {"in_logits": task.readout.activation == "none" and task.readout.holds == "logits"}
     old = task.logits(task.weight, on=task.reported)
-    values = thresholds_of(outcome.fitted, old, after, labels=task.readout.multi_label, **kind)
+    values = thresholds_of(outcome.fitted, old, after, positive=None if task.readout.multi_label else 1, **kind)
     if values is None or outcome.chosen.angle != 0:
         return ()
     labels = np.asarray(task.reported.table.labels)
@@ -344,15 +346,14 @@ def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
     if other is None:
         return None
     labels = np.asarray(task.calibration.table.labels)
-    kept = outcome.scores[outcome.method]
-    recalls = [
-        recall_and_precision(positive_scores(s.labelled(labels), 2)[0])[0] for s in (kept, outcome.scores[other])
-    ]
+    positive = classes_of(task, task.calibration).positive
+    sides = (outcome.scores[method].labelled(labels) for method in (outcome.method, other))
+    recalls = [recall_and_precision(positive_scores(side, 2, positive)[0])[0] for side in sides]
     threshold = None
     if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
         original = task.logits(task.weight)
         found = thresholds_of(
-            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), labels=False
+            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), positive=positive
         )
         threshold = None if found is None else found[0]
     return Alternative(other.label, threshold, *recalls)

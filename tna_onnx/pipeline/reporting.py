@@ -34,6 +34,7 @@ from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.ops import own_column, to_host
+from tna_onnx.numerics.positive import NO_CLASSES, Classes
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
@@ -46,7 +47,7 @@ from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
-from tna_onnx.results.measured import Subgroup, subgroups_of
+from tna_onnx.results.measured import Subgroup, named_classes, subgroups_of
 from tna_onnx.results.report import Changes, Comparison, How, KeptLabel, compare_scores
 from tna_onnx.results.verdict import ClassRecall, Recall, Standing
 
@@ -187,24 +188,25 @@ def _numbers(
     names = class_names(task, task.reported)
     comparison = compare_scores(
         source.describe(), how, labelled, after.labelled(labels), settings.bins, settings.seed,
-        cross_fit=cross_fit, interval=settings.interval, names=positive_names(task, task.reported), **shared,
+        cross_fit=cross_fit, interval=settings.interval, classes=classes_of(task, task.reported), **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
     parts = source_beside(source).get("by")
     if parts is not None:
         subgroups = subgroups_of(
-            after.labelled(labels), parts, task.readout.n_classes, settings.bins, settings.level, labelled,
+            after.labelled(labels), parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,
             cross_fit, same_predictions=same,
         )  # fmt: skip
     return comparison, Recall.of(labelled, after, names, **shared), subgroups
 
 
-def positive_names(task: Task, collected: Collected) -> tuple[str, ...]:
-    """Return the names of two classes, or of labels; none where there is no positive class to measure."""
+def classes_of(task: Task, collected: Collected) -> Classes:
+    """Return two classes, or labels, for P(positive); none where there is no positive class to measure."""
+    labels = task.readout.multi_label
     # a teacher's probabilities stand for labels
-    if task.teacher is not None or not (task.readout.multi_label or task.readout.n_classes == 2):
-        return ()
-    return tuple(class_names(task, collected))
+    if task.teacher is not None or not (labels or task.readout.n_classes == 2):
+        return NO_CLASSES
+    return named_classes(task.settings.positive, class_names(task, collected), labels=labels)
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:

@@ -27,7 +27,7 @@ EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
 
-FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
+FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "positive", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
 
 RECORDED = (
@@ -136,6 +136,13 @@ class Settings:
         "uses 50.",
     )
     bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
+    positive: str = setting(
+        "",
+        "Class that the tables of P(positive), and --decide, are about: by name, or by number from 0.",
+        section="Results",
+        unit="CLASS",
+        note="the second of two",
+    )
     seed: int = setting(0, "Seed of all random draws.", section=_SEARCHED, low=0)
     trust_labels: bool = setting(
         False, "Calibrate all the same if labels seem wrong, or if classes have no samples.", section="Data"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metrics import BEYOND_CHANCE, Metrics, debiased_ece, expected_ece
-from tna_onnx.numerics.positive import PositiveSide, ece_p, with_slope
+from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, with_slope
 from tna_onnx.numerics.reliability import Bins, CumulativeTest, ties_of
 from tna_onnx.numerics.scores import SampleScores
 
@@ -401,7 +401,7 @@ class LabelMetrics:
 def _metrics(scores: SampleScores, bins: int, names: Sequence[str]) -> list[Metrics]:
     # the scores of a label say whether it holds, not whether it was predicted
     right = (np.sum(scores.weigh(scores.hit), axis=0) / scores.total).tolist()
-    side = PositiveSide.of(scores, names, bins)
+    side = PositiveSide.of(scores, Classes(names), bins)
     return [
         replace(Metrics.of(label, bins), accuracy=accuracy, positive=with_slope(positive, label))
         for label, accuracy, positive in zip(side.alone, right, side.positives, strict=True)

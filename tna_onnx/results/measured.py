@@ -17,16 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.images.recipes import RecipeSearch
+from tna_onnx.data.labels import class_called
+from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.conformal import wilson_interval
 from tna_onnx.numerics.intervals import MIN_EACH, paired_differences, quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, effective_size
-from tna_onnx.numerics.positive import PositiveSide
+from tna_onnx.numerics.positive import Classes, positive_scores
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.numerics.slope import event_of, slope_and_intercept
+from tna_onnx.numerics.slope import slope_and_intercept
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import Decisions
@@ -63,15 +65,23 @@ class Subgroup:
         return replace(self, differences=wider)
 
 
-def with_positive(
-    metrics: Metrics, scores: SampleScores, names: Sequence[str], bins: int = 15, level: float = 0.95
-) -> Metrics:
-    """Return metrics with those of P(positive), of two classes and of several labels; of scores with their labels."""
-    return replace(metrics, positive=PositiveSide.of(scores, names, bins).worst(bins, level))
+def check_positive(word: str, classes: int, *, labels: bool) -> None:
+    """Refuse to name the positive class, `--positive`, where there are not two. `labels`: several a sample."""
+    if word and (labels or classes != 2):
+        noun = "labels, of which each has tables of its own" if labels else "classes"
+        raise UsageError(
+            f"--positive {word}: names one of two classes, and the model has {classes} {noun}; leave it out"
+        )
+
+
+def named_classes(word: str, names: Sequence[str], *, labels: bool) -> Classes:
+    """Return the classes with the positive one: the second of two, or the one that a word names."""
+    check_positive(word, len(names), labels=labels)
+    return Classes(names, class_called(word, names) if word else 1)
 
 
 def estimates_of(
-    scores: SampleScores, classes: int, bins: int = 15, level: float = 0.95, cross_fit: CrossFit | None = None
+    scores: SampleScores, classes: Classes, bins: int = 15, level: float = 0.95, cross_fit: CrossFit | None = None
 ) -> dict[str, Estimate]:
     """Return metrics, slope and intercept of scores with their intervals.
 
@@ -87,10 +97,12 @@ def estimates_of(
         estimates[name] = Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level)
     if not _enough(scores):
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
-    p, event = event_of(scores, classes)
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
     together = scores.pooled()
-    for name, line in slope_and_intercept(p, event, z, together.clusters, together.weights).items():
+    if scores.predicted is None:
+        together = next(iter(positive_scores(scores, len(classes.names), classes.positive)), scores)
+    lines = slope_and_intercept(together.confidence, together.hit, z, together.clusters, together.weights)
+    for name, line in lines.items():
         if line is not None:
             estimates[name] = Estimate(*line, level)
     return estimates
@@ -128,7 +140,7 @@ def _share(scores: SampleScores, level: float) -> Estimate:
 def subgroups_of(
     scores: SampleScores,
     parts: NDArray[Any],
-    classes: int,
+    classes: Classes,
     bins: int = 15,
     level: float = 0.95,
     baseline: SampleScores | None = None,

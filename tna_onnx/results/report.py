@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.intervals import IntervalKind, paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics, Positive
-from tna_onnx.numerics.positive import PositiveSide, positive_difference
+from tna_onnx.numerics.positive import NO_CLASSES, Classes, PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
@@ -157,11 +156,11 @@ def compare_scores(
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
     interval: IntervalKind = "debiased",
-    names: Sequence[str] = (),
+    classes: Classes = NO_CLASSES,
 ) -> Comparison:
     """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`.
 
-    `names`: of the classes, or labels, for P(positive); of two classes `before` and `after` have the labels.
+    `classes`: for P(positive); of two classes `before` and `after` have the labels.
     """
     differences = paired_differences(
         before,
@@ -178,7 +177,7 @@ def compare_scores(
         errors: dict[str, Any] = {**corrected_errors(after, cross_fit, bins)}
         metrics = dataclasses.replace(metrics, **errors)
     plain = Metrics.of(before, bins)
-    first, second = PositiveSide.of(before, names, bins), PositiveSide.of(after, names, bins, cross_fit)
+    first, second = PositiveSide.of(before, classes, bins), PositiveSide.of(after, classes, bins, cross_fit)
     if first.positives:
         plain = dataclasses.replace(plain, positive=first.worst(bins, level))
         metrics = dataclasses.replace(metrics, positive=second.worst(bins, level))
