@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
-import tna_onnx
-from tests.conftest import Small
-from tests.pipeline.test_label_models import model as label_model
-from tests.runtimes.matrix import binary
-from tests.support import with_options
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
-from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.search.candidates import SearchSettings
 
@@ -96,42 +88,3 @@ def test_searches(strict: Any, problem: tuple[FeatureTable, Any, Any], search: s
         return HeadLogits(table, each, bias, strict)
 
     assert Strategy(logits_of, weight, search, name, SearchSettings(max_ensemble_size=20)).run(lambda *_: None)
-
-
-def labelled(folder: Path) -> tuple[Path, Path]:
-    rng = np.random.default_rng(3)
-    onnx.save(label_model(), folder / "model.onnx")
-    x = rng.standard_normal((400, 8)).astype(np.float32)
-    np.savez(folder / "calib.npz", x=x, labels=(rng.random((400, 4)) < 0.4).astype(np.int64))
-    return folder / "model.onnx", folder / "calib.npz"
-
-
-def two_classes(folder: Path) -> tuple[Path, Path]:
-    source = binary(folder)
-    return source.model, source.calib
-
-
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (None, {"add": ["set", "confidence"], "search": "sparse", "map": "ts"}),
-        (None, {"search": "sparse", "map": "isotonic"}),
-        (two_classes, {"search": "none", "map": "beta"}),
-        pytest.param(two_classes, {}, marks=pytest.mark.slow),
-        (labelled, {}),
-    ],
-    ids=["decisions", "isotonic", "two classes, beta", "two classes", "several labels"],
-)
-def test_whole_commands(
-    strict: Any,
-    small: Small,
-    made: Callable[[Path], tuple[Path, Path]] | None,
-    words: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, data = (small.model, small.calib) if made is None else made(tmp_path)
-    monkeypatch.setattr(opening, "placement_of", lambda *_: strict)
-    report = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "m.onnx", **words)
-    assert not [note for note in report.notes if "instead of" in note]
-    assert strict.count > 0

@@ -24,12 +24,14 @@ _C_NAMES = {"float": "float32", "double": "float64"}
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _ELEMENTS = ("float", "float16", "double", *_INTEGERS, "bool")
 _DTYPES = {f"tensor({element})": np.dtype(_C_NAMES.get(element, element)) for element in _ELEMENTS}
-_DTYPES["tensor(string)"] = np.dtype(object)
+_TEXT = "tensor(string)"
+_DTYPES[_TEXT] = np.dtype(object)
 
 # Operators that a message names.
 _SHOWN = 4
 
 _BFLOAT16 = "tensor(bfloat16)"
+_NUMERIC = {*_DTYPES, _BFLOAT16} - {_TEXT}
 
 # A smaller batch is filled up to a fixed one: no network is run on more, and memory for it must be there.
 _MAX_FIXED_BATCH = 2**16
@@ -154,11 +156,11 @@ class Session:
     def _run_portion(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], count: int) -> list[NDArray[Any]]:
         """Run ONNX Runtime once; `count` is the number of samples in messages."""
         # scores that are the graph's own input need not be computed, and ONNX Runtime does not give them
-        computed = [name for name in outputs if name in self._kinds or name not in feeds]
+        computed = list(dict.fromkeys(name for name in outputs if name in self._kinds or name not in feeds))
         results = []
         try:
             if computed:
-                results = self._run_on_device(computed, feeds)
+                results = self._run_runtime(computed, feeds)
         except Exception as error:  # onnxruntime raises its own classes, which it does not export as a family
             # Errors of a binding are plain RuntimeErrors.
             from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
@@ -173,12 +175,12 @@ class Session:
         values = {**feeds, **{name: _as_array(result) for name, result in zip(computed, results, strict=True)}}
         return [values[name] for name in outputs]
 
-    def _run_on_device(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
-        """Run; on CUDA with a binding, which copies the inputs as they are bound and the outputs back at the end."""
+    def _run_runtime(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> Any:
+        """Run; with a binding where outputs are bfloat16: only that gives numbers which NumPy has no type for."""
         kinds = [self._kinds.get(name, "") for name in outputs]
-        # a binding cannot hold a sequence of maps; and only a binding gives numbers that NumPy has no type for
-        bound = self.provider == CUDA or _BFLOAT16 in kinds
-        if not bound or not all(kind.startswith("tensor(") for kind in kinds):
+        # a binding holds no sequence of maps, and ONNX Runtime ends the process over one of text
+        numeric = all(kind in _NUMERIC for kind in kinds) and all(a.dtype.kind in "biuf" for a in feeds.values())
+        if _BFLOAT16 not in kinds or not numeric:
             return self._session.run(outputs, feeds)
         binding = self._session.io_binding()
         for name, array in feeds.items():
@@ -186,8 +188,6 @@ class Session:
         for name in outputs:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        if _BFLOAT16 not in kinds:
-            return binding.copy_outputs_to_cpu()
         return [_values(value) for value in binding.get_outputs()]
 
 
