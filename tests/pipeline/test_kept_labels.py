@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.svm import SVC
 
 import tna_onnx
 from tests.support import outputs_of, with_options
@@ -104,6 +105,43 @@ def test_trees_keep_their_label_and_get_the_right_probabilities(
     sides = (report.comparison.before, report.comparison.after)
     assert [side.accuracy for side in sides] == [pytest.approx(np.mean(places == calib["labels"]))] * 2
     assert report.comparison.before.accuracy_of_likeliest == sides[0].accuracy
+
+
+@pytest.mark.parametrize("zipmap", [False, True])
+def test_evaluate_and_compare_give_the_accuracy_of_the_label(tmp_path: Path, *, zipmap: bool) -> None:
+    x, y = data()
+    model, output = trees(tmp_path / "m.onnx", ["no", "yes"], zipmap=zipmap), tmp_path / "o.onnx"
+    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, output=output, device="cpu")
+    label, p = p_of(output, x)
+    right, likeliest = np.mean((label == "yes") == y), np.mean(p.argmax(axis=1) == y)
+    assert right < likeliest
+    measured = tna_onnx.evaluate(output, {"x": x, "labels": y}, device="cpu").metrics
+    assert (measured.accuracy, measured.accuracy_of_likeliest) == pytest.approx((right, likeliest))
+    compared = tna_onnx.compare([model, output], {"x": x, "labels": y}, device="cpu").models
+    assert [one.metrics.accuracy for one in compared] == pytest.approx([right, right])
+    assert (compared[1].agreement, compared[1].differences["accuracy"].high) == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_accuracy_of_an_svm_is_that_of_its_label_under_every_map(tmp_path: Path) -> None:
+    skl2onnx = pytest.importorskip("skl2onnx")
+    x, y = data()
+    svm = SVC(probability=True, random_state=0).fit(x[:400], y[:400])
+    path = tmp_path / "m.onnx"
+    made = skl2onnx.to_onnx(svm, x[:1], options={"zipmap": False}, target_opset=17)
+    path.write_bytes(made.SerializeToString())
+    calib = {made.graph.input[0].name: x[400:2400], "labels": y[400:2400]}
+    right = np.mean(svm.predict(x[400:2400]) == y[400:2400])
+    for chosen in ("ts", "platt"):
+        report = with_options(tna_onnx.calibrate, path, calib, map=chosen, output=tmp_path / "o.onnx", device="cpu")
+        sides = (report.comparison.before, report.comparison.after)
+        assert [side.accuracy for side in sides] == pytest.approx([right, right])
+        assert report.kept_label is not None
+        assert (report.kept_label.changing == 0) == (chosen == "ts")
+        measured = tna_onnx.evaluate(tmp_path / "o.onnx", calib, device="cpu").metrics
+        assert measured.accuracy == pytest.approx(right)
+        _, p = p_of(tmp_path / "o.onnx", x[400:2400])
+        assert report.kept_label.differing == pytest.approx(np.mean(p.argmax(axis=1) != svm.predict(x[400:2400])))
 
 
 @pytest.mark.parametrize("names", [[7, 9], ["no", "yes"]])

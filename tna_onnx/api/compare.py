@@ -26,6 +26,7 @@ from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
+from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
@@ -210,7 +211,16 @@ def run_model(
     size = settings.batch_size
     about_model = batch_notes(classifier, source, size, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
-        classifier.session, model, output, source, size, advance, settings.level, unknown, names=classifier.names
+        classifier.session,
+        model,
+        output,
+        source,
+        size,
+        advance,
+        settings.level,
+        unknown,
+        names=classifier.names,
+        label=answer_of(model, output),
     )
     suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
     more = [

@@ -29,6 +29,7 @@ from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
+from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
@@ -275,6 +276,7 @@ def _scored(
         unknown=unknown,
         fresh=None if gave_thresholds is None else not gave_thresholds,
         names=opened.classifier.names,
+        label=None if opened.form else answer_of(opened.model, opened.output),
     )
 
 

@@ -22,6 +22,7 @@ from tna_onnx.extraction.extractor import FeatureExtractor, OpenNetwork, filled_
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
@@ -39,26 +40,43 @@ class BatchRunner(Protocol):
 
 
 def score_model(
-    session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, progress: Progress
+    session: BatchRunner,
+    output: ClassOutput,
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    label: LabelOutput | None = None,
 ) -> tuple[SampleScores, NDArray[np.int64]]:
     """Run a model over samples and score its predictions.
 
-    Gives (scores, predicted classes (N,); of several labels, 1 for each that is predicted, (N, C)).
+    `label`: an output with labels, whose classes are the model's answers. Gives (scores, predicted classes (N,); of
+    several labels, 1 for each that is predicted, (N, C)).
     """
     scores = []
     predicted = []
+    answers = []
+    names = [output.name] if label is None else [output.name, label.name]
     done = 0
     where = source.describe()  # counts the classes of all labels
     # batch by batch: outputs of all samples are never in memory together
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
-        values = session.run([output.name], batch)[0]
+        values, *texts = session.run(names, batch)
+        if label is not None:
+            answers.append(label.places(texts[0]))
         scores.append(_score(values, source.labels[done : done + size], output, where, done))
         predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
     joined = SampleScores.concatenate(scores).clustered(clusters_of(source), weights_of(source))
-    return joined, np.concatenate(predicted)
+    classes = np.concatenate(predicted)
+    if label is None:
+        return joined, classes
+    places = np.concatenate(answers)
+    # what names other things than the classes is no answer
+    if places.shape != classes.shape or np.any(places < 0):
+        return joined, classes
+    return joined.labelled(source.labels, places), places
 
 
 def probabilities_of(

@@ -8,8 +8,11 @@ is the likeliest (`LabelChange`). With s the scores, and s' the new ones:
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
@@ -17,10 +20,13 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
 from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
+
+ORIGINAL_CLASS = "original_class"
+"""Output of a written file with the class that its input predicts, which is no answer of the file."""
 
 # What changes shape or type of labels alone.
 _PASSED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -38,6 +44,12 @@ class LabelOutput:
     name: str  # of the graph output
     classes: tuple[int | str, ...]  # what it calls the classes, in their order; empty where nothing tells
     first: bool  # the class of the largest score; else a classifier of its own kind decides, as an SVM does
+
+    def places(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the places (N,) of classes by their names; -1 for what is none of them."""
+        place = {str(name): c for c, name in enumerate(self.classes)}
+        texts = (value.decode() if isinstance(value, bytes) else str(value) for value in values.reshape(-1).tolist())
+        return np.array([place.get(text, -1) for text in texts], np.int64)
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,14 @@ def label_outputs(model: Model, output: str, n_classes: int) -> list[LabelOutput
         if label is not None:
             found.append(label)
     return found
+
+
+def answer_of(model: Model, output: ClassOutput) -> LabelOutput | None:
+    """Return the output with the class of each sample, as the graph shows it; None where there is none."""
+    if output.multi_label or output.several:
+        return None
+    found = label_outputs(model, output.name, output.n_classes)
+    return next((label for label in found if label.name != ORIGINAL_CLASS), None)
 
 
 def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput | None:

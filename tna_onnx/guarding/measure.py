@@ -14,6 +14,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
@@ -303,20 +304,21 @@ def score_guarded(
     unknown: Source | None = None,
     fresh: bool | None = None,
     names: Sequence[str] | None = None,
+    label: LabelOutput | None = None,
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
     """Score a model as `score_model` does, and measure what a guarded model decides in the same run.
 
     Gives (scores, predicted classes (N,), decisions; None where the model decides nothing). `level`: of intervals, in
-    per cent. `fresh`: whether no threshold comes from the samples; None where nobody knows.
+    per cent. `fresh`: whether no threshold comes from the samples; None where nobody knows. `label`: of `score_model`.
     """
     guards = guards_about(model, output)
     if not guards:
-        scores, predicted = score_model(session, output, source, batch_size, progress)
+        scores, predicted = score_model(session, output, source, batch_size, progress, label)
         return scores, predicted, None
     rule = rule_in_file(provenance(model), output.n_classes)
     drawn = drawn_classes(rule, output.n_classes) if "decision" in guards else range(0)
     listening = Listening(session, output, guards, source.labels, source.describe(), drawn)
-    scores, predicted = score_model(listening, output, source, batch_size, progress)
+    scores, predicted = score_model(listening, output, source, batch_size, progress, label)
     decided = Values(
         source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters,
         listening.probabilities,

@@ -96,7 +96,7 @@ class Listening:
         end = self._done + len(next(iter(batch.values())))
         self._add(self._labels[self._done : end], values[len(outputs) :])
         self._done = end
-        if self._drawn and outputs == [self._output.name]:
+        if self._drawn and outputs[0] == self._output.name:
             self._probabilities.append(self._output.probabilities(values[0])[:, self._drawn].astype(np.float32))
         return values[: len(outputs)]
 

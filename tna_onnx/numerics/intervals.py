@@ -329,13 +329,13 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     added that is won, and one that is lost.
     """
     # folds can still differ where the whole does not
-    if same and np.array_equal(before.hit, after.hit):
+    if same and np.array_equal(before.right, after.right):
         return 0.0, 0.0, 0.0
     if before.predicted is not None or before.clusters is not None:
         return _label_accuracy(before, after, z)
     n = len(before)
-    won = int(np.count_nonzero(after.hit & ~before.hit))
-    lost = int(np.count_nonzero(before.hit & ~after.hit))
+    won = int(np.count_nonzero(after.right & ~before.right))
+    lost = int(np.count_nonzero(before.right & ~after.right))
     middle = (won - lost) / (n + 2)
     squares = won + lost + 2 - (n + 2) * middle**2
     reach = z * math.sqrt(squares) / (n + 2)
@@ -346,7 +346,7 @@ def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tupl
     """As `_accuracy`, for several labels a sample or for clusters: one sample is won and one is lost."""
     n = len(before) if before.weights is None else effective_size(before.weights)
     labels = 1 if before.predicted is None else before.hit.shape[1]
-    change = _by_sample(after, "hit") - _by_sample(before, "hit")
+    change = _by_sample(after, "right") - _by_sample(before, "right")
     mean, error = mean_and_error(change, before.clusters, before.weights)
     middle = mean * n / (n + 2)
     reach = z * math.sqrt((error * n) ** 2 + 2 / labels**2) / (n + 2)

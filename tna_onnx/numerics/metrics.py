@@ -160,6 +160,8 @@ class Metrics:
         """Reduce scores; sums in float64."""
         check_bins(scores, bins)
         values: dict[str, Any] = {name: metric_value(scores, name, bins) for name in METRICS}
+        if scores.decided is not None:
+            values["accuracy_of_likeliest"] = scores.mean("hit")
         return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
 
 
@@ -300,7 +302,7 @@ def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
 
 # A metric is the mean of a field of the scores, or a calibration error with bins of its own: one row here or in
 # `SHARES`, one in `numerics.metric`, and a field of `Metrics`.
-_MEANS = {"accuracy": "hit", "nll": "nll", "brier": "brier"}
+_MEANS = {"accuracy": "right", "nll": "nll", "brier": "brier"}
 
 SHARES: dict[str, Callable[[SampleScores, int], Shares]] = {"ece": shares_by_width, "adaece": shares_by_mass}
 """The bins of each calibration error, by its name."""

@@ -313,7 +313,7 @@ class Recalls:
 
     @classmethod
     def of(cls, before: SampleScores, after: SampleScores) -> Recalls:
-        """Compare the hits of the same samples; `before` has their labels.
+        """Compare the answers to the same samples; `before` has their labels.
 
         >>> hit, zero = np.array([True, True, False]), np.zeros(3, np.float32)
         >>> old = SampleScores(zero, hit, zero, zero, labels=np.array([0, 0, 2]))
@@ -326,7 +326,7 @@ class Recalls:
             # a class without weight has no recall, and no say
             before, after = (scores.take(before.weights > 0) for scores in (before, after))
         labels, clusters = _groups(before)
-        old, new = (scores.hit.reshape(-1).astype(np.float64) for scores in (before, after))
+        old, new = (scores.right.reshape(-1).astype(np.float64) for scores in (before, after))
         classes, own = np.unique(labels, return_inverse=True)
         weights = np.repeat(before.weigh(np.ones(len(before))), len(own) // len(before))
         if before.weights is not None:

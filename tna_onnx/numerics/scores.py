@@ -283,6 +283,13 @@ class SampleScores:
     # (N,) float64, how much each sample counts; None where all count the same. With weights there are `clusters`, of
     # one sample each if need be: only their standard errors know weights.
     weights: NDArray[np.float64] | None = None
+    # (N,) bool, whether the model's own decision, in an output with labels, is right; None where it is the likeliest
+    decided: NDArray[np.bool_] | None = None
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether the answer is right: that of an output with labels, else the predicted class."""
+        return self.hit if self.decided is None else self.decided
 
     @classmethod
     def of_logits(cls, logits: Any, labels: Any) -> SampleScores:
@@ -417,11 +424,16 @@ class SampleScores:
         """Return the mean of a field."""
         return weighted_mean(getattr(self, name), self.weights)
 
-    def labelled(self, labels: NDArray[np.int64]) -> SampleScores:
-        """Return the same scores with the classes of the samples, (N,); with several labels, (N, C), as they are."""
+    def labelled(self, labels: NDArray[np.int64], answers: NDArray[np.int64] | None = None) -> SampleScores:
+        """Return the same scores with the classes of the samples, (N,); with several labels, (N, C), as they are.
+
+        `answers`: (N,) classes that an output with labels gives, if there is one.
+        """
         if labels.ndim == 2:
             return self
-        return replace(self, labels=labels)
+        if answers is None:
+            return replace(self, labels=labels)
+        return replace(self, labels=labels, decided=answers == labels)
 
     def by_label(self) -> Iterator[SampleScores]:
         """Yield the scores of each label, (N,): its probability as the confidence, whether it holds as the hit.

@@ -5,7 +5,7 @@ them around the layer that was changed (a layer that is called twice, a bias mov
 they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def _require_labels(
         wrong = int(np.count_nonzero(old != new)) if old.shape == new.shape else len(new)
         meant = "the source's"
     else:
-        own = _places(new, labels.classes)
+        own = LabelOutput(name, labels.classes, first=True).places(new)
         # two that tie are as likely
         wrong = int(np.count_nonzero((own < 0) | (q[np.arange(len(q)), own] < q.max(axis=1) - _LEAST_TIE)))
         meant = "the likeliest class"
@@ -176,7 +176,7 @@ def _run_label(
         if not shown.first:
             return shown
         # an ArgMax of something else gives other numbers
-        agreeing = np.mean(_places(column, shown.classes) == p.argmax(axis=1))
+        agreeing = np.mean(shown.places(column) == p.argmax(axis=1))
         return shown if agreeing >= _MIN_AGREEMENT else None
     if relation(column, p, _SAME) != "labels":
         return None
@@ -186,13 +186,6 @@ def _run_label(
     if not all(isinstance(one, (str, int, np.integer)) for one in classes):
         classes = []
     return LabelOutput(name, tuple(one if isinstance(one, str) else int(one) for one in classes), first=True)
-
-
-def _places(values: NDArray[Any], classes: Sequence[int | str]) -> NDArray[np.int64]:
-    """Return the places (N,) of classes by their names; -1 for what is none of them."""
-    place = {str(name): c for c, name in enumerate(classes)}
-    texts = (value.decode() if isinstance(value, bytes) else str(value) for value in values.reshape(-1).tolist())
-    return np.array([place.get(text, -1) for text in texts], np.int64)
 
 
 def labels_of_samples(
@@ -210,7 +203,7 @@ def labels_of_samples(
     values = _outputs(runner, [label.name], source.batches(task.batch_size, every)).get(label.name)
     if values is None or values.size != len(first):
         return first
-    places = _places(values, label.classes)
+    places = label.places(values)
     return np.where(places < 0, first, places)
 
 

@@ -111,7 +111,7 @@ def compare_heads(
         different = original.predictions() != after.logits.predictions(after.fitted)
         changed = weighted_mean(different, before.weights)
     places = None
-    if labels and not outcome.keeps_predictions:
+    if labels and not (outcome.keeps_predictions and labels[0].first):
         places = labels_of_samples(task, labels[0], task.reported, original.predictions())
     _give_back(original, task)
     # an unchanged model is the same in every fold: nothing to cross-fit
@@ -120,7 +120,7 @@ def compare_heads(
         chosen = strategy.chosen_in_folds(outcome)
         scores = strategy.cross_fitted(outcome, progress, chosen)
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    compared = functools.partial(_numbers, task, outcome, how, before, cross_fit)
+    compared = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
     comparison, recall, subgroups = compared(scores)
     # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
     # chose others: the worse of two for each fold
@@ -134,18 +134,15 @@ def compare_heads(
     )
     if places is None:
         return compared_heads
-    return _with_label(task, compared_heads, after, labels[0].name, places)
+    return replace(compared_heads, kept_label=_kept_label(task, compared_heads, after, labels[0].name, places))
 
 
 # Probabilities in memory at once.
 _TOGETHER = 2**22
 
 
-def _with_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> Compared:
-    """Return a comparison whose accuracy and recall are those of a label output that stays.
-
-    `places`: (N,) its classes.
-    """
+def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> KeptLabel:
+    """Return how a label output that stays differs from the new likeliest classes. `places`: (N,) its classes."""
     table = task.reported.table
     step = max(1, _TOGETHER // task.readout.n_classes)
     p, most = [], []
@@ -157,44 +154,38 @@ def _with_label(task: Task, compared: Compared, after: Shipped, name: str, place
         p.append(new[np.arange(len(rows)), places[rows]])
         most.append(new.argmax(axis=1))
     differing = weighted_mean(np.concatenate(most) != places, compared.before.weights)
-    kept = KeptLabel(name, len(places), differing, float(np.min(np.concatenate(p))))
-    labels = np.asarray(table.labels)
-    decided = replace(compared.before.labelled(labels), hit=places == labels)
-    level = task.settings.level
-    recall = Recall.of(decided, decided, class_names(task, task.reported), level=level, same_predictions=True)
-    comparison = compared.comparison
-    sides = (
-        replace(side, accuracy=decided.mean("hit"), accuracy_of_likeliest=side.accuracy)
-        for side in (comparison.before, comparison.after)
-    )
-    none = replace(comparison.differences["accuracy"], difference=0.0, low=0.0, high=0.0)
-    before, new_side = sides
-    comparison = replace(
-        comparison, before=before, after=new_side, differences={**comparison.differences, "accuracy": none}
-    )
-    return replace(compared, comparison=comparison, recall=recall, kept_label=kept)
+    return KeptLabel(name, len(places), differing, compared.changed_predictions, float(np.min(np.concatenate(p))))
 
 
 def _numbers(
-    task: Task, outcome: Outcome, how: How, before: SampleScores, cross_fit: CrossFit | None, after: SampleScores
+    task: Task,
+    outcome: Outcome,
+    how: How,
+    places: NDArray[np.int64] | None,
+    before: SampleScores,
+    cross_fit: CrossFit | None,
+    after: SampleScores,
 ) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
-    """Compare paired scores: in all, by class, and by subgroup if there are any."""
+    """Compare paired scores: in all, by class, and by subgroup if there are any.
+
+    `places`: (N,) classes of a label output that stays; None without one.
+    """
     settings = task.settings
     source, labels = task.reported.source, np.asarray(task.reported.table.labels)
-    labelled = before.labelled(labels)
+    labelled, after = (side.labelled(labels, places) for side in (before, after))
     # cross-fitted, other folds may have chosen a method that changes some
-    same = outcome.keeps_predictions and np.array_equal(before.hit, after.hit)
+    same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))
     shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
     names = class_names(task, task.reported)
     comparison = compare_scores(
-        source.describe(), how, labelled, after.labelled(labels), settings.bins, settings.seed,
+        source.describe(), how, labelled, after, settings.bins, settings.seed,
         cross_fit=cross_fit, interval=settings.interval, classes=classes_of(task, task.reported), **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
     parts = source_beside(source).get("by")
     if parts is not None:
         subgroups = subgroups_of(
-            after.labelled(labels), parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,
+            after, parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,
             cross_fit, same_predictions=same,
         )  # fmt: skip
     return comparison, Recall.of(labelled, after, names, **shared), subgroups

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph import decisions
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
-from tna_onnx.graph.labels import LabelChange
+from tna_onnx.graph.labels import ORIGINAL_CLASS, LabelChange
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.outputs import ClassOutput
@@ -47,7 +47,7 @@ class Added:
 class OriginalClass:
     """The class that the input predicts, as a further output (N,) of integers; logits stay as they are."""
 
-    output: ClassVar[str] = "original_class"  # its name
+    output: ClassVar[str] = ORIGINAL_CLASS
     keeps_order: ClassVar[bool] = True
     for_classes: ClassVar[bool] = True
 

@@ -125,7 +125,7 @@ def _enough(scores: SampleScores) -> bool:
 
 def _share(scores: SampleScores, level: float) -> Estimate:
     """Return the accuracy with Wilson's interval, of as many samples as they are worth in clusters."""
-    hits = scores.hit.reshape(len(scores), -1).mean(axis=1)
+    hits = scores.right.reshape(len(scores), -1).mean(axis=1)
     share = weighted_mean(hits, scores.weights)
     n = float(len(hits))
     z = NormalDist().inv_cdf((1 + level) / 2)

@@ -56,25 +56,32 @@ class KeptLabel:
         output: name of the graph output.
         samples: of the comparison, at least 1.
         differing: share of them of which another class is the likeliest, a fraction.
+        changing: share of them whose likeliest class is another one than before, a fraction.
         smallest: smallest new probability of a label, a fraction.
     """
 
     output: str
     samples: int
     differing: float
+    changing: float
     smallest: float
 
     @property
     def text(self) -> str:
         """What a user has to know."""
-        kept = f"Output '{self.output}' is the model's own decision and is unchanged."
+        text = f"Output '{self.output}' is the model's own decision and is unchanged."
         if not self.differing:
-            return kept
+            return text
+        text += (
+            f" In {100 * self.differing:.1f} % of samples another class is likelier, so the probability of the label "
+            f"can be below 50 % (smallest here: {100 * self.smallest:.2g} %)."
+        )
+        if not self.changing:
+            return f"{text} The likeliest class is that of the input model in all samples."
         return (
-            f"{kept} In {100 * self.differing:.1f} % of samples another class is now likelier, so the probability of "
-            f"the label can be below 50 % (smallest here: {100 * self.smallest:.2g} %). If your program takes the "
-            f"class from the probabilities, its answers change there: read '{self.output}', or use --predictions "
-            f"keep. --predictions change makes '{self.output}' the likeliest class."
+            f"{text} If your program takes the class from the probabilities, its answers change in "
+            f"{100 * self.changing:.1f} % of samples: read '{self.output}', or use --predictions keep. --predictions "
+            f"change makes '{self.output}' the likeliest class."
         )
 
 
