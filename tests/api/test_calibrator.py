@@ -264,3 +264,16 @@ def test_one_column_of_shares_is_the_probability_of_the_second_class() -> None:
     fitted = Calibrator(map="ts").fit(second, labels)
     assert fitted.scores_ == "probabilities"
     assert fitted.predict_proba(second)[labels == 1, 1].mean() > 0.7
+
+
+def test_twenty_samples_claim_nothing_in_one_sentence() -> None:
+    y = np.arange(20) % 3
+    logits = 6 * np.eye(3)[y] + np.random.default_rng(0).standard_normal((20, 3))
+    logits[0] = logits[0][::-1]
+    report = Calibrator().fit(logits, y).report_
+    assert report is not None
+    assert report.comparison.differences["nll"].errors == 1
+    assert report.undecided
+    assert report.summary.startswith("20 samples with 1 error cannot tell")
+    assert "200" in report.summary
+    assert sum("could not be fitted" in note for note in report.notes) == 1

@@ -18,7 +18,7 @@ from tna_onnx.numerics import residuals as sums_module
 from tna_onnx.numerics.conformal import LEVEL, consistent_range, wilson_interval
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import SHARES, Metrics, shares_by_width
+from tna_onnx.numerics.metrics import SHARES, Metrics, decisive_count, shares_by_width
 from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
 from tna_onnx.numerics.scores import SampleScores
 
@@ -71,6 +71,19 @@ def test_ties_do_not_change_the_difference(samples: list[tuple[int, int, bool]],
         # a bin whose votes cancel exactly has the sign of a rounding
         if name not in ("ece", "adaece"):
             assert ends(other[name]) == pytest.approx(ends(result[name]), abs=SUMMED)
+
+
+def test_what_decides_an_nll_is_the_rarer_of_right_and_wrong() -> None:
+    half = [0.5] * 12
+    first = scores_of(half, [True] * 10 + [False] * 2)
+    second = scores_of(half, [True] * 9 + [False] * 1 + [True] * 2)
+    assert [decisive_count(first), decisive_count(second), decisive_count(first, second)] == [2, 1, 3]
+    assert decisive_count(scores_of(half, [False] * 8 + [True] * 4)) == 4
+    # the two errors of one group are one
+    pairs = np.arange(12) // 2
+    assert decisive_count(first.clustered(pairs)) == 1
+    assert decisive_count(first.clustered(np.arange(12), np.array([1.0] * 11 + [0.0]))) == 1
+    assert {d.errors for d in paired_differences(first, second, 5).values()} == {3}
 
 
 # ---- laws ----

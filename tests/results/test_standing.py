@@ -1,6 +1,7 @@
 """The judgement of accuracy, NLL and ECE together: a table of every case, and the findings behind the rules."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.verdict import Recall, Standing, changed, result_sentence
+from tna_onnx.results.verdict import Recall, Standing, changed, result_sentence, samples_needed
 
 BEFORE = Metrics(5000, 15, accuracy=0.811, ece=0.021, adaece=0.02, nll=0.5529, brier=0.27)
 AFTER = Metrics(5000, 15, accuracy=0.83, ece=0.012, adaece=0.011, nll=0.4873, brier=0.25)
@@ -75,6 +76,28 @@ def test_less_than_the_smallest_effect_never_counts(name: str, side: int, times:
     """However sure it is: on a million samples everything is."""
     assert changed(name, moved(name, side, times)) == 0
     assert changed(name, moved(name, side, 1 + times)) == side
+
+
+@pytest.mark.parametrize(("errors", "counts"), [(9, 0), (10, 1), (None, 1)])
+def test_nothing_counts_with_few_errors(errors: int | None, counts: int) -> None:
+    d = {name: replace(interval, errors=errors) for name, interval in differences(nll=1, ece=1, accuracy=1).items()}
+    standing = Standing.of(d)
+    assert (len(standing.better), standing.word) == ((3, IMPROVED) if counts else (0, SAME))
+    assert standing.few_errors == (None if counts else 9)
+    assert ("(9)" in standing.sentence(BEFORE, AFTER, d)) == (not counts)
+
+
+@pytest.mark.parametrize(
+    ("n", "nll", "needed"),
+    [
+        (20, Interval(0.0, 0.0, 0.0, 0.95, errors=1), 200),  # 10 errors of 1 in 20
+        (300, Interval(0.0, 0.0, 0.0, 0.95, errors=2), 2000),  # 1500, to one digit
+        (80, Interval(-0.02, -0.08, 0.04, 0.95, errors=12), 800),  # the half width 0.06 is to be 0.02: 9 times as many
+        (80, Interval(0.02, -0.04, 0.08, 0.95, errors=12), 200),  # nothing to go by
+    ],
+)
+def test_how_many_samples_would_tell(n: int, nll: Interval, needed: int) -> None:
+    assert samples_needed(replace(BEFORE, n=n), nll) == needed
 
 
 def test_the_findings_behind_the_rules() -> None:

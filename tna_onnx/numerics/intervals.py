@@ -51,7 +51,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import SHARES, Interval, Metrics, Shares, effective_size, independent_count, residuals
+from tna_onnx.numerics.metrics import (
+    MIN_EACH,
+    SHARES,
+    Interval,
+    Metrics,
+    Shares,
+    decisive_count,
+    effective_size,
+    independent_count,
+    residuals,
+)
 from tna_onnx.numerics.residuals import (
     DRAWS,
     CrossFit,
@@ -202,7 +212,7 @@ def paired_differences(
         values = corrected_errors(after, cross_fit, bins)
     plain = Metrics.of(before, bins)
     differences = {}
-    groups = independent_count(before)
+    groups, errors = independent_count(before), decisive_count(before, after)
     for name in METRICS:
         if name == "accuracy":
             ends = _accuracy(before, after, z, same_predictions)
@@ -214,7 +224,7 @@ def paired_differences(
             ends = (values[name] - getattr(plain, name), low, high)
         else:
             ends = _mean(_by_sample(after, name) - _by_sample(before, name), wide, before.clusters, before.weights)
-        differences[name] = Interval(*ends, level, groups)
+        differences[name] = Interval(*ends, level, groups, errors)
     return differences
 
 
@@ -385,9 +395,6 @@ def _calibration_error(
     return centre - reach, centre + reach
 
 
-MIN_EACH = 10
-"""Samples that are right, and samples that are wrong, from which the NLL has an interval."""
-
 # A confidence of 1 that is wrong would have an infinite NLL: float32 tells no smaller doubt.
 _DOUBT = 2.0**-24
 
@@ -431,13 +438,11 @@ def top_label_errors(
         reference, SampleScores(stated32, hit, loss, nothing), min(_BINS, len(hit)), level=level
     )
     ece, nll = difference["ece"], difference["nll"]
-    right = int(np.count_nonzero(hit))
-    enough = min(right, len(hit) - right) >= MIN_EACH
     return TopLabelErrors(
         ece.difference,
         _within(ece, 1.0) if len(hit) > 1 else None,
         nll.difference,
-        _within(nll, np.inf) if enough else None,
+        _within(nll, np.inf) if decisive_count(reference) >= MIN_EACH else None,
     )
 
 

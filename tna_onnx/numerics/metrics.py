@@ -52,6 +52,9 @@ from tna_onnx.numerics.scores import SampleScores, weighted_mean
 MIN_GROUPS = 10
 """With fewer groups of samples no difference is called significant: their spread is not known well enough."""
 
+MIN_EACH = 10
+"""Samples that are right, and samples that are wrong, from which an interval is believed: they decide a log loss."""
+
 Shares = Callable[[slice], NDArray[np.float64]]
 """(S, B) share of each of a slice of samples that each bin holds."""
 
@@ -203,6 +206,31 @@ def independent_count(scores: SampleScores) -> int | None:
     return int(effective_size(np.asarray(np.bincount(number, scores.weights), np.float64)))
 
 
+def decisive_count(*stages: SampleScores) -> int:
+    """Return how many samples one of the scores has wrong, or has right where these are fewer; of groups, how many.
+
+    >>> hit = np.array([True, True, False])
+    >>> decisive_count(SampleScores(np.ones(3), hit, np.zeros(3), np.zeros(3)))
+    1
+    """
+    pooled = [scores.pooled() for scores in stages]
+    some = np.any([scores.hit for scores in pooled], axis=0)
+    every = np.all([scores.hit for scores in pooled], axis=0)
+    clusters, weights = pooled[0].clusters, pooled[0].weights
+
+    def independent(rows: NDArray[np.bool_]) -> float:
+        if clusters is None:
+            return float(np.count_nonzero(rows))
+        _, number = np.unique(clusters[rows], return_inverse=True)
+        if weights is None:
+            return float(len(np.unique(number)))
+        if not np.any(weights[rows]):
+            return 0.0
+        return effective_size(np.asarray(np.bincount(number, weights[rows]), np.float64))
+
+    return round(min(independent(~every), independent(some)))
+
+
 def effective_size(weights: NDArray[np.float64]) -> float:
     """Return how many samples of equal weight know a mean as well: (sum w)^2 / sum w^2.
 
@@ -225,6 +253,8 @@ class Interval:
         level: level of the interval, a fraction: 0.95 is 95 %.
         groups: groups of samples that it is made of, or with weights how many of equal weight would know as much; None
             where samples are independent and count alike.
+        errors: samples that one of the two models gets wrong, or that one gets right where these are fewer; of groups,
+            those that have one. Below ten nothing is called significant. None where it is not counted.
     """
 
     difference: float
@@ -232,12 +262,19 @@ class Interval:
     high: float
     level: float
     groups: int | None = None
+    errors: int | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether enough groups and enough errors are behind it."""
+        enough_groups = self.groups is None or self.groups >= MIN_GROUPS
+        return enough_groups and (self.errors is None or self.errors >= MIN_EACH)
 
     def holding(self, second: Interval) -> Interval:
         """Return the same difference with the interval that holds another one, too.
 
         >>> Interval(0.1, 0.0, 0.2, 0.95).holding(Interval(-0.1, -0.3, 0.1, 0.95))
-        Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None)
+        Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None, errors=None)
         """
         return replace(self, low=min(self.low, second.low), high=max(self.high, second.high))
 

@@ -21,8 +21,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.intervals import MIN_EACH, IntervalKind, paired_differences, quantile
-from tna_onnx.numerics.metrics import Estimate, Interval, Positive, chance_variances, metric_value
+from tna_onnx.numerics.intervals import IntervalKind, paired_differences, quantile
+from tna_onnx.numerics.metrics import (
+    MIN_EACH,
+    Estimate,
+    Interval,
+    Positive,
+    chance_variances,
+    decisive_count,
+    metric_value,
+)
 from tna_onnx.numerics.reliability import normal_cdf
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors, mean_and_error
 from tna_onnx.numerics.scores import SampleScores
@@ -139,8 +147,7 @@ def with_slope(positive: Positive, scores: SampleScores, level: float = 0.95) ->
 
     `scores`: those of this label. `level`: of the intervals, a fraction.
     """
-    came = int(np.count_nonzero(scores.hit))
-    if min(came, len(scores) - came) < MIN_EACH:
+    if decisive_count(scores) < MIN_EACH:
         return positive
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
     lines = slope_and_intercept(scores.confidence, scores.hit, z, scores.clusters, scores.weights)

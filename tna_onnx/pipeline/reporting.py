@@ -480,7 +480,7 @@ def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
         notes.append(_why(outcome, settings))
     if outcome.scores:
         notes += _kept_note(task, outcome)
-    notes += [f"{method.label} could not be fitted and was left out: {why}" for method, why in outcome.failed.items()]
+    notes += _failed_notes(outcome)
     chosen = outcome.chosen
     first = settings.for_search.ensemble_size
     if settings.resolved_search in ("sparse", "complete"):
@@ -502,6 +502,23 @@ def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
             f"averaged {chosen.ensemble_size} members, not {first}"
         )
     return notes
+
+
+def _failed_notes(outcome: Outcome) -> list[str]:
+    """Say which methods could not be fitted, and why: those with one reason in one note."""
+    by_reason: dict[str, list[Method]] = {}
+    for method, why in outcome.failed.items():
+        # fold and map stand before the reason
+        by_reason.setdefault(why.rpartition(": ")[2], []).append(method)
+    return [
+        f"{', '.join(method.label for method in methods)} could not be fitted and {_were(methods)} left out: "
+        f"{outcome.failed[methods[0]]}"
+        for methods in by_reason.values()
+    ]
+
+
+def _were(methods: Sequence[Method]) -> str:
+    return "was" if len(methods) == 1 else "were"
 
 
 def _underconfidence(outcome: Outcome) -> list[str]:

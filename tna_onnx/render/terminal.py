@@ -179,7 +179,8 @@ def _next_step(report: Report) -> str:
     if not report.output:
         return "keep the new model, which is in memory"
     if report.already_calibrated and report.word != "still off":
-        return "keep the model that you have: the file is a copy of it"
+        more = "give more samples; until then " if report.undecided else ""
+        return f"{more}keep the model that you have: the file is a copy of it"
     if report.word == "still off" and report.alternative is not None:
         return "run it again with --predictions change, for probabilities that are right"
     if report.word == "worse":

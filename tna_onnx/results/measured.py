@@ -21,12 +21,12 @@ from tna_onnx.data.labels import class_called
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.conformal import wilson_interval
-from tna_onnx.numerics.intervals import MIN_EACH, paired_differences, quantile
+from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS
-from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, effective_size
+from tna_onnx.numerics.metrics import MIN_EACH, Estimate, Interval, Metrics, decisive_count
 from tna_onnx.numerics.positive import Classes, positive_scores
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
+from tna_onnx.numerics.residuals import CrossFit, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.numerics.slope import slope_and_intercept
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
@@ -95,7 +95,7 @@ def estimates_of(
     for name in _ERRORS:
         d = differences[name]
         estimates[name] = Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level)
-    if not _enough(scores):
+    if decisive_count(scores) < MIN_EACH:
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
     together = scores.pooled()
@@ -106,21 +106,6 @@ def estimates_of(
         if line is not None:
             estimates[name] = Estimate(*line, level)
     return estimates
-
-
-def _enough(scores: SampleScores) -> bool:
-    """Whether ten samples are right and ten wrong, or as many groups have one: else too few decide a log loss."""
-    together = scores.pooled()
-    for side in (together.hit, ~together.hit):
-        part = together.take(side)
-        count = float(len(part))
-        if part.clusters is not None:
-            count = float(len(np.unique(part.clusters)))
-        if part.clusters is not None and part.weights is not None:
-            count = effective_size(cluster_sums(part.weights, part.clusters)) if part.total else 0.0
-        if count < MIN_EACH:
-            return False
-    return True
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
@@ -364,8 +349,11 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
         if name in differences and (calibration == "ece" or name not in ("ece", "adaece")):
             names[changed(name, differences[name])].append(metric.label)
     agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
+    few = Standing.of(differences).few_errors
     # nothing is significant: a list of every metric would say no more
     if not names[1] and not names[-1]:
+        if few is not None:
+            return f"too few errors to tell from {baseline} ({few}); {agreed}"
         return f"no significant difference from {baseline}; {agreed}"
     sides = [(1, "better"), (-1, "worse")]
     if Standing.of(differences).word == "worse":

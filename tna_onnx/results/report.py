@@ -19,7 +19,16 @@ from tna_onnx.results.as_json import Displayed, Record, difference_record, metri
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
-from tna_onnx.results.verdict import Recall, Standing, Word, calibration_of, copied_sentence, result_sentence
+from tna_onnx.results.verdict import (
+    ENOUGH_SAMPLES,
+    Recall,
+    Standing,
+    Word,
+    calibration_of,
+    copied_sentence,
+    result_sentence,
+    undecided_sentence,
+)
 
 
 @dataclass(frozen=True)
@@ -505,6 +514,18 @@ class Report(Displayed):
         return Standing.of(self.comparison.differences, self.objective)
 
     @property
+    def undecided(self) -> bool:
+        """Whether samples are too few to tell: nothing is significant, in fewer than 200 samples or ten errors."""
+        if self.word != "no significant change":
+            return False
+        if self.standing.few_errors is not None:
+            return True
+        before = self.comparison.before
+        if min(before.n, before.groups or before.n, before.effective_n or before.n) >= ENOUGH_SAMPLES:
+            return False
+        return not (self.already_calibrated and (self.off_before or self.changing or self.refused))
+
+    @property
     def still_off(self) -> bool:
         """Whether predictions were protected, and P(positive) is off by more than chance explains."""
         positive = self.comparison.after.positive
@@ -585,6 +606,9 @@ class Report(Displayed):
         positive = c.after.positive
         if positive is not None and self.word == "still off":
             return self._still_off_sentence(positive)
+        if self.undecided:
+            sentence = undecided_sentence(c.before, c.differences["nll"], copied=self.already_calibrated)
+            return sentence + self._threshold_sentence
         if self.already_calibrated:
             chance = self.bin_free_before.ece_expected
             return copied_sentence(
@@ -616,18 +640,23 @@ class Report(Displayed):
             judged_names = ("nll", calibration_of(c.differences), "accuracy")
             values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
             alternatives = sum(method.method != "none" for method in self.methods)
-            if self.changing:
+            if self.changing and not self.undecided:
                 return (
                     f"left as it is: as far as {c.before.n:,} {c.samples} samples can tell, no method that keeps "
                     f"predicted classes does significantly better than the input model ({values}); --predictions "
                     f"change would take {self.changing}"
                 )
-            if self.refused:
+            if self.refused and not self.undecided:
                 return (
                     f"left as it is: {self.refused} has a significantly lower NLL on {c.before.n:,} {c.samples} "
                     f"samples and a higher ECE, and no other method does better than the input model ({values})"
                 )
             opening = "not calibrated, and left as it is" if self.off_before else "already calibrated"
+            if self.undecided:
+                return (
+                    f"too few samples to tell, and left as it is: none of {alternatives} methods does significantly "
+                    f"better than the input model ({values}); {c.before.n:,} {c.samples} samples"
+                )
             return (
                 f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "
                 f"methods does significantly better than the input model ({values})"

@@ -2,8 +2,8 @@
 before and after, with intervals of their paired differences.
 
 The verdict judges accuracy, NLL and ECE together; of two classes the ECE is that of P(positive), of several labels that
-of the worst label. A change of a metric counts when its entire interval lies on one side
-of zero and the change is at least the smallest effect of the metric's row in `numerics.metric`: on many samples an
+of the worst label. A change of a metric counts when its entire interval lies on one side of zero, ten errors or more
+are behind it, and it is at least the smallest effect of the metric's row in `numerics.metric`: on many samples an
 interval excludes zero for changes that nobody would notice. The rules, in order:
 
 1. The NLL is worse: the result is worse, whatever the others say. It is a proper score of all probabilities.
@@ -20,6 +20,7 @@ class. So what the classes gain and lose stands beside the accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -28,7 +29,7 @@ import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
-from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, Metrics, independent_count
+from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, Interval, Metrics, independent_count
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
@@ -48,6 +49,7 @@ class Standing:
     better: tuple[str, ...]  # names of those that are better
     worse: tuple[str, ...]  # names of those that are worse
     same: tuple[str, ...]  # names of the others
+    few_errors: int | None = None  # the errors behind the NLL, where they are too few to tell
 
     @classmethod
     def of(cls, differences: Mapping[str, Interval], objective: str = "ece") -> Standing:
@@ -68,7 +70,10 @@ class Standing:
             dict.fromkeys(["nll", calibration, "accuracy", calibration if objective == "ece" else objective])
         )
         sides = {name: changed(name, differences[name]) for name in judged}
-        return cls(*(tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0)))
+        errors = differences["nll"].errors
+        few = errors if errors is not None and errors < MIN_EACH else None
+        better, worse, same = (tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0))
+        return cls(better, worse, same, few)
 
     @property
     def word(self) -> Word:
@@ -95,12 +100,18 @@ class Standing:
         }
         # the word that the metrics come to stands first: a reader may stop there
         words = sorted(groups, key=lambda word: word != self.word)
-        parts = [
-            f"{word}: {', '.join(_change(name, before, after, differences[name]) for name in groups[word])}"
-            for word in words
-            if groups[word]
-        ]
+        parts = []
+        for word in words:
+            changes = [_change(name, before, after, differences[name]) for name in groups[word]]
+            if changes:
+                parts.append(f"{self._opening(word)}: {', '.join(changes)}")
         return "; ".join(parts)
+
+    def _opening(self, word: Word) -> str:
+        """Return a word as a sentence has it: where errors are few, nothing is said of the others."""
+        if word == "no significant change" and self.few_errors is not None:
+            return f"too few errors to tell ({self.few_errors})"
+        return word
 
 
 def changed(name: str, d: Interval) -> int:
@@ -118,8 +129,8 @@ def changed(name: str, d: Interval) -> int:
 
 
 def _side(name: str, d: Interval) -> int:
-    """Return the side of zero on which an interval lies, 1 for the better; 0 where too few groups are behind it."""
-    if d.groups is not None and d.groups < MIN_GROUPS:
+    """Return the side of zero on which an interval lies, 1 for the better; 0 where too little is behind it."""
+    if not d.speaks:
         return 0
     return JUDGED[name].standing(d.low, d.high)
 
@@ -248,6 +259,42 @@ _OPENINGS: dict[Word, str] = {
     "worse": "The new model is worse than the original",
     "still off": "The new model's probabilities are still off",
 }
+
+
+ENOUGH_SAMPLES = 200
+"""Samples from which a calibrated model is told from one whose confidences are some points off."""
+
+
+def samples_needed(metrics: Metrics, nll: Interval) -> int:
+    """Return about how many samples would tell what `metrics.n` of them leave open.
+
+    As many as have ten errors, at this share of them; else as many as narrow the interval of an NLL that falls to it.
+
+    >>> samples_needed(Metrics(n=80, bins=15, accuracy=0.9, ece=0.1, adaece=0.1, nll=0.3, brier=0.1),
+    ...                Interval(-0.02, -0.08, 0.04, 0.95, errors=12))
+    800
+    """
+    needed = float(ENOUGH_SAMPLES)
+    if nll.errors is not None and nll.errors < MIN_EACH:
+        needed = max(needed, metrics.n * MIN_EACH / max(1, nll.errors))
+    elif nll.difference < 0 < nll.high:
+        # the width of an interval falls as the root of the number of samples
+        needed = metrics.n * (1 - nll.high / nll.difference) ** 2
+    unit = int(10 ** math.floor(math.log10(needed)))
+    return math.ceil(needed / unit) * unit
+
+
+def undecided_sentence(metrics: Metrics, nll: Interval, *, copied: bool) -> str:
+    """Say that samples are too few to tell, and about how many are needed; `copied`: whether the original stays."""
+    few = ""
+    if nll.errors is not None and nll.errors < MIN_EACH:
+        few = f" with {nll.errors} {'error' if nll.errors == 1 else 'errors'}"
+    question = "the new model is better"
+    if copied:
+        question = "the model needs recalibration"
+    return (
+        f"{metrics.n:,} samples{few} cannot tell whether {question}; about {samples_needed(metrics, nll):,} are needed"
+    )
 
 
 def copied_sentence(
