@@ -353,6 +353,8 @@ def head_text(report: Report) -> str:
 
 def weight_text(report: Report) -> str:
     """Write what became of the weight."""
+    if report.angle == 0 and report.folded:
+        return "not tilted; the map is folded into it"
     if report.angle == 0:
         return "original weight"
     rotation = f"mRC {report.reached:.3g} degrees"

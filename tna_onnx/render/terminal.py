@@ -108,6 +108,8 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     if report.guard:
         lines += guard_lines(report.guard)
     lines += [*note_lines(report.notes), f"wrote    {written_text(report.files)}"]
+    if report.gates_met:
+        lines.append(f"gates    met: {', '.join(report.gates_met)}")
     if not report.missed:
         lines.append(f"next     {next_step or _next_step(report)}")
     summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.word]}".strip())

@@ -490,6 +490,15 @@ class Report(Displayed):
         ]
 
     @property
+    def gates_met(self) -> list[str]:
+        """Flags of the gates that were asked for; empty where one was missed. Those that every run has are none."""
+        gates = self.settings.get("gates")
+        if self.missed or not isinstance(gates, dict):
+            return []
+        stated = [name for name, limit in gates.items() if limit not in (None, False)]
+        return [f"--{name.replace('_', '-')}" for name in stated if name not in ("max_accuracy_drop", "fail_if_worse")]
+
+    @property
     def already_calibrated(self) -> bool:
         """Whether the input was chosen among several methods: the output is the input."""
         return bool(self.methods) and self.method == "none"

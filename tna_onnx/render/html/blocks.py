@@ -3,6 +3,7 @@
 `templates/blocks.html` has a macro of the same name for each block.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,18 @@ def table(
 ) -> Table:
     """Return a table; a column can be given as the text of its head."""
     heads = tuple(head if isinstance(head, Column) else Column(head) for head in columns)
-    return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
+    cells = tuple(tuple(map(_with_minus, row)) for row in rows)
+    return Table(heads, cells, caption, look, chosen)
+
+
+_NUMBERS = re.compile(r"[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
+
+
+def _with_minus(cell: str) -> str:
+    """Return a cell of numbers with the sign that typography has for minus."""
+    if not _NUMBERS.fullmatch(cell):
+        return cell
+    return re.sub(r"(?<!\d)-(?=\d)", "−", cell)
 
 
 def subgroup_blocks(
@@ -191,18 +203,17 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords) -> Table:
     return table(("bin", words.counted, f"mean {words.against}", words.what, "95 % interval"), rows, caption)
 
 
+DIRECTIONS = "falls | rises"
+"""Head of a column of `interval_cell`."""
+
+
 def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> Markup:
-    """Draw the interval of a metric's difference so that left and green are better, whatever the metric."""
-    metric = JUDGED[name]
-    # Errors fall to the left, so a metric that is better when larger is mirrored.
-    sign = -metric.better
-    # mirroring swaps the ends
-    low, high = sorted((sign * d.low, sign * d.high))
+    """Draw the interval of a metric's difference the way its signs go; green is better."""
     looks = {1: "better", 0: "open", -1: "worse"}
     words = {1: "better", 0: open_word, -1: "worse"}
     # by the rule of the verdict, so that both have one colour
     standing = changed(name, d)
-    return interval_bar(sign * d.difference, low, high, (-reach, reach), looks[standing], words[standing], wide=wide)
+    return interval_bar(d.difference, d.low, d.high, (-reach, reach), looks[standing], words[standing], wide=wide)
 
 
 def reach_of(*differences: Interval) -> float:

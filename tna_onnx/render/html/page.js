@@ -71,7 +71,7 @@ for (const table of document.querySelectorAll(".scroll table")) {
   button.setAttribute("aria-label", `Download as CSV: ${table.caption.textContent}`);
   const name = table.caption.textContent;
   button.addEventListener("click", () => {
-    const cell = (it) => `"${it.textContent.trim().replaceAll('"', '""')}"`;
+    const cell = (it) => `"${it.textContent.trim().replaceAll("−", "-").replaceAll('"', '""')}"`;
     const text = [...table.rows].map((row) => [...row.cells].map(cell).join(",")).join("\r\n");
     save(new Blob(["\ufeff" + text + "\r\n"], { type: "text/csv" }), name.replace(/\W+/g, "-") + ".csv");
   });

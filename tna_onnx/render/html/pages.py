@@ -21,6 +21,7 @@ from markupsafe import Markup
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.html.blocks import (
+    DIRECTIONS,
     LOOKS,
     Column,
     Table,
@@ -48,6 +49,7 @@ from tna_onnx.render.html.predictions import (
 )
 from tna_onnx.render.html.summary import (
     changes,
+    checks,
     choice,
     measured,
     measured_run,
@@ -75,10 +77,12 @@ class Section:
     folds: bool = False  # whether it can be folded, and is on a small screen
 
 
-def render_page(title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = ()) -> str:
+def render_page(
+    title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = (), checks: str = ""
+) -> str:
     """Return a whole page.
 
-    `facts`: what stands below the title: texts, each with a class of the style sheet, or none.
+    `facts`: what stands below the title: texts, each with a class of the style sheet, or none. `checks`: a line below.
     """
     # Style and script are read here, not at import: a run without a page does not need them.
     folder = files("tna_onnx.render.html")
@@ -91,6 +95,7 @@ def render_page(title: str, sections: Sequence[Section], version: str, facts: Se
         .render(
             title=title,
             facts=facts,
+            checks=checks,
             sections=[section for section in sections if section.values is not None],
             version=version,
             style=style,
@@ -150,7 +155,7 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
     """
     sections = sections_of(report, command, sources)
     version = report.versions.get("tna-onnx", "")
-    return render_page(f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report))
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), checks(report))
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -254,7 +259,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
             bar = interval_cell(name, d, reach, "no significant difference")
             rows.append((metric_title(name), model.name, metric.change(d.difference), metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g}% interval"
-    heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
+    heads = ("metric", Column("model", wraps=True), "difference", interval, DIRECTIONS)
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(

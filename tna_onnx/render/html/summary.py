@@ -12,6 +12,7 @@ from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.html.blocks import (
+    DIRECTIONS,
     LOOKS,
     Column,
     Table,
@@ -65,7 +66,6 @@ def result(report: Report) -> SimpleNamespace:
         missed=tuple(map(capital, report.missed)),
         dry_run=report.dry_run,
         summary=report.summary,
-        verdict=capital(report.verdict.replace(" -> ", " → ")),
         look=look,
         measured_on=_HOW[c.how],
         metrics=_metrics(c, report.recall),
@@ -96,7 +96,7 @@ def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | N
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
-    heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
+    heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", DIRECTIONS)
     caption = f"{c.data}: {size_text(c.before)}"
     rows = []
     for name, title, *sides, d in change_rows(c, recall):
@@ -112,7 +112,7 @@ def _recalls(report: Report) -> Table | None:
         return None
     kind = "label" if report.labels else "class"
     level = report.recall.balanced.level
-    heads = (kind, "samples", "recall, %", f"change ({100 * level:g}% interval)", "better | worse")
+    heads = (kind, "samples", "recall, %", f"change ({100 * level:g}% interval)", DIRECTIONS)
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
     # one scale, so that classes can be compared by eye
     reach = reach_of(*(class_recall.difference for class_recall in classes))
@@ -144,10 +144,31 @@ def choice(report: Report) -> Table:
         bar = interval_bar(
             loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
         )
-        rows.append((name, f"{nll} ± {error}", bar, *rest))
+        value = f"{nll} ± {error}" if method.error else nll  # the lowest has no difference to itself
+        rows.append((name, value, bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     heads = (names[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *names[3:])
-    return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
+    caption = f"{len(rows)} kinds of methods, cross-validated"
+    if len(rows) < len(report.methods):
+        caption += f": the best of each, of {len(report.methods)} settings"
+    return table(heads, rows, caption, "numbers dots", chosen)
+
+
+def checks(report: Report) -> str:
+    """Say whether the file can be shipped: what was written and checked, and whom it costs most."""
+    if report.missed or not report.files:
+        return ""
+    parts = [f"{' and '.join(PurePath(path).name for path in report.files)}"]
+    parts.append(f"verified on {report.verification.samples:,} samples")
+    if report.gates_met:
+        parts.append(f"gates met: {', '.join(report.gates_met)}")
+    parts.append(f"{100 * report.changed_predictions:.1f} % of predictions change")
+    lowest = report.recall.lowest
+    if lowest.difference.difference < 0:
+        kind = "label" if report.labels else "class"
+        recalls = f"{100 * lowest.before:.1f} → {100 * lowest.after:.1f} %"
+        parts.append(f"{kind} {lowest.name} loses most recall: {recalls}")
+    return " · ".join(parts)
 
 
 def data_text(details: Details) -> str:
@@ -234,7 +255,19 @@ def _verdict(differences: Sequence[Difference], report: Report) -> str:
     if report.guard is not None:
         names = ", ".join(output.name for output in report.guard.outputs)
         return f"The head, the map and the provenance, as below; and {report.guard.nodes} nodes that decide: {names}."
-    return "Only the head, the appended block and the provenance differ; every other byte is the input's."
+    changed = {d.explained for d in differences}
+    parts = [text for explained, text in _CHANGED.items() if explained in changed]
+    if not parts:
+        return "Nothing differs: the file is a copy."
+    return f"Only {' and '.join(parts)} changed; every other byte is the input's."
+
+
+# What a difference is explained by, as readers of a page call it.
+_CHANGED = {
+    "head": "the last layer",
+    "appended block": "the appended nodes",
+    "provenance": "the metadata",
+}
 
 
 def _file_text(report: Report) -> str:

@@ -332,7 +332,8 @@ def reliability_diagram(bins: Bins, title: str, words: DiagramWords, curve: Curv
     """Draw the share that came true against confidence, per bin, with gap, interval and number of samples."""
     frame = Frame((0, 1), (0, 1), bottom=236)
     # Without any samples the strip still needs a scale. Above it there is a line of counts.
-    strip = Frame((0, 1), (0, max(bins.count) or 1), top=262, bottom=292)
+    # the root of counts, so that a bin of few is seen beside one of thousands
+    strip = Frame((0, 1), (0, math.sqrt(max(bins.count) or 1)), top=262, bottom=292)
     # an empty bin has no accuracy: a bar of height 0 would claim one
     filled = [bar for bar in bars(bins) if bar.count]
     marks = [_reliability_mark(frame, strip, bar, sum(bins.count), words, not curve) for bar in filled]
@@ -374,7 +375,7 @@ def _reliability_mark(
     parts += [
         frame.rect("accuracy", sides, 0, bar.height),
         frame.rect("over" if bar.confidence > bar.height else "under", sides, *sorted((bar.confidence, bar.height))),
-        strip.rect("count", sides, 0, bar.count),
+        strip.rect("count", sides, 0, math.sqrt(bar.count)),
     ]
     if consistent:
         parts.append(frame.rect("consistent-border", sides, *bar.consistent))
