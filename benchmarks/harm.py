@@ -7,6 +7,7 @@ and counts of every pair and method as JSON.
 
     python benchmarks/harm.py --cifar10 FOLDER --workers 2   # FOLDER: calib/, test/, resnet20.onnx, resnet20-wide.onnx
     python benchmarks/harm.py --quick --work quick --output quick.md
+    python benchmarks/harm.py --families --output families.md
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from common import arguments
 from harm_methods import LIMITS, installed, versions_of
 from harm_page import cells_of, document
-from harm_pairs import PAIRS, QUICK
+from harm_pairs import FAMILIES, PAIRS, QUICK
 from harm_runs import Run, load, run_all
 
 _QUICK_SPLITS = 2
@@ -50,8 +51,9 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} pairs, {_QUICK_SPLITS} splits")
+    parser.add_argument("--families", action="store_true", help="the ten families that no rule was made on, alone")
     a = parser.parse_args()
-    pairs = [pair for pair in PAIRS if pair.data != "cifar10" or a.cifar10]
+    pairs = list(FAMILIES) if a.families else [pair for pair in PAIRS if pair.data != "cifar10" or a.cifar10]
     splits = a.splits
     if a.quick:
         pairs, splits = list(QUICK), _QUICK_SPLITS

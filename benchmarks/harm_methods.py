@@ -19,13 +19,13 @@ from importlib.metadata import version
 from typing import Any, cast
 
 import numpy as np
-from harm_problems import Part, Problem, probabilities
+from harm_problems import Part, Problem, probabilities, probabilities_of
 from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import gates_of
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.maps import MAPS, MapName, maps_of
+from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.copies import connected, near_copies
@@ -41,14 +41,21 @@ from tna_onnx.results.verdict import Standing
 DEFAULT = "default"
 """What `tna-onnx calibrate` does without options."""
 
+KEEP, CHANGE = "predictions keep", "predictions change"
+"""The same with `--predictions keep`, and `change`."""
+
+OF_CHOICE = (DEFAULT, KEEP, CHANGE)
+
 LIMITS = "`TNA` and `TNA + ts` have the paper's 10 members."
 """What the page says of differences to the command."""
 
 METHODS: dict[str, Settings] = {
     DEFAULT: Settings(),
+    KEEP: Settings(predictions="keep"),
+    CHANGE: Settings(predictions="change"),
     "TNA": Settings(search="sparse", map="none", objective="ece", max_ensemble_size=10),
     "TNA + ts": Settings(search="sparse", map="ts", objective="ece", max_ensemble_size=10),
-    **{name: Settings(search="none", map=cast("MapName", name)) for name in maps_of(2)},
+    **{name: Settings(search="none", map=cast("MapName", name)) for name in MAPS},
 }
 """Settings by the name that tables show."""
 
@@ -85,13 +92,21 @@ class Ours:
 
 def applies(name: str, problem: Problem) -> bool:
     """Whether a method is for such a model: without a head there is nothing to tilt, and no features."""
-    if name == DEFAULT:
+    if name in OF_CHOICE:
         return True
     if name not in MAPS:
-        return problem.weight is not None
+        return problem.weight is not None and not problem.several
+    if problem.several:
+        return MAPS[name].for_labels
+    if not MAPS[name].for_classes:
+        return False
     if MAPS[name].binary and problem.calibration.labels.max() > 1:
         return False
     return problem.weight is not None or not MAPS[name].needs_features
+
+
+# A choice does not look at them.
+_NOT_OF_AUTO = tuple(name for name in MAPS if MAPS[name].max_classes_of_auto == 0)
 
 
 def ours(name: str, problem: Problem) -> Ours:
@@ -102,7 +117,7 @@ def ours(name: str, problem: Problem) -> Ours:
     """
     settings = dataclasses.replace(METHODS[name], seed=problem.seed)
     # the command refuses to search a model without a head, and names this instead
-    if problem.weight is None:
+    if problem.weight is None or (problem.several and name in OF_CHOICE):
         settings = dataclasses.replace(settings, search="none")
     strategy = Strategy(
         lambda weight: _logits(problem, problem.calibration, weight),
@@ -110,8 +125,11 @@ def ours(name: str, problem: Problem) -> Ours:
         settings.resolved_search,
         settings.resolved_map,
         settings.for_search,
-        allowed=("none", *(word for word in maps_of(2) if applies(word, problem))),
+        allowed=("none", *(word for word in MAPS if applies(word, problem) and word not in _NOT_OF_AUTO)),
         options=settings.fit_options,
+        predictions=settings.predictions,
+        free=problem.several and settings.predictions == "auto",
+        two_classes=problem.test.logits.shape[1] == 2 and not problem.several,
     )
     # CPU time: other processes may run beside this one
     start = time.process_time()
@@ -157,7 +175,7 @@ def _clusters(problem: Problem) -> NDArray[np.int64] | None:
 def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
     """Return what the written file would give for the test data."""
     chunks = _logits(problem, problem.test, outcome.weight).chunks(features=True)
-    return probabilities(np.concatenate([apply_map(outcome.fitted, logits, z) for logits, _, z in chunks]))
+    return probabilities_of(problem, np.concatenate([apply_map(outcome.fitted, logits, z) for logits, _, z in chunks]))
 
 
 def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Comparison:

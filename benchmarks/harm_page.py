@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from common import markdown
-from harm_methods import DEFAULT, METHODS, PEERS
+from harm_methods import CHANGE, DEFAULT, KEEP, METHODS, OF_CHOICE, PEERS
 from harm_pairs import GROUPS, Pair
 from harm_runs import INPUT, METRICS, Run, exact_interval
 from numpy.typing import NDArray
@@ -37,9 +37,10 @@ def cells_of(runs: Iterable[Run]) -> Cells:
     every = list(runs)
     given = {(run["pair"], run["split"]): run for run in every if run["method"] == INPUT}
     for run in every:
-        if run["method"] == DEFAULT:
-            groups[run["pair"], UNGATED].append(run)
-            groups[run["pair"], DEFAULT].append(_as_left(run, given[run["pair"], run["split"]]))
+        if run["method"] in OF_CHOICE:
+            if run["method"] == DEFAULT:
+                groups[run["pair"], UNGATED].append(run)
+            groups[run["pair"], run["method"]].append(_as_left(run, given[run["pair"], run["split"]]))
         else:
             groups[run["pair"], run["method"]].append(run)
     unit = {
@@ -121,9 +122,11 @@ def share_of_best_peer(cells: Cells, pairs: Sequence[str]) -> dict[str, Any]:
     """
     gains = {name: -_array(cells, pairs, name) for name in (DEFAULT, *PEERS) if _everywhere(cells, pairs, name)}
     own = gains.pop(DEFAULT)
-    single = [INPUT, *(name for name in METHODS if name != DEFAULT)]
+    single = [INPUT, *(name for name in METHODS if name not in OF_CHOICE)]
     oracle = np.array([max(_gain(cells[pair, name]) for name in single if (pair, name) in cells) for pair in pairs])
     result: dict[str, Any] = {"gain": own.mean(), "oracle": oracle.mean(), "to_oracle": mean_interval(own - oracle)}
+    ran = [name for name in (KEEP, CHANGE) if _everywhere(cells, pairs, name)]
+    result["choices"] = {name: -_array(cells, pairs, name).mean() for name in ran}
     if gains:
         best = max(gains, key=lambda name: float(gains[name].mean()))
         result |= {"peer": best, "peer_gain": gains[best].mean(), "to_peer": mean_interval(own - gains[best])}
@@ -224,6 +227,9 @@ def _short(cells: Cells, with_gain: Sequence[str], calibrated: Sequence[str], ev
             f"single peer ({best['peer']}), and {_percent(best['gain'], best['oracle'])} of an oracle's, which takes "
             "for each pair the best of our methods and the input on the test data."
         )
+    if best["choices"]:
+        of_oracle = (f"`{name}` {_percent(gain, best['oracle'])}" for name, gain in best["choices"].items())
+        yield f"Of the oracle's gain: {', '.join(of_oracle)}."
     if calibrated:
         yield (
             f"On models that are already calibrated ({len(calibrated)} pairs), significantly worse log loss or "

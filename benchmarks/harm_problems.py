@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from harm_pairs import Pair
 from numpy.typing import NDArray
 from problems import open_head
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax
 from sklearn import datasets
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -108,6 +108,56 @@ def _shipped(load: Callable[..., Any]) -> Callable[[int], Arrays]:
     return make
 
 
+def _ranked(classes: int, shares: Sequence[float] | None = None) -> Callable[[int], Arrays]:
+    """Return a maker of Friedman's function in noise, cut into classes of equal or given shares by its value."""
+    cuts = np.cumsum(shares or [1 / classes] * classes)[:-1]
+
+    def make(samples: int) -> Arrays:
+        x, value = datasets.make_friedman1(samples, noise=1.5, random_state=classes)
+        return x, np.searchsorted(np.quantile(value, cuts), value)
+
+    return make
+
+
+def _shells(classes: int, rarest: float = 1.0) -> Callable[[int], Arrays]:
+    """Return a maker of shells of one Gaussian, the last of which occurs `rarest` times as often as the first."""
+
+    def make(samples: int) -> Arrays:
+        x, y = datasets.make_gaussian_quantiles(n_samples=6 * samples, n_features=8, n_classes=classes, random_state=1)
+        rng = np.random.default_rng(classes)
+        kept = np.flatnonzero(rng.random(len(y)) < rarest ** (y / (classes - 1)))
+        kept = rng.permutation(kept)[:samples]
+        return x[kept] + 0.3 * rng.standard_normal((len(kept), 8)), y[kept]
+
+    return make
+
+
+def _circles(samples: int) -> Arrays:
+    x, y = datasets.make_circles(samples, noise=0.3, factor=0.5, random_state=0)
+    return x, y
+
+
+def _hastie(samples: int) -> Arrays:
+    x, y = datasets.make_hastie_10_2(samples, random_state=0)
+    return x, (y > 0).astype(np.int64)
+
+
+def _checker(samples: int) -> Arrays:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 4, (samples, 2))
+    return np.hstack([x + 0.2 * rng.standard_normal(x.shape)]), np.floor(x).sum(axis=1).astype(np.int64) % 3
+
+
+def _tags(samples: int) -> Arrays:
+    x, marks = datasets.make_multilabel_classification(
+        samples, n_features=20, n_classes=8, n_labels=2, allow_unlabeled=True, random_state=0
+    )
+    return x, marks
+
+
+# Frequencies that fall by a factor in each class; the last is just above 1 %.
+_TAIL = 3 ** (-np.arange(12) / 4)
+
 # name -> (maker, training samples); few enough that a large network learns them by heart
 DATA: dict[str, tuple[Callable[[int], Arrays], int]] = {
     "binary": (_classes(2, 0.1, class_sep=0.7), 500),
@@ -126,6 +176,16 @@ DATA: dict[str, tuple[Callable[[int], Arrays], int]] = {
     "moons": (_moons, 200),
     "cancer": (_shipped(datasets.load_breast_cancer), 149),
     "digits": (_shipped(datasets.load_digits), 397),
+    "quantiles-6": (_shells(6), 600),
+    "quantiles-8-rare": (_shells(8, rarest=0.03), 2500),
+    "friedman-4": (_ranked(4), 400),
+    "friedman-5-rare": (_ranked(5, [0.55, 0.3, 0.12, 0.018, 0.012]), 1500),
+    "friedman-7": (_ranked(7), 1500),
+    "circles": (_circles, 150),
+    "hastie": (_hastie, 800),
+    "classes-12-rare": (_classes(12, 0.03, weights=_TAIL / _TAIL.sum(), class_sep=1.0), 1500),
+    "checker-3": (_checker, 800),
+    "tags-8": (_tags, 700),
 }
 
 
@@ -288,7 +348,7 @@ class Part:
     Attributes:
         features: (N, n) float32; the logits (N, C) of a model without a head.
         logits: (N, C) float32.
-        labels: (N,) int64.
+        labels: (N,) int64; (N, L) of several labels a sample.
     """
 
     features: NDArray[np.float32]
@@ -314,12 +374,25 @@ class Problem:
     test: Part
     seed: int
 
+    @property
+    def several(self) -> bool:
+        """Whether a sample has several labels."""
+        return self.test.labels.ndim == 2
+
 
 def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Return softmax(logits) in float64, (N, C); none is zero, as some calibrators take the logarithm."""
     p = np.maximum(softmax(logits.astype(np.float64), axis=1), np.finfo(np.float64).eps)
     normalised: NDArray[np.float64] = p / p.sum(1, keepdims=True)
     return normalised
+
+
+def probabilities_of(problem: Problem, logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return probabilities (N, C) of the classes, or of each of several labels, without 0."""
+    if problem.several:
+        p: NDArray[np.float64] = np.clip(expit(logits.astype(np.float64)), 1e-15, 1 - 1e-15)
+        return p
+    return probabilities(logits)
 
 
 def seed_of(name: str) -> int:

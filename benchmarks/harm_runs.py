@@ -21,7 +21,7 @@ import harm_methods
 import numpy as np
 from harm_methods import PEERS, installed
 from harm_pairs import Pair
-from harm_problems import Problem, build, probabilities, split
+from harm_problems import Problem, build, probabilities_of, split
 from numpy.typing import NDArray
 from scipy.stats import beta
 from threadpoolctl import threadpool_limits
@@ -55,6 +55,22 @@ class Scores:
     hit: NDArray[np.float64]
     label: NDArray[np.int64]
     predicted: NDArray[np.int64]
+    # whether what `confidence` is of came true; the hits, but of several labels
+    event: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of_labels(cls, probabilities: NDArray[np.float64], marks: NDArray[np.int64]) -> Scores:
+        """Score (N, L) probabilities of labels: losses are means over labels; the rest is of each label, (N L,).
+
+        The class of a label that holds is its number; what does not hold is one more class.
+        """
+        p = np.clip(probabilities.astype(np.float64), _LEAST, 1 - _LEAST)
+        loss = -np.log(np.where(marks == 1, p, 1 - p))
+        label = np.where(marks == 1, np.arange(p.shape[1]), p.shape[1]).ravel()
+        predicted = (p > 0.5).astype(np.int64).ravel()
+        event = marks.ravel().astype(np.float64)
+        hit = (predicted == marks.ravel()).astype(np.float64)
+        return cls(loss.mean(1), (2 * (p - marks) ** 2).mean(1), p.ravel(), hit, label, predicted, event)
 
     @classmethod
     def of(cls, probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Scores:
@@ -83,7 +99,12 @@ class Scores:
         values = {"nll": self.nll.mean(), "brier": self.brier.mean(), "accuracy": self.hit.mean()}
         count, recall = self.recalls()
         values |= {"balanced": recall.mean(), "worst_recall": recall[count >= min(_FEW, count.max())].min()}
-        return {name: float(value) for name, value in values.items()} | {"ece": ece(self.confidence, self.hit)}
+        return {name: float(value) for name, value in values.items()} | {"ece": ece(self.confidence, self.came)}
+
+    @property
+    def came(self) -> NDArray[np.float64]:
+        """What the confidence is of: 1 where it came true."""
+        return self.hit if self.event is None else self.event
 
     def recalls(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return for each class with samples how many there are, and the share that is predicted right."""
@@ -196,7 +217,7 @@ def _start() -> None:
 def _runs(pair: Pair, path: Path, number: int, names: Sequence[str]) -> list[Run]:
     """Run methods on one split."""
     problem = split(pair, path, number)
-    before = Scores.of(probabilities(problem.test.logits), problem.test.labels)
+    before = _scores(problem, probabilities_of(problem, problem.test.logits))
     runs = []
     for name in names:
         start = time.process_time()
@@ -208,25 +229,30 @@ def _runs(pair: Pair, path: Path, number: int, names: Sequence[str]) -> list[Run
     return runs
 
 
+def _scores(problem: Problem, p: NDArray[np.float64]) -> Scores:
+    """Score probabilities of the test data."""
+    return (Scores.of_labels if problem.several else Scores.of)(p, problem.test.labels)
+
+
 def _run(name: str, problem: Problem, before: Scores) -> Run:
     if name == INPUT:
         return _scored(before, before)
     if name in PEERS:
         return _run_peer(name, problem, before)
     if not harm_methods.applies(name, problem):
-        return {"left_out": "needs a linear head"}
+        return {"left_out": "not for such a model"}
     try:
         found = harm_methods.ours(name, problem)
     except TnaError as error:
         return {"left_out": str(error)}
-    scores = Scores.of(found.probabilities, problem.test.labels)
+    scores = _scores(problem, found.probabilities)
     run = _scored(before, scores)
     # changes have less noise than values, and the same bias: the input is not estimated
     bias = {
         name: getattr(found.after, name) - getattr(found.before, name) - run[f"d_{name}"]
         for name in ("nll", "accuracy")
     }
-    part_ece = ece_of_parts(scores, len(problem.calibration.labels))
+    part_ece = None if problem.several else ece_of_parts(scores, len(problem.calibration.labels))
     return run | {
         "seconds": found.seconds,
         "estimate_seconds": found.estimate_seconds,
@@ -240,6 +266,8 @@ def _run(name: str, problem: Problem, before: Scores) -> Run:
 
 def _run_peer(name: str, problem: Problem, before: Scores) -> Run:
     peer = PEERS[name]
+    if problem.several:
+        return {"left_out": "several labels a sample"}
     classes = problem.test.logits.shape[1]
     if peer.sees == "features" and problem.weight is None:
         return {"left_out": "needs a linear head"}
