@@ -24,7 +24,7 @@ from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores
 from tna_onnx.progress import Progress
@@ -366,6 +366,7 @@ def require_scores(
 
 
 def _require_shape(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> None:
+    require_rows(values, count, f"{where}: output '{output.name}'")
     if values.size != count * output.width:
         raise DataError(
             f"{where}: output '{output.name}' has shape {values.shape} for {count} samples; expected "

@@ -26,7 +26,7 @@ from tna_onnx.extraction.independence import Compared, check_independence, is_ve
 from tna_onnx.extraction.sessions import batch_in_rows, first_rows, open_part, sample_shape
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.outputs import output_of, require_rows
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
 from tna_onnx.graph.scores import UNTOLD
@@ -311,9 +311,8 @@ def _check_rows(model: Model, head: Head, features: NDArray[Any], samples: int, 
 
 def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
     where = f"head '{readout.node}'" if isinstance(readout, Head) else f"output '{readout.output}'"
+    require_rows(raw, samples, f"{model.name}: '{readout.logits}'")
     try:
-        if raw.ndim == 0 or len(raw) != samples:
-            raise UnsupportedModel(f"logits have shape {raw.shape} for {samples} samples")
         return readout.class_logits(raw)
     except NotProbabilities as mismatch:
         advice = ""

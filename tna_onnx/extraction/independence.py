@@ -6,8 +6,8 @@ these, which takes a twentieth of the time of a run over all data, or of two bat
 collected as it is, the first one and the second of two, is kept for the collection. Of what a share q of the samples
 does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for q = 0.4 % and 64 samples, 0.02 for
 1,000. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
-training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
-the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
+training, a constant for each place in the batch), no figure on them would hold for the next batch, and the model is
+refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
 Data that fit into the check of the written file are run again there, all of them, in the order of such parts, as
 many at a time, and with bounds that are narrower; where some differ, all batches are looked at as above. Before that,
@@ -36,8 +36,10 @@ from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import first_rows
+from tna_onnx.graph.bounds import all_nodes
+from tna_onnx.graph.constants import RANDOM
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.runtime import Session
@@ -58,6 +60,7 @@ _LIMIT = 0.01
 _COARSE_LIMIT = 0.05  # float16, bfloat16, TF32
 _QUANTIZED_LIMIT = 0.1
 _DYNAMIC_LIMIT = 0.25
+_CHANCE = 1e-6  # of the same batch, run again: less is rounding of float32
 _SHOWN = 0.01  # of nodes that quantise each batch: less is not worth a note
 _MIN_SPREAD = 0.1  # of the length of features: below it, rounding would count for too much
 
@@ -93,6 +96,12 @@ class Compared:
         if self.probabilities is not None:
             return np.asarray(np.max(np.abs(change), axis=1, initial=0))
         return np.asarray(np.linalg.norm(change, axis=1))
+
+    def amount(self, moved: float) -> str:
+        """Say by how much a row moved."""
+        if self.probabilities is not None:
+            return f"a probability that differs by {moved:.2g}"
+        return f"values that differ by {moved:.2g} of the distance between samples"
 
 
 def quantizes_batches(model: Model) -> bool:
@@ -134,6 +143,7 @@ def require_independence(
     batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
     names = [output.name, *extra_outputs]
     tensors = dict(zip(names, session.run(names, batch), strict=True))
+    require_rows(tensors[output.name], _rows(batch), f"{model.name}: '{output.name}'")
     if tensors[output.name].size != _rows(batch) * output.width:
         return ()  # the run itself says what is wrong with it
     compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in extra_outputs)]
@@ -166,6 +176,7 @@ def check_independence(
     Gives notes. `further`: batches of other samples, which are run and compared with their parts. `most_parts`: how
     many parts of the first batch are run at most; all of them by default.
     """
+    _refuse_random(model, session, compared, batch, tensors)
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
     if samples < 2 or session.fixed_batch == 1:
@@ -197,6 +208,27 @@ def check_independence(
     )
 
 
+def _refuse_random(
+    model: Model, session: Session, compared: Sequence[Compared], batch: Batch, tensors: Mapping[str, NDArray[Any]]
+) -> None:
+    """Refuse scores that differ where the same batch is run again."""
+    # Dropout is random in a model that was exported for training
+    if not any(node.op_type in {*RANDOM, "Dropout"} for node in all_nodes(model.proto.graph)):
+        return
+    for tensor, values in zip(compared, session.run([tensor.name for tensor in compared], batch), strict=True):
+        before = _finite(tensor, tensors[tensor.name], _rows(batch))
+        if before is None or values.shape != tensors[tensor.name].shape:
+            continue
+        moved = _movement(tensor, before, values)
+        row = int(np.argmax(moved))
+        if moved[row] > _CHANCE:
+            raise UnsupportedModel(
+                f"{model.name}: its scores are random: run again, the same batch gives '{tensor.name}' in row {row} "
+                f"{tensor.amount(moved[row])}. No figure on them would hold for another run; export the model for "
+                "inference (model.eval(); no random numbers)"
+            )
+
+
 class _Again:
     """Batches that are run again.
 
@@ -214,6 +246,9 @@ class _Again:
 
     def largest(self, batch: Batch, tensors: Mapping[str, NDArray[Any]], trials: Sequence[_Trial], where: str) -> float:
         """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
+        for tensor in self._compared:
+            if tensor.probabilities is not None:
+                require_rows(tensors[tensor.name], _rows(batch), f"{self._model.name}: '{tensor.name}'")
         finite = {tensor: _finite(tensor, tensors[tensor.name], _rows(batch)) for tensor in self._compared}
         before = {tensor: values for tensor, values in finite.items() if values is not None}
         largest = 0.0
@@ -231,13 +266,8 @@ class _Again:
                 moved = _movement(tensor, before[tensor], values, rows)
                 worst = int(np.argmax(moved))
                 if not moved[worst] <= self.limit:  # NaN is larger than any limit
-                    amount = f"values that differ by {moved[worst]:.2g} of the distance between samples"
-                    if tensor.probabilities is not None:
-                        amount = f"a probability that differs by {moved[worst]:.2g}"
-                    row = f"row {rows[worst]} of {where} {amount}"
-                    again = _movement(tensor, before[tensor], self._session.run([tensor.name], batch)[0])
-                    when = f"{how}{self._why}" if np.max(again) <= _LIMIT else "again in the same batch"
-                    raise _refusal(self._model, tensor.name, row, when)
+                    row = f"row {rows[worst]} of {where} {tensor.amount(moved[worst])}"
+                    raise _refusal(self._model, tensor.name, row, f"{how}{self._why}")
                 largest = max(largest, float(moved[worst]))
         return largest
 
@@ -299,7 +329,7 @@ def _refusal(model: Model, name: str, row: str, when: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"{model.name}: the scores of a sample depend on what it is run with: '{name}' gives {row} when it is run "
         f"{when}. No figure on them would hold for another batch; export the model for inference (model.eval(); no "
-        "mean or normalisation over the batch, no random numbers)"
+        "mean or normalisation over the batch)"
     )
 
 

@@ -31,6 +31,7 @@ from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import other_scale, takes_images
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     DROPPED,
@@ -84,6 +85,15 @@ class Preparation:
 
     def settle(self, data: Data, source: Source) -> tuple[Data, Source]:
         """Return data and samples with the right preprocessing; as they are, if they are no images."""
+        try:
+            return self._prepared(data, source)
+        except DataError:
+            # before samples are blamed: nothing suits a model whose scores are not those of its samples
+            with contextlib.suppress(DataError):  # of images that nothing could prepare
+                require_independence(self._model, self._session, self._output, source, FIRST)
+            raise
+
+    def _prepared(self, data: Data, source: Source) -> tuple[Data, Source]:
         if not isinstance(source, ImageSource):
             self._check_stored(data, source)
             return data, source

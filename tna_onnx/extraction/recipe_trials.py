@@ -31,7 +31,7 @@ from tna_onnx.data.source import Batch, InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import DataError
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.runtime import Session
 
@@ -211,6 +211,7 @@ class TrialImages:
 def log_scores(session: Session, output: ClassOutput, feeds: Batch) -> FloatArray:
     """Run a batch; return the log-probabilities of its samples, up to a constant each, the largest of each 0."""
     raw = session.run([output.name], feeds)[0]
+    require_rows(raw, len(next(iter(feeds.values()))), f"output '{output.name}'")
     if output.kind in ("logits", "log_probabilities", "positive_logit"):
         logs = np.asarray(output.class_logits(output.in_order(raw)), np.float64)
     else:

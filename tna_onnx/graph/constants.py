@@ -123,8 +123,10 @@ def _along(array: NDArray[Any], axis: int | None, rank: int) -> NDArray[Any]:
 # A constant weight is a few nodes away from its initializer. A long chain of them is no weight.
 _MAX_NODES = 50
 
-# Their results differ from run to run, whatever goes in; or they may never end.
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+"""Operators whose results differ from run to run, whatever goes in."""
+
+# They may never end.
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
 
 # Operators whose result has no more elements than what goes in. Of any other, the size of the result must be known
@@ -147,7 +149,7 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
         if not name or name in model.initializers or name in model.sparse:
             continue  # an empty name is an input that is left out
         index = model.producers.get(name)
-        if index is None or not _operators(model.proto.graph.node[index]).isdisjoint(_RANDOM | _LOOPS):
+        if index is None or not _operators(model.proto.graph.node[index]).isdisjoint(RANDOM | _LOOPS):
             return None
         if index not in nodes:
             nodes.add(index)

@@ -159,6 +159,19 @@ def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
     return {role: name for role, name in names.items() if types.get(name) in scores.get(role, (TensorProto.BOOL,))}
 
 
+def require_rows(values: NDArray[Any], samples: int, tensor: str) -> None:
+    """Refuse what is not one row a sample. `tensor`: what messages call it."""
+    rows = np.atleast_1d(values).shape[0]
+    noun = "row"
+    if rows != 1:
+        noun = "rows"
+    if rows != samples:
+        raise UnsupportedModel(
+            f"{tensor} gives {rows:,} {noun} for {samples:,} samples; expected a row for each: a model that drops, "
+            "repeats or detects things (Compress, NonMaxSuppression) has no scores of samples"
+        )
+
+
 def output_of(readout: Readout) -> ClassOutput:
     """Return the output behind a head, or behind another tensor of logits or probabilities."""
     kind = _KINDS[readout.activation]

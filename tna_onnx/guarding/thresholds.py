@@ -18,7 +18,7 @@ from tna_onnx.data.positions import clusters_of
 from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.guarding.deciding import Operated, operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
@@ -93,7 +93,9 @@ class Listening:
     def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
         """Run one batch, and return what was asked for."""
         values = self._session.run([*outputs, *self._names], batch)
-        end = self._done + len(next(iter(batch.values())))
+        count = len(next(iter(batch.values())))
+        require_rows(values[0], count, f"{self._where}: output '{outputs[0]}'")
+        end = self._done + count
         self._add(self._labels[self._done : end], values[len(outputs) :])
         self._done = end
         if self._drawn and outputs[0] == self._output.name:

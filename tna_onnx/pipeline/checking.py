@@ -270,6 +270,11 @@ _TOGETHER = 2**20
 
 def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
     """Run checks 3 and 4 on a file. `checker`: what `check_file` says of it."""
+    verification = _checked(task, checked, shipped, path, checker=checker)
+    return dataclasses.replace(verification, batch=min(task.batch_size, len(checked.source)))
+
+
+def _checked(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
     rows = _rows(task, checked)
     others = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
     if checked.samples.given or not others:

@@ -155,8 +155,8 @@ def _detail_lines(report: Report) -> list[str]:
         f"head     {head_text(report)}",
         f"weight   {weight_text(report)}",
         f"map      {map_text(report)}",
-        f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
-        f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
+        f"checked  {checked.samples:,} samples, up to {checked.batch:,} together: largest |p - p'| "
+        f"{checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
         *_recall_lines(report),
         f"verdict  {report.verdict}",

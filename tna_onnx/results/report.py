@@ -105,6 +105,7 @@ class Verification:
         checker: whether the ONNX checker accepts the file; false only where it refuses the input model too.
         other_class: samples to which the file gives another first class than the numerics: ties, to the bound.
         moved: other outputs whose values change.
+        batch: the most samples that were run together; nothing is known of larger batches.
     """
 
     samples: int
@@ -113,6 +114,7 @@ class Verification:
     checker: bool
     other_class: int = 0
     moved: tuple[MovedOutput, ...] = ()
+    batch: int = 0
 
 
 def _share(share: float | None) -> str:

@@ -220,8 +220,8 @@ def changes(report: Report, details: Details) -> SimpleNamespace:
     rows = _rows(details.changes)
     checked = report.verification
     verified = (
-        f"{checked.samples:,} samples run through the new file: largest |p - p'| {checked.max_difference:.1e} (bound "
-        f"{checked.bound:.1e}){tied(checked)}"
+        f"{checked.samples:,} samples run through the new file, up to {checked.batch:,} together: largest "
+        f"|p - p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)}"
     )
     summary = ""
     if len(rows) > _MAX_ROWS:
