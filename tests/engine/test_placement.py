@@ -3,6 +3,7 @@
 import operator
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.support import with_options
 from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
@@ -200,23 +202,58 @@ def test_dtypes_are_widened_as_numpy_does(
     "text",
     [
         "CUDA out of memory. Tried to allocate 2 GiB",
+        "CUDA driver error: out of memory",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "CUDA error: initialization error",
+        "CUDA error: invalid device function",
+        "CUDA error: no kernel image is available for execution on the device",
+        "CUDA error: system has unsupported display driver / cuda driver combination",
+        "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+        "No CUDA GPUs are available",
+        "The NVIDIA driver on your system is too old (found version 11040)",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
     ],
 )
-def test_a_device_that_gives_up(text: str, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class GivesUp(OnDevice):
-        def __init__(self) -> None:
-            self.name = "torch 2 on cuda:0"
+def test_words_of_a_device_that_gives_up(torch: Any, text: str) -> None:
+    assert OnDevice(torch, "cpu").gave_up(RuntimeError(f"{text}\nCompile with ..."))
 
-        def put(self, array: Any) -> Any:
-            raise RuntimeError(text + "\nCompile with ...")
 
-    expected = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "a.onnx", search="sparse", map="ts")
-    monkeypatch.setattr(opening, "placement_of", lambda *_: GivesUp())
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "b.onnx", search="sparse", map="ts")
-    assert f"search and fits ran in NumPy on the CPU instead of torch 2 on cuda:0: {text}" in report.notes
-    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
-    assert report.comparison == expected.comparison
+class Full(OnDevice):
+    """A device that takes so many arrays, and no more."""
+
+    def __init__(self, torch: Any, room: int) -> None:
+        super().__init__(torch, "cpu")
+        self.name = "torch 2 on cuda:0"
+        self.room = room
+
+    def put(self, array: Any) -> Any:
+        self.room -= 1
+        if self.room < 0:
+            raise RuntimeError("CUDA out of memory\nCompile with ...")
+        return super().put(array)
+
+
+@pytest.mark.parametrize("room", [0, 5])
+@pytest.mark.parametrize("command", ["calibrate", "study"])
+def test_a_device_that_gives_up(
+    command: str, room: int, torch: Any, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        "calibrate": {"output": tmp_path / "o.onnx", "search": "sparse", "map": "ts"},
+        "study": {"only": ["members"], "repeats": 2},
+    }[command]
+    run = partial(with_options, getattr(tna_onnx, command), small.model, small.calib, eval=small.test, **words)
+    expected = run()
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    monkeypatch.setattr(opening, "placement_of", lambda *_: Full(torch, room))
+    found = run()
+    note = "search and fits ran in NumPy on the CPU instead of torch 2 on cuda:0: CUDA out of memory"
+    assert {*found.notes} - {*expected.notes} == {note}
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == files
+    if command == "study":
+        assert [study.rows for study in found.studies] == [study.rows for study in expected.studies]
 
 
 def test_other_errors_are_no_device_that_gives_up(torch: Any) -> None:

@@ -142,4 +142,3 @@ def test_all_stages_share_the_logits_of_the_source(task: Task) -> None:
     assert task.logits(np.copy(task.weight)) is not first  # another weight, whatever its numbers
     held_out = replace(task.calibration)
     assert task.logits(task.weight, on=held_out) is not first
-    assert task.on_host("no memory").logits(task.weight) is not first  # those may lie on a device

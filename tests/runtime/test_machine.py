@@ -177,5 +177,5 @@ def test_a_driver_that_fails_says_nothing_and_keeps_nothing(fails: str, monkeypa
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_memory, "_DRIVER", "libnothing.so.0")
+    monkeypatch.setattr(device_memory, "DRIVER", "libnothing.so.0")
     assert free_device_memory(0) is None

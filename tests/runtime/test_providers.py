@@ -106,6 +106,7 @@ def test_cpu_never_touches_cuda(install: Any) -> None:
 
 
 MISSING = "libcublasLt.so.12: cannot open shared object file: No such file or directory"
+NO_DRIVER = "libcuda.so.1: cannot open shared object file: No such file or directory"
 
 
 def _why(case: str, fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -115,14 +116,17 @@ def _why(case: str, fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[
     path = fake.library(b"not a library")
     if case == "broken library":
         return [str(path), "tna-onnx[gpu]"]
-    asked = _loader(monkeypatch, OSError(MISSING) if case == "missing library" else None)
+    missing = {"missing library": OSError(MISSING), "no driver": OSError(NO_DRIVER)}
+    asked = _loader(monkeypatch, missing.get(case))
     monkeypatch.setattr(fake, "asked", asked, raising=False)
     if case == "missing library":
         return [MISSING, "tna-onnx[gpu]"]
-    return ["libraries load", "no such device answers", "nvidia-smi"]
+    if case == "no driver":
+        return [NO_DRIVER, "install the driver", "CUDA_VISIBLE_DEVICES"]
+    return ["libraries load", "no such device answers", "CUDA_VISIBLE_DEVICES"]
 
 
-@pytest.mark.parametrize("case", ["no provider library", "broken library", "missing library", "no device"])
+@pytest.mark.parametrize("case", ["no provider library", "broken library", "missing library", "no driver", "no device"])
 def test_cuda_that_is_not_obtained(
     case: str, install: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,17 +145,25 @@ def test_cuda_that_is_not_obtained(
     assert capsys.readouterr().out == ""
 
 
-def test_a_driver_that_is_too_old(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("said", "old"),
+    [
+        ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", True),
+        ("CUDA failure 100: no CUDA-capable device is detected", False),
+    ],
+)
+def test_what_cuda_says_is_told(said: str, old: bool, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install([CUDA, CPU], [CPU])
     fake.library()
     _loader(monkeypatch, None)
-    said = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"
     fake.printed = (
         f"EP Error /onnxruntime/cuda_call.cc:123 {said} ; GPU=-1 ; hostname=h ; expr=cudaSetDevice(0);\nFalling back"
     )
     with pytest.raises(DeviceError) as caught:
         open_session(b"", "model.onnx", Device("cuda"))
-    assert f"{said}; update the driver" in str(caught.value)
+    assert said in str(caught.value)
+    assert ("update the driver" in str(caught.value)) is old
+    assert "CUDA_VISIBLE_DEVICES" in str(caught.value)  # without a driver in the container, CUDA says 35 too
     assert open_session(b"", "model.onnx", Device("auto")).fallback.startswith(said)
 
 

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 
 from tests.builders import small_model
 from tests.runtime.fakes import CPU, WEIGHT, Exhausted, fail_with, inputs, product, record
-from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.errors import DataError, DeviceError, UnsupportedModel
 from tna_onnx.runtime import Device, OutOfMemory, open_session
 
 # --- batches
@@ -120,6 +120,21 @@ def test_other_failures_are_not_about_memory(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(DataError) as caught:
         session.run(["y"], inputs(3))
     assert not isinstance(caught.value, OutOfMemory)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cuDNN is not available. Install cuDNN",
+        "cuDNN is unavailable for CUDA Execution Provider",
+        "cuFFT is not available",
+    ],
+)
+def test_a_library_that_is_missing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(product("N"), "model.onnx", Device("cpu"))
+    fail_with(session, Exhausted(f"NOT_IMPLEMENTED : while running Conv node. {text}"), monkeypatch)
+    with pytest.raises(DeviceError, match=r"tna-onnx\[gpu\]"):
+        session.run(["y"], inputs(3))
 
 
 def test_a_real_allocation_that_fails() -> None:

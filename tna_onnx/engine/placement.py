@@ -19,15 +19,13 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.threads import several_threads
 from tna_onnx.runtime import Device
 
-# Out of memory, no kernel for this generation of devices, a library that does not start there, or a device that is
-# lost, in the words of torch. Other errors that name CUDA, as of tensors on two devices, are ours.
+# A device that is full, lost or too new for a library or the driver, in the words of torch. Errors that name CUDA but
+# tell of wrong calls are ours.
 _DEVICE_FAILED = re.compile(
-    "CUDA out of memory"
-    "|CUDA error: (out of memory|no kernel image|unspecified launch failure|hardware|unknown error|the launch timed out"
-    "|all CUDA-capable devices are busy|CUDA-capable device.s. is/are busy|uncorrectable ECC"
-    "|CUDA driver version is insufficient|system not yet initialized|device kernel image is invalid)"
-    "|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH)"
-    "|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH|NOT_SUPPORTED_ARCH_MISMATCH)",
+    "CUDA out of memory|CUDA unknown error|No CUDA GPUs are available|NVIDIA driver"
+    "|CUDA (driver )?error: (?!CU[A-Z]+_STATUS|device-side assert|an illegal|misaligned"
+    "|invalid (argument|configuration|resource))"
+    "|CU[A-Z]+_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH|NOT_SUPPORTED_ARCH_MISMATCH)",
     re.IGNORECASE,
 )
 
@@ -165,7 +163,7 @@ def placement_of(provider: str, device: Device) -> Placement:
     if provider == "CUDAExecutionProvider":
         try:
             import torch  # noqa: PLC0415 - heavy, and optional
-        except ImportError:
+        except (ImportError, OSError):  # a library of CUDA may be missing
             return Host()
         if torch.cuda.is_available() and device.index < torch.cuda.device_count():
             return OnDevice(torch, f"cuda:{device.index}", device.memory)

@@ -21,11 +21,10 @@ from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
-from tna_onnx.pipeline.job import Job, Task
+from tna_onnx.pipeline.job import Job, Task, with_host
 from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reporting import Compared, classes_of, compare_heads, notes_on, require_plausible
@@ -48,7 +47,7 @@ from tna_onnx.results.report import (
     Verification,
     compare_scores,
 )
-from tna_onnx.runtime import allowed_cores, require_address_space, trim_memory
+from tna_onnx.runtime import require_address_space, trim_memory
 from tna_onnx.search.candidates import Candidate
 
 Finish: TypeAlias = Callable[[Path, Report, FinalFile], Report]
@@ -65,16 +64,8 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
     require_address_space()
     started = Started()
     task = open_task(job, progress, verified=True)
-    try:
-        with one_thread(allowed_cores()):
-            return _recalibrate(task, started, progress, finish)
-    except RuntimeError as error:
-        if not task.placement.gave_up(error):
-            raise
-        task = task.on_host(str(error))
-    # nothing is written yet, and the features are here; outside of the handler, whose error holds what the device held
-    with one_thread(allowed_cores()):
-        return _recalibrate(task, started, progress, finish)
+    # nothing is written before the device has done its part, and the features are here
+    return with_host(task, lambda placed: _recalibrate(placed, started, progress, finish))
 
 
 def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:

@@ -56,7 +56,8 @@ def parse_device(text: str) -> Device:
 
 
 # The driver is a part of the system, and counts the devices that this process sees.
-_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+"""The library of NVIDIA's driver."""
 
 
 def free_device_memory(index: int, limit: int | None = None) -> int | None:
@@ -65,7 +66,7 @@ def free_device_memory(index: int, limit: int | None = None) -> int | None:
     `limit`: bytes that may be taken; None for all.
     """
     try:
-        driver = ctypes.CDLL(_DRIVER)
+        driver = ctypes.CDLL(DRIVER)
     except OSError:
         return None
     free = _free(driver, index)

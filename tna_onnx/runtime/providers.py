@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tna_onnx.errors import DeviceError, UnsupportedModel
-from tna_onnx.runtime.device import Device, allowed_cores, free_device_memory, free_memory
+from tna_onnx.runtime.device import DRIVER, Device, allowed_cores, free_device_memory, free_memory
 from tna_onnx.runtime.session import AT_ONCE, CUDA, Session, is_onnxruntime_error
 
 _log = logging.getLogger("tna_onnx")
@@ -30,7 +30,17 @@ _WHEELS = ("onnxruntime", "onnxruntime-gpu")
 _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
 
 # What CUDA itself says, in what ONNX Runtime prints: "CUDA failure 35: the driver is too old ; GPU=0".
-_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]+")
+_CUDA_FAILURE = re.compile(r"CUDA failure (?P<code>\d+): [^;\n]+")
+
+# "no CUDA-capable device is detected" and "invalid device ordinal": the driver works.
+_NO_SUCH_DEVICE = (100, 101)
+
+_INSTALL = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`"
+_UPDATE = "update the driver, or install the onnxruntime-gpu whose CUDA the driver has (`nvidia-smi` says which)"
+_SHOW = (
+    "check `nvidia-smi`, start a container with its devices (`docker run --gpus all`), and see that "
+    "CUDA_VISIBLE_DEVICES does not hide any"
+)
 
 # Bytes that two batches of a large network may take.
 _ROOM = 2**32
@@ -237,17 +247,25 @@ def _session_options(ort: ModuleType, folder: Path | None, at_once: int) -> Any:
 def _why_no_cuda(ort: ModuleType, printed: str) -> str:
     """Return why CUDA is not available: the loader names the library that is missing, CUDA what it cannot do."""
     library = Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY
-    advice = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`, or use --device cpu"
+    failure = _CUDA_FAILURE.search(printed)
+    reason, advice = "the CUDA libraries load, but no such device answers", _SHOW
     if not library.exists():
-        return f"{library.name} is not part of this onnxruntime; {advice}"
+        reason, advice = f"{library.name} is not part of this onnxruntime", _INSTALL
+    elif (missing := _load_error(library)) is not None:
+        reason, advice = missing, _INSTALL
+        if DRIVER in missing:
+            advice = f"install the driver; {_SHOW}"
+    elif failure is not None:
+        reason = failure[0].strip()
+        if int(failure["code"]) not in _NO_SUCH_DEVICE:
+            # of no driver at all, CUDA says that it is too old
+            advice = f"{_UPDATE}; {_SHOW}"
+    return f"{reason}; {advice}; or use --device cpu"
+
+
+def _load_error(library: Path) -> str | None:
     try:
         ctypes.CDLL(str(library))
     except OSError as error:
-        return f"{error}; {advice}"
-    failure = _CUDA_FAILURE.search(printed)
-    if failure is not None:
-        return (
-            f"{failure[0].strip()}; update the driver, or install the onnxruntime-gpu whose CUDA the driver has "
-            "(`nvidia-smi` says which), or use --device cpu"
-        )
-    return f"the CUDA libraries load, but no such device answers (check `nvidia-smi` and the driver); {advice}"
+        return str(error)
+    return None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.errors import DataError, DeviceError, UnsupportedModel
 from tna_onnx.runtime.device import Device
 
 CUDA = "CUDAExecutionProvider"
@@ -41,6 +41,10 @@ _NO_MEMORY = re.compile(
     "failed to allocate memory|smaller than requested bytes|out of memory|bad allocation|bad_alloc|_ALLOC_FAILED",
     re.IGNORECASE,
 )
+
+
+# Libraries that ONNX Runtime does without until a node needs one.
+_MISSING = re.compile("(cuDNN|cuFFT) is (not available|unavailable)")
 
 
 class OutOfMemory(DataError):
@@ -171,6 +175,12 @@ class Session:
                 ) from error
             if not from_runtime:
                 raise
+            missing = _MISSING.search(str(error))
+            if missing is not None:
+                raise DeviceError(
+                    f"{self._name}: {missing[0]}, and a node needs it; `pip install 'tna-onnx[gpu]'` brings it, or use "
+                    f"--device cpu ({error})"
+                ) from error
             raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
         values = {**feeds, **{name: _as_array(result) for name, result in zip(computed, results, strict=True)}}
         return [values[name] for name in outputs]

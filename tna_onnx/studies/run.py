@@ -22,15 +22,13 @@ from tna_onnx._version import __version__
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import open_regular, write_file
 from tna_onnx.graph.outputs import require_one_prediction
-from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.job import Job, ModelJob, Task
+from tna_onnx.pipeline.job import Job, ModelJob, Task, with_host
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.as_json import from_json, to_json
 from tna_onnx.results.study import Cell, Studies, Study
-from tna_onnx.runtime import allowed_cores
 from tna_onnx.studies import curves, geometry, main_table
 from tna_onnx.studies.recalibrations import StudyData, data_of_task
 from tna_onnx.studies.settings import STUDIES, StudySettings
@@ -78,10 +76,13 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     names = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
     require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
+    return with_host(task, lambda placed: _run(names, job, placed, progress))
+
+
+def _run(names: Sequence[str], job: StudyJob, task: Task, progress: Progress) -> Studies:
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
-    with one_thread(allowed_cores()):
-        studies = tuple(_studies(names, job, task, data, progress))
+    studies = tuple(_studies(names, job, task, data, progress))
     return Studies(
         model=task.model.name,
         model_sha256=task.model.sha256,
