@@ -18,6 +18,7 @@ from tna_onnx.pipeline.recalibrate import _strategy
 from tna_onnx.pipeline.sample_checks import check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
+from tna_onnx.pipeline.writing import Writing
 
 Array = NDArray[Any]
 
@@ -155,4 +156,4 @@ def test_a_class_without_a_sample_keeps_predictions_unless_it_is_said_not_to_occ
         rows = arrays["labels"] != 2
         calib = {"x": arrays["x"][rows], "labels": arrays["labels"][rows]}
     task = opened(small, calib=calib, settings=Settings(search="none", trust_labels=trusted))
-    assert _strategy(task, check_labels(task), [], keeps_labels=False).covered == trusted
+    assert _strategy(Writing(task), check_labels(task), []).covered == trusted

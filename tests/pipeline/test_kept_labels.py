@@ -16,10 +16,10 @@ from sklearn.svm import SVC
 import tna_onnx
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
-from tna_onnx.graph.labels import LabelChange, label_outputs
+from tna_onnx.graph.labels import label_outputs
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
-from tna_onnx.pipeline.other_outputs import _require_labels
+from tna_onnx.pipeline.other_outputs import _require_kept, _require_likeliest
 
 SAMPLES = 3000
 
@@ -198,8 +198,10 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
 
 def test_a_label_that_is_not_what_was_meant_is_refused(tmp_path: Path) -> None:
     q = np.array([[0.9, 0.1], [0.2, 0.8]])
-    old, path = np.array([0, 1]), tmp_path / "o.onnx"
-    for change in (LabelChange(("label",)), LabelChange(("label",), (0, 1))):
-        _require_labels("label", change, old, old, q, path)
-        with pytest.raises(CheckFailed, match="1 of 2 samples"):
-            _require_labels("label", change, old, np.array([0, 0]), q, path)
+    old, wrong, path = np.array([0, 1]), np.array([0, 0]), tmp_path / "o.onnx"
+    _require_kept("label", old, old, path, 1e-5)
+    with pytest.raises(CheckFailed, match="1 of 2 samples"):
+        _require_kept("label", old, wrong, path, 1e-5)
+    _require_likeliest("label", (0, 1), old, q, path)
+    with pytest.raises(CheckFailed, match="1 of 2 samples"):
+        _require_likeliest("label", (0, 1), wrong, q, path)

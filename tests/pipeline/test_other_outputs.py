@@ -1,6 +1,5 @@
 """What outputs say of one another: from arrays, and in files where one of them moves, or no longer follows."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -189,64 +188,122 @@ class Gives:
         return [self._values[name][: len(batch["x"])] for name in names]
 
 
-# ---- Every output whose values change with the one that classifies is named, with how far it moves
+# ---- What else is computed from the scores stays as it is; logits, probabilities and labels follow
 
 
-Files = tuple[Path, Path, Path]
+def _node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(kind, inputs.split(), [output], **attributes)
+
+
+def _choice() -> onnx.NodeProto:
+    """Return a node with graphs of its own, which read the scores from outside."""
+    branches = [
+        helper.make_graph([_node(kind, "s", name)], name, [], [helper.make_tensor_value_info(name, 1, None)])
+        for kind, name in (("Neg", "then"), ("Exp", "other"))
+    ]
+    return helper.make_node("If", ["yes"], ["o"], then_branch=branches[0], else_branch=branches[1])
+
+
+P_NODE = _node("Softmax", "s", "p", axis=1)
+STAYS: dict[str, list[onnx.NodeProto]] = {  # of s, the scores; their p is the output that classifies
+    "two heads added up": [_node("Gemm", "x v", "t", transB=1), _node("Add", "s t", "o"), P_NODE],
+    "the largest score": [_node("ReduceMax", "s", "o", axes=[1], keepdims=0), P_NODE],
+    "energy": [_node("ReduceLogSumExp", "s", "o", axes=[1], keepdims=0), P_NODE],
+    "confidence": [P_NODE, _node("ReduceMax", "p", "o", axes=[1], keepdims=0)],
+    "one number": [_node("ReduceMean", "s", "o", keepdims=0), P_NODE],
+    "entropy": [
+        P_NODE, _node("Log", "p", "l"), _node("Mul", "p l", "e"), _node("ReduceSum", "e axes", "o", keepdims=0),
+    ],
+    "best three": [P_NODE, helper.make_node("TopK", ["p", "three"], ["o", "places"], axis=1)],
+    "a choice": [P_NODE, _choice()],
+    "a second layer": [_node("Relu", "s", "r"), _node("MatMul", "r u", "o"), P_NODE],
+    "a decision": [P_NODE, _node("Greater", "p half", "o")],
+    "in front of a factor": [_node("Relu", "s", "o"), _node("Mul", "s half", "z"), _node("Softmax", "z", "p", axis=1)],
+    "on the way": [  # p is computed from the output itself
+        _node("Exp", "s", "o"), _node("ReduceSum", "o axes", "sum", keepdims=1), _node("Div", "o sum", "p"),
+    ],
+}  # fmt: skip
+FOLLOWS = {
+    "logits": [P_NODE, _node("Identity", "s", "o")],
+    "log-probabilities": [P_NODE, _node("LogSoftmax", "s", "o", axis=1)],
+    "the label": [P_NODE, _node("ArgMax", "s", "o", axis=1, keepdims=0)],
+}
+KINDS = {"the label": np.int64, "a decision": np.bool_}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Return a model with an energy score, labels, a mean over everything and an output of its own; data; features."""
-    folder = tmp_path_factory.mktemp("moved")
+def drawn() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return constants of the forms, and samples."""
     rng = np.random.default_rng(5)
-    weight = 3 * rng.standard_normal((5, 8)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1),
-        helper.make_node("ReduceMax", ["logits"], ["energy"], axes=[1], keepdims=0),
-        helper.make_node("ArgMax", ["logits"], ["label"], axis=1, keepdims=0),
-        helper.make_node("ReduceMean", ["logits"], ["mean"], keepdims=0),
-        helper.make_node("Abs", ["x"], ["own"]),
-    ]
-    outputs = {"logits": ["N", 5], "energy": ["N"], "label": (["N"], np.int64), "mean": [], "own": ["N", 8]}
-    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, {"w": weight}), folder / "model.onnx")
-    x = rng.standard_normal((1500, 8)).astype(np.float32)
-    labels = np.argmax(x @ weight.T / 6 + rng.gumbel(size=(1500, 5)), axis=1)
-    np.savez(folder / "data.npz", x=x, labels=labels)
-    np.savez(folder / "features.npz", features=x, labels=labels)
-    return folder / "model.onnx", folder / "data.npz", folder / "features.npz"
+    weights = {name: 3 * rng.standard_normal((4, 8)).astype(np.float32) for name in "wv"}
+    constants = {"u": np.eye(4, dtype=np.float32), "half": np.float32(0.5), "yes": np.array(True)}
+    whole = {"axes": np.array([1]), "three": np.array([3])}
+    return {**weights, **constants, **whole}, rng.standard_normal((1500, 8)).astype(np.float32)
 
 
-def test_an_energy_score_is_named_and_measured(files: Files, tmp_path: Path) -> None:
-    model, data, _ = files
-    words = {"map": "ts", "search": "none", "output_name": "logits", "device": "cpu"}
-    page, result_file = tmp_path / "page.html", tmp_path / "result.json"
-    files_written = {"output": tmp_path / "o.onnx", "report": page, "json": result_file}
-    result = with_options(tna_onnx.calibrate, model, data, **files_written, **words)  # type: ignore[arg-type]
-    energy, mean = result.verification.moved
-    assert (energy.name, energy.samples, energy.moved) == ("energy", 512, 512)
+def _form(form: str, constants: dict[str, np.ndarray], folder: Path) -> Path:
+    head = helper.make_node("Gemm", ["x", "w"], ["s"], name="head", transB=1)
+    nodes = [head, *(STAYS | FOLLOWS)[form]]
+    used = {name: value for name, value in constants.items() if any(name in node.input for node in nodes)}
+    outputs = {"p": ["N", 4], "o": (None, KINDS.get(form, np.float32))}
+    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, used), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("map_", ["ts", "auto"])
+@pytest.mark.parametrize("form", STAYS | FOLLOWS)
+def test_an_output_that_is_no_score_stays(
+    form: str, map_: str, drawn: tuple[dict[str, np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    constants, x = drawn
+    model, written = _form(form, constants, tmp_path), tmp_path / "o.onnx"
+    p, other = outputs(model, x)
+    labels = np.argmax(np.log(p) / 6 + np.random.default_rng(6).gumbel(size=p.shape), axis=1)
+    words = {"output_name": "p", "output": written, "device": "cpu", "map": map_}
+    if map_ != "auto":
+        words["search"] = "none"
+    report = with_options(tna_onnx.calibrate, model, {"x": x, "labels": labels}, **words)  # type: ignore[arg-type]
+    q, new = outputs(written, x)
+    assert np.abs(p - q).max() > 0.1
+    assert tna_onnx.verify(model, written).passed
+    if form in STAYS:
+        np.testing.assert_allclose(new, other, rtol=1e-5, atol=1e-6)
+        assert report.verification.moved == ()
+    elif form == "the label":  # the model's own
+        assert np.array_equal(new, other)
+    else:
+        np.testing.assert_allclose(probabilities(new), q, atol=1e-5)
+    if map_ == "ts":
+        fitted = float(tna_onnx.inspect(written).provenance["temperature"])
+        np.testing.assert_allclose(q, probabilities(np.log(p.astype(np.float64)) / fitted), atol=1e-5)
+
+
+def test_features_need_no_samples_to_keep_an_output(
+    drawn: tuple[dict[str, np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    constants, x = drawn
+    labels = np.argmax(x @ constants["w"].T / 6 + np.random.default_rng(6).gumbel(size=(1500, 4)), axis=1)
+    for form in ("energy", "entropy", "logits", "the label"):
+        model, written = _form(form, constants, tmp_path), tmp_path / "o.onnx"
+        words = {"output_name": "p", "map": "ts", "search": "none", "device": "cpu", "overwrite": True}
+        with_options(tna_onnx.calibrate, model, {"features": x, "labels": labels}, output=written, **words)  # type: ignore[arg-type]
+        stays = form in STAYS or form == "the label"
+        assert np.allclose(outputs(model, x)[1], outputs(written, x)[1], rtol=1e-5, atol=1e-6) == stays, form
+
+
+def test_a_search_by_request_moves_them_and_says_so(
+    drawn: tuple[dict[str, np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    constants, x = drawn
+    model = _form("energy", constants, tmp_path)
+    labels = np.argmax(x @ constants["w"].T / 6 + np.random.default_rng(6).gumbel(size=(1500, 4)), axis=1)
+    words = {"output_name": "p", "search": "sparse", "map": "ts", "device": "cpu", "dry_run": True}
+    result = with_options(tna_onnx.calibrate, model, {"x": x, "labels": labels}, **words)  # type: ignore[arg-type]
+    (energy,) = result.verification.moved
+    assert (energy.name, energy.samples, energy.moved) == ("o", 512, 512)
     assert energy.largest is not None
     assert energy.largest > 1
-    assert (mean.name, mean.samples, mean.largest) == ("mean", 0, None)
-    moved = json.loads(result_file.read_text())["verification"]["moved"]
-    assert {each["name"] for each in moved} == {"energy", "mean"}
-    for each in result.verification.moved:
-        assert each.text in result.notes
-        assert f"output &#39;{each.name}&#39;" in page.read_text() or f"output '{each.name}'" in page.read_text()
-
-
-def test_what_features_do_not_reach_is_named_too(files: Files) -> None:
-    model, _, features = files
-    result = tna_onnx.calibrate(
-        model,
-        features,
-        map="ts",
-        search="none",
-        dry_run=True,
-        model_options=tna_onnx.ModelOptions(output_name="logits"),
-    )
-    assert [each.name for each in result.verification.moved] == ["energy", "label", "mean"]
-    assert not any(each.samples for each in result.verification.moved)
+    assert energy.text in result.notes
 
 
 # ---- An output of a coarser type than the logits: its rounding is no error of the file

@@ -18,7 +18,7 @@ from tests.builders import small_model
 from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
 from tna_onnx.errors import CheckFailed, UnsupportedModel
-from tna_onnx.graph.labels import LabelChange
+from tna_onnx.graph.labels import UNCHANGED, OutputChange
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps import MAPS, maps_of
@@ -96,11 +96,11 @@ def test_a_label_in_front_of_the_logits_leaves_every_map_a_choice(small: Small, 
     task = opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib))
     kept = Writing(with_settings(task, fold=fold))
     assert {*AUTOMATIC, "ets"} <= set(kept.choices)
-    assert kept.label_change("bias") == LabelChange(("label",))
-    assert kept.label_change("ts") is None
+    assert kept.beside("bias") == OutputChange(("label",))
+    assert kept.beside("ts") == UNCHANGED
     changed = Writing(with_settings(task, fold=fold, predictions="change"))
     assert set(changed.choices) == set(kept.choices)
-    assert changed.label_change("bias") == LabelChange(("label",), tuple(range(task.readout.n_classes)))
+    assert changed.beside("bias") == OutputChange((), ("label",), tuple(range(task.readout.n_classes)))
     for writing in (kept, changed):
         writing.write(outcome_of(writing.task, BENT), {})
 

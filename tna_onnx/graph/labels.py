@@ -1,12 +1,12 @@
-"""Outputs that hold the class of each sample (`label_outputs`), and what becomes of them where a map changes which one
-is the likeliest (`LabelChange`). With s the scores, and s' the new ones:
+"""Outputs beside the one that classifies: those that hold the class of each sample (`label_outputs`), and what becomes
+of outputs where a map is appended (`OutputChange`). With s the scores, and s' the new ones:
 
-    kept       s -> map -> s' -> probabilities, and s -> copies of the nodes -> label; or the label as it is, where it
-               is not computed from s
-    changed    what is computed from s follows by itself; another label becomes the name of the largest s'
+    kept         s -> map -> s' -> probabilities, and s -> copies of the nodes -> output; or the output as it is, where
+                 it is not computed from s
+    likeliest    what is computed from s follows by itself; another label becomes the name of the largest s'
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +53,16 @@ class LabelOutput:
 
 
 @dataclass(frozen=True)
-class LabelChange:
-    """What is done about label outputs."""
+class OutputChange:
+    """What is done about outputs beside the one that classifies."""
 
-    outputs: tuple[str, ...]  # which outputs
-    # what they call the classes, in their order, where they become the likeliest one; empty where they are kept
-    classes: tuple[int | str, ...] = ()
+    kept: tuple[str, ...] = ()  # outputs that stay as they are: labels, or what else is computed from the scores
+    likeliest: tuple[str, ...] = ()  # label outputs that become the likeliest class
+    classes: tuple[int | str, ...] = ()  # what these call the classes, in their order
+
+
+UNCHANGED = OutputChange()
+"""Nothing is done: outputs follow the scores that they are computed from."""
 
 
 def label_candidates(model: Model, output: str) -> list[str]:
@@ -138,19 +142,15 @@ def _path(model: Model, name: str, tensor: str) -> list[int]:
     return path
 
 
-def can_keep(model: Model, names: Iterable[str], tensor: str) -> bool:
-    """Whether labels can be computed from the scores as they are: no node on the way holds a graph of its own."""
-    nodes = model.proto.graph.node
-    return not any([*subgraph_inputs(nodes[k])] for name in names for k in _path(model, name, tensor))
-
-
 @dataclass(frozen=True, eq=False)
 class KeptPath:
-    """The nodes that go on computing labels from the raw scores."""
+    """The nodes that go on computing outputs from the raw scores."""
 
     copied: tuple[int, ...]  # nodes that others need too
-    edited: tuple[int, ...]  # nodes that nothing but labels needs
+    edited: tuple[int, ...]  # nodes that nothing but these outputs needs
     renamed: dict[str, str]  # tensor -> what takes its place for these nodes
+    # output -> the new name of the tensor that others go on reading; the output's own name is that of a copy
+    moved: dict[str, str]
 
     def copies(self, model: Model, block: str) -> list[onnx.NodeProto]:
         """Return the copies, in order."""
@@ -158,42 +158,44 @@ class KeptPath:
         for k in self.copied:
             node = onnx.NodeProto.FromString(model.proto.graph.node[k].SerializeToString())
             node.name = f"{block}/label_{k}"
-            node.input[:] = [self.renamed.get(name, name) for name in node.input]
             node.output[:] = [self.renamed.get(name, name) for name in node.output]
+            self.rename_reads(node)
             nodes.append(node)
         return nodes
 
+    def rename_reads(self, node: onnx.NodeProto) -> None:
+        """Let a node read the tensors under their new names, in graphs of its own too."""
+        node.input[:] = [self.renamed.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                for inner in graph.node:
+                    self.rename_reads(inner)
+                for info in graph.output:
+                    info.name = self.renamed.get(info.name, info.name)
+
 
 def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block: str) -> KeptPath:
-    """Return what keeps labels as they are behind a map: their nodes read `raw` in place of the tensor of scores."""
+    """Return what keeps outputs as they are behind a map: their nodes read `raw` in place of the tensor of scores."""
     path = sorted({k for name in names for k in _path(model, name, tensor)})
     shared = _needed_by_others(model, names)
     nodes = model.proto.graph.node
     copied = [k for k in path if k in shared]
-    renamed = {tensor: raw}
-    renamed |= {name: f"{block}/label/{name}" for k in copied for name in nodes[k].output if name}
-    return KeptPath(tuple(copied), tuple(k for k in path if k not in shared), renamed)
+    made = [str(name) for k in copied for name in nodes[k].output if name]
+    moved = {name: f"{block}/new/{name}" for name in made if name in names}
+    renamed = {tensor: raw, **{new: name for name, new in moved.items()}}
+    renamed |= {name: f"{block}/label/{name}" for name in made if name not in names}
+    return KeptPath(tuple(copied), tuple(k for k in path if k not in shared), renamed, moved)
 
 
 def _needed_by_others(model: Model, names: Collection[str]) -> set[int]:
-    """Return the nodes that outputs other than labels are computed from, but for those behind labels."""
-    todo = [name for name in model.outputs if name not in names]
-    visited: set[int] = set()
-    while todo:
-        tensor = todo.pop()
-        k = model.producers.get(tensor)
-        if k is None or k in visited or tensor in names:
-            continue
-        visited.add(k)
-        node = model.proto.graph.node[k]
-        todo += [*node.input, *subgraph_inputs(node)]
-    return visited
+    """Return the nodes that outputs of other names are computed from."""
+    return {k for name in model.outputs if name not in names for k in ancestors(model, name)}
 
 
-def write_likeliest(model: Model, change: LabelChange, ops: NodeOps, scores: str) -> None:
+def write_likeliest(model: Model, change: OutputChange, ops: NodeOps, scores: str) -> None:
     """Write nodes that give labels the class of the largest of (N, C) scores, in the form that they had."""
     place = ops.first_class(scores)
-    for name in change.outputs:
+    for name in change.likeliest:
         info = next(info for info in model.proto.graph.output if info.name == name)
         axes = len(model.sizes(name) or [None])
         shape = [-1, *[1] * (axes - 1)]

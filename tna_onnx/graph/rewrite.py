@@ -32,7 +32,7 @@ from tna_onnx.graph.bounds import input_at, whole_copy
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
-from tna_onnx.graph.labels import LabelChange, kept_path, write_likeliest
+from tna_onnx.graph.labels import UNCHANGED, OutputChange, kept_path, write_likeliest
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -180,7 +180,7 @@ def rewrite(
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
-    labels: LabelChange | None = None,
+    beside: OutputChange = UNCHANGED,
     logits_shape: tuple[int, ...] | Layout = (0,),
     block: str = PREFIX,
     metadata: Mapping[str, str],
@@ -194,7 +194,7 @@ def rewrite(
     the head holds one a class; None keeps the stored one. `write_map`: writes the map's nodes: (ops, logits, features)
     -> result, all by name. The block goes behind the logits, in front of everyone who reads them, and ends in their old
     name, so every reader sees the new ones. `keeps_order`: the map never changes which class comes first, so labels
-    from in front of it stay right. `labels`: what becomes of them where it does. `logits_shape`: of one sample: (C,);
+    from in front of it stay right. `beside`: what becomes of other outputs. `logits_shape`: of one sample: (C,);
     () or (1,) for a binary head; (C, 1, 1) for some convolutions; the layout, where a sample has several predictions.
     `aside`: whether a new value may be kept apart from the protobuf, where the old one is. `from_file`: a file that was
     written in this way, and is made again: its own values are taken from there.
@@ -220,10 +220,10 @@ def rewrite(
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
         write_labels = None
-        if labels is not None and labels.classes:
-            write_labels = functools.partial(write_likeliest, model, labels)
+        if beside.likeliest:
+            write_labels = functools.partial(write_likeliest, model, beside)
         written_map = adapted(write_map, readout, logits_shape, hidden=hidden, write_labels=write_labels)
-        _insert(model, written_map, keeps_order, labels, block, result)
+        _insert(model, written_map, keeps_order, beside, block, result)
     if result.constants:  # last, because source nodes are named by their index
         insert_nodes(proto.graph, 0, result.constants)
         result.nodes.update(node.name for node in result.constants)
@@ -375,12 +375,13 @@ def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
 
 
 def _insert(
-    model: Model, write_map: WriteMap, keeps_order: bool, labels: LabelChange | None, block: str, result: Rewritten
+    model: Model, write_map: WriteMap, keeps_order: bool, beside: OutputChange, block: str, result: Rewritten
 ) -> None:
     """Put the nodes of a map between the node that makes the logits and everyone who reads them."""
     proto = result.proto
     readout = result.readout
-    require_no_other_readers(model, readout, keeps_order=keeps_order or labels is not None)
+    settled = keeps_order or beside != UNCHANGED
+    require_no_other_readers(model, readout, keeps_order=settled, kept=beside.kept)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
     features = source = readout.features if isinstance(readout, Head) else ""
@@ -392,13 +393,12 @@ def _insert(
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    replaced = set(labels.outputs) if labels is not None and labels.classes else set()
-    if again := in_use & {raw, *ops.names} - replaced:
+    if again := in_use & {raw, *ops.names} - {*beside.likeliest}:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
     at = _connect(model, block, ops, last, result)
-    _settle_labels(model, labels, block, result)
+    _settle_others(model, beside, block, result)
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     integers = onnx.TensorProto.INT64
@@ -440,21 +440,24 @@ def _rename_result(ops: NodeOps, last: str, name: str) -> None:
             names[:] = [name if each == last else each for each in names]
 
 
-def _settle_labels(model: Model, labels: LabelChange | None, block: str, result: Rewritten) -> None:
-    """Let labels be computed from the raw scores as before, or give their names to the nodes of the likeliest class."""
-    if labels is None:
-        return
+def _settle_others(model: Model, beside: OutputChange, block: str, result: Rewritten) -> None:
+    """Let outputs be computed from the raw scores as before; give the names of labels that become the likeliest class
+    to the nodes of that.
+    """
     readout = result.readout
-    if labels.classes:
-        for name in labels.outputs:
-            _rename(model, name, f"{block}/label/{name}", result)
-        return
+    for name in beside.likeliest:
+        _rename(model, name, f"{block}/label/{name}", result)
     # an input keeps its name (`_connect`)
     raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
-    path = kept_path(model, labels.outputs, readout.logits, raw, block)
+    path = kept_path(model, beside.kept, readout.logits, raw, block)
+    for name, new in path.moved.items():
+        _rename(model, name, new, result)
     for k in path.edited:
         node = result.touch(k, "input")
-        node.input[:] = [path.renamed.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                result.touch(k, f"attribute:{attribute.name}")
+        path.rename_reads(node)
     copies = path.copies(model, block)
     for k, copy in reversed(list(zip(path.copied, copies, strict=True))):
         insert_nodes(result.proto.graph, k + 1, [copy])

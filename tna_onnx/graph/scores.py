@@ -15,7 +15,7 @@ skl2onnx writes one-vs-rest:
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -82,39 +82,34 @@ def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
     return next(k for k in tail if nodes[reader].output[0] in nodes[k].input)
 
 
-def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
-    """Whether a map may go behind the logits: nothing reads the scores in front of it."""
+def can_insert(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> bool:
+    """Whether a map may go behind the logits: nothing reads the scores in front of it, but for outputs that stay."""
     try:
-        require_no_other_readers(model, readout, keeps_order=keeps_order)
+        require_no_other_readers(model, readout, keeps_order=keeps_order, kept=kept)
     except CannotInsert:
         return False
     return True
 
 
-def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
+def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> None:
     """Refuse a map behind tensors that others read too: they would see scores without the map.
 
-    `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right.
+    `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right. `kept`:
+    outputs that are to see scores without the map.
     """
     if readout.logits in model.inputs:
         return  # only those who read it on the way to the output will read the map
-    indices = [model.producers[readout.logits]]
-    first: tuple[int, ...] = (indices[0],)
-    if isinstance(readout, Head):
-        indices = tail_nodes(model, readout)
-        first = readout.readers
-    scores = _scores(model, indices, first)
-    reads = _reads(model, indices, scores)
-    for name in sorted(scores - {readout.logits}):
+    tail, reads = _read_scores(model, readout)
+    for name in sorted(reads.keys() - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
-        maker = model.producer(name)
-        if not reads[name] and maker is not None and maker.op_type == "Split":
-            continue  # the other columns of a layer
-        outside_reads = model.uses[name] - reads[name]
-        if not _are_labels(model, name) and _argmaxes(model, name, readout) != outside_reads:
+        missed = _reached(model, {name}, tail) - {*kept}
+        if not missed:
+            continue
+        argmaxes = _argmaxes(model, name, readout)
+        if not _are_labels(model, name) and not missed <= _reached(model, argmaxes, tail):
             fold = ""
-            if isinstance(readout, Head) and can_scale(model, readout):
+            if isinstance(readout, Head) and can_scale(model, readout) and not kept:
                 fold = ", or ts, which needs no new nodes"
             raise CannotInsert(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
@@ -127,6 +122,41 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
                 f"{model.name}: '{name}', {what}, would not follow an appended map",
                 "use --map ts, ets or none, which never change the order of the classes",
             )
+
+
+def outputs_of_scores(model: Model, readout: Readout) -> list[str]:
+    """Return the graph outputs that are computed from the scores, or hold them; none where these are an input."""
+    if readout.logits in model.inputs:
+        return []
+    tail, reads = _read_scores(model, readout)
+    reached = _reached(model, reads, tail)
+    return [name for name in model.outputs if name in reached]
+
+
+def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[str, int]]:
+    """Return the nodes up to the logits, and of each tensor of scores that they make how often they read it."""
+    tail = [model.producers[readout.logits]]
+    first: tuple[int, ...] = (tail[0],)
+    if isinstance(readout, Head):
+        tail = tail_nodes(model, readout)
+        first = readout.readers
+    reads = _reads(model, tail, _scores(model, tail, first))
+    columns = {
+        name for k in tail if model.proto.graph.node[k].op_type == "Split" for name in model.proto.graph.node[k].output
+    }
+    # the other columns of a layer are no scores of this head
+    others = {name for name in columns if name != readout.logits and not reads.get(name)}
+    return tail, {name: count for name, count in reads.items() if name not in others}
+
+
+def _reached(model: Model, tensors: Iterable[str], tail: Collection[int]) -> set[str]:
+    """Return the graph outputs that are among some tensors, or that nodes besides those of the tail compute of them."""
+    computed = set(tensors)
+    for k, node in enumerate(model.proto.graph.node):
+        sized = node.op_type in ("Shape", "Size")
+        if k not in tail and not sized and computed.intersection((*node.input, *subgraph_inputs(node))):
+            computed.update(name for name in node.output if name)
+    return computed.intersection(model.outputs)
 
 
 def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
@@ -155,11 +185,11 @@ def _are_labels(model: Model, name: str) -> bool:
     return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
 
 
-def _argmaxes(model: Model, name: str, readout: Readout) -> int:
-    """Count the nodes that read labels off a tensor: the place of the largest score of each prediction."""
+def _argmaxes(model: Model, name: str, readout: Readout) -> set[str]:
+    """Return labels that are read off a tensor: the place of the largest score of each prediction."""
     readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
     axes = _class_axes(model, name, readout)
-    return sum(attribute_of(node, "axis", 0) in axes for node in readers)
+    return {str(node.output[0]) for node in readers if attribute_of(node, "axis", 0) in axes}
 
 
 def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:

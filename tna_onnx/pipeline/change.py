@@ -34,6 +34,7 @@ from tna_onnx.graph.difference import (
     same_models,
 )
 from tna_onnx.graph.head import choose_head
+from tna_onnx.graph.labels import UNCHANGED
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
@@ -124,7 +125,7 @@ def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[
         "shape": encoder.encoded(change.shape),
         "block": change.block,
         "digests": dict(digests),
-        **({} if change.labels is None else {"labels": encoder.encoded(change.labels)}),
+        **({} if change.beside == UNCHANGED else {"beside": encoder.encoded(change.beside)}),
     }
 
 
@@ -252,7 +253,7 @@ def _applied(
         bias_factor=factor,
         write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
         keeps_order=keeps_order,
-        labels=change.labels,
+        beside=change.beside,
         logits_shape=change.shape,
         block=change.block,
         metadata={},
@@ -421,7 +422,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         keeps_order=bool(step["keeps_order"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
-        labels=decoder.decoded(step.get("labels")),
+        beside=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
     )
     from_file = []
     # in place of numbers that come from the file, those of the source

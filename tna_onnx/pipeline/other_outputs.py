@@ -1,11 +1,13 @@
-"""The outputs beside the one that classifies: what held between them in the source must hold in the written file.
+"""The outputs beside the one that classifies: which of them follow it, and which stay (`find_others`).
 
-A label output is the first class of the probabilities; a second output may be their logits. Where the graph computes
-them around the layer that was changed (a layer that is called twice, a bias moved into a threshold), they would stay as
-they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
+A label output is the first class of the probabilities; a second output may be their logits, which follow. What else is
+computed from the scores stays as it is. Where the graph computes logits or labels around the layer that was changed (a
+layer that is called twice, a bias moved into a threshold), they would contradict the new probabilities: both files are
+run, and every such relation is looked at.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from tna_onnx.data import Batch, Source
 from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
-from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import LabelChange, LabelOutput, label_candidates, label_outputs
+from tna_onnx.graph.labels import UNCHANGED, LabelOutput, OutputChange, label_candidates, label_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.scores import outputs_of_scores
+from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.graph.walk.steps import PASSED
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
@@ -35,6 +39,8 @@ _TIE = 1e-2
 _LEAST_TIE = 1e-4
 # Share of samples on which labels must be the first class to be taken for it: ties may go either way.
 _MIN_AGREEMENT = 0.99
+# Of |old|, or of 1: less is rounding in a graph that is optimised in another way.
+_ROUNDING = 1e-5
 
 
 def check_other_outputs(
@@ -44,15 +50,15 @@ def check_other_outputs(
     runner: Runner,
     path: Path,
     tolerance: float,
-    labels: LabelChange | None = None,
+    beside: OutputChange = UNCHANGED,
 ) -> tuple[MovedOutput, ...]:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
-    `labels`: what was done about label outputs. Gives the outputs whose values change.
+    `beside`: what was done about other outputs. Gives the outputs whose values change.
     """
     outputs = outputs_beside(task, checked)
     if not outputs:
-        return tuple(_computed_from(task, ()))
+        return tuple(_computed_from(task, beside.kept))
     names = [task.opened.output.name, *outputs]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
     # one session at a time: two may not fit on a device
@@ -65,8 +71,11 @@ def check_other_outputs(
     for name in outputs:
         if name not in old or name not in new:
             continue
-        if labels is not None and name in labels.outputs:
-            _require_labels(name, labels, old[name], new[name], q, path)
+        if name in beside.kept:
+            _require_kept(name, old[name], new[name], path, max(_ROUNDING, tolerance))
+            continue
+        if name in beside.likeliest:
+            _require_likeliest(name, beside.classes, new[name], q, path)
             continue
         # only what held in the source must hold: other outputs are free
         allowed = max(5 * _SAME, 2 * tolerance)
@@ -86,32 +95,32 @@ def check_other_outputs(
             )
     compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
-    return (*(output for output in moved if output.moved), *_computed_from(task, compared))
+    return (*(output for output in moved if output.moved), *_computed_from(task, {*compared, *beside.kept}))
 
 
-def _require_labels(
-    name: str, labels: LabelChange, old: NDArray[Any], new: NDArray[Any], q: NDArray[np.float64], path: Path
+def _require_kept(name: str, old: NDArray[Any], new: NDArray[Any], path: Path, rounding: float) -> None:
+    """Refuse a file with another output than the source's: other texts or whole numbers, or beyond rounding."""
+    _require_none(name, "the source's", _moved(name, old, new, rounding).moved, len(old), path)
+
+
+def _require_likeliest(
+    name: str, classes: Sequence[int | str], new: NDArray[Any], q: NDArray[np.float64], path: Path
 ) -> None:
-    """Refuse a file whose labels are not what was meant: the source's, or the likeliest classes of q (N, C)."""
-    if not labels.classes:
-        wrong = int(np.count_nonzero(old != new)) if old.shape == new.shape else len(new)
-        meant = "the source's"
-    else:
-        own = LabelOutput(name, labels.classes, first=True).places(new)
-        # two that tie are as likely
-        wrong = int(np.count_nonzero((own < 0) | (q[np.arange(len(q)), own] < q.max(axis=1) - _LEAST_TIE)))
-        meant = "the likeliest class"
+    """Refuse a file whose labels are not the likeliest of q (N, C)."""
+    own = LabelOutput(name, tuple(classes), first=True).places(new)
+    # two that tie are as likely
+    wrong = (own < 0) | (q[np.arange(len(q)), own] < q.max(axis=1) - _LEAST_TIE)
+    _require_none(name, "the likeliest class", int(np.count_nonzero(wrong)), len(q), path)
+
+
+def _require_none(name: str, meant: str, wrong: int, samples: int, path: Path) -> None:
     if wrong:
         raise CheckFailed(
-            f"verification: output '{name}' of {path.name} differs from {meant} in {wrong:,} of {len(q):,} samples"
+            f"verification: output '{name}' of {path.name} differs from {meant} in {wrong:,} of {samples:,} samples"
         )
 
 
-# Of |old|, or of 1: less is rounding in a graph that is optimised in another way.
-_ROUNDING = 1e-5
-
-
-def _moved(name: str, old: NDArray[Any], new: NDArray[Any]) -> MovedOutput:
+def _moved(name: str, old: NDArray[Any], new: NDArray[Any], rounding: float = _ROUNDING) -> MovedOutput:
     n = len(old)
     if old.shape != new.shape or old.dtype.kind not in "biuf":
         differing = np.any((old != new).reshape(n, -1), axis=1) if old.shape == new.shape else np.ones(n, np.bool_)
@@ -119,48 +128,65 @@ def _moved(name: str, old: NDArray[Any], new: NDArray[Any]) -> MovedOutput:
     with np.errstate(invalid="ignore"):
         before, after = (values.reshape(n, -1).astype(np.float64) for values in (old, new))
         change = np.where((before == after) | (np.isnan(before) & np.isnan(after)), 0.0, np.abs(after - before))
-        differing = np.any(~(change <= _ROUNDING * np.maximum(1.0, np.abs(before))), axis=1)
+        differing = np.any(~(change <= rounding * np.maximum(1.0, np.abs(before))), axis=1)
     largest = float(np.max(change, initial=0))
     return MovedOutput(name, n, int(differing.sum()), largest if np.isfinite(largest) else None)
 
 
 def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutput]:
-    """Yield the outputs that were not compared and are computed from the logits, or from the head's own node."""
-    model = task.model
-    for name in model.outputs:
-        if name not in (task.opened.output.name, *compared) and _changed_nodes(model, task.readout) & ancestors(
-            model, name
-        ):
+    """Yield the outputs that were not compared and are computed from the scores."""
+    for name in outputs_of_scores(task.model, task.readout):
+        if name not in (task.opened.output.name, *compared):
             yield MovedOutput(name)
 
 
-def _changed_nodes(model: Model, readout: Readout) -> set[int]:
-    """Return the nodes that make the logits, and those of the head: what follows them follows a new file."""
-    changed = {model.producers.get(readout.logits, -1)}
-    if isinstance(readout, Head):
-        changed.update(readout.readers)
-    return changed
+@dataclass(frozen=True)
+class OtherOutputs:
+    """The outputs beside the one that classifies that a map must not just move."""
+
+    labels: tuple[LabelOutput, ...] = ()  # those with the class of each sample
+    rest: tuple[str, ...] = ()  # what else is computed from the scores, and is neither logits nor probabilities
 
 
-def find_labels(
+def find_others(
     model: Model, readout: Readout, output: ClassOutput, device: Device, source: Source | None, batch_size: int
-) -> tuple[LabelOutput, ...]:
-    """Return the outputs that hold the class of each sample: as the graph shows, or as samples do.
+) -> OtherOutputs:
+    """Return outputs with the class of each sample, and what else is computed from the scores.
 
     `source`: samples to run; None where there are none for the inputs, and the graph has to show it.
     """
-    if output.multi_label or output.several:
-        return ()
-    shown = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
-    names = label_candidates(model, output.name)
+    shown = {}
+    candidates: list[str] = []
+    if not (output.multi_label or output.several):
+        shown = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
+        candidates = label_candidates(model, output.name)
+    computed = outputs_of_scores(model, readout)
+    rest = [name for name in computed if name != output.name and not _says_the_same(model, readout, name)]
+    tensors = set(tensor_outputs(model))
+    names = [name for name in dict.fromkeys((*candidates, *rest)) if name in tensors]
     if source is None or not names:
-        return tuple(shown.values())
+        return OtherOutputs(tuple(shown.values()), tuple(name for name in rest if name not in shown))
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     runner = in_rows(open_model(model, device), readout, model.name)
     values = _outputs(runner, [output.name, *names], source.batches(batch_size, rows))
     p = output.probabilities(values.pop(output.name))
-    labels = (_run_label(shown.get(name), name, column, p) for name, column in values.items())
-    return tuple(label for label in labels if label is not None)
+    labels = [_run_label(shown.get(name), name, values[name], p) for name in candidates if name in values]
+    found = tuple(label for label in labels if label is not None)
+    related = label_relation if output.multi_label else relation
+    following = {label.name for label in found} | {name for name in values if related(values[name], p, _SAME)}
+    return OtherOutputs(found, tuple(name for name in rest if name not in following))
+
+
+def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
+    """Whether the graph shows that an output holds the scores, what an activation makes of them, or a list of such."""
+    node = model.producer(name)
+    if node is not None and node.op_type == "SequenceConstruct":
+        return any(_says_the_same(model, readout, each) for each in node.input)
+    logits = walk_back(model, name).logits
+    if logits == readout.logits:
+        return True
+    made = model.maker(logits, PASSED)
+    return made is not None and made is model.maker(readout.logits, PASSED)
 
 
 def _run_label(

@@ -76,7 +76,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
     writing = _writing(task, labels)
     choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
-    strategy = _strategy(task, labels, choices, keeps_labels=writing.keeps_labels)
+    strategy = _strategy(writing, labels, choices)
     outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
@@ -131,13 +131,14 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
     return writing
 
 
-def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str], *, keeps_labels: bool) -> Strategy:
-    settings = task.settings
+def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str]) -> Strategy:
+    task, settings = writing.task, writing.task.settings
+    keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
     threshold = settings.predictions == "auto" and has_own_threshold(task.readout) and not keeps_labels
     free = threshold or (settings.predictions == "auto" and keeps_labels)
-    search = _search_of(task, keeps_labels=keeps_labels)
+    search = _search_of(task, stays=keeps_labels or bool(writing.kept))
     if threshold and search == "auto":
         # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
         search, choices = "none", [name for name in choices if name == "none" or not MAPS[name].needs_features]
@@ -158,10 +159,10 @@ def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str], *, keeps_l
     )
 
 
-def _search_of(task: Task, *, keeps_labels: bool) -> str:
+def _search_of(task: Task, *, stays: bool) -> str:
     search = task.settings.resolved_search
-    # a tilted weight would move the label
-    if search == "auto" and keeps_labels:
+    # a tilted weight would move labels, and what else stays
+    if search == "auto" and stays:
         return "none"
     # a tilted weight would be a float one in place of integers, which is done only where it is asked for
     if search == "auto" and task.head is not None and task.head.stored_weight.packed:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph import decisions
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
-from tna_onnx.graph.labels import ORIGINAL_CLASS, LabelChange
+from tna_onnx.graph.labels import ORIGINAL_CLASS, UNCHANGED, OutputChange
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.outputs import ClassOutput
@@ -69,7 +69,7 @@ class Change:
     keeps_order: bool = True  # none of these changes which class comes first
     shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
     block: str = PREFIX  # how names of appended nodes begin
-    labels: LabelChange | None = None  # what becomes of labels where the maps change the order of the classes
+    beside: OutputChange = UNCHANGED  # what becomes of other outputs where maps are appended
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class Decoder:
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Added, OriginalClass, LabelChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
+        Added, OriginalClass, OutputChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         operating_points.DecisionRule,
     )

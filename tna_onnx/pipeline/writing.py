@@ -23,7 +23,7 @@ from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import LabelChange, LabelOutput, can_keep, computed_from
+from tna_onnx.graph.labels import UNCHANGED, LabelOutput, OutputChange, computed_from
 from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
@@ -31,7 +31,7 @@ from tna_onnx.maps import MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
-from tna_onnx.pipeline.other_outputs import find_labels
+from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
 from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
@@ -45,7 +45,7 @@ class Shipped:
     # the logits, or what makes them: a folded weight is a large one of its own, which can wait
     made: Logits | Callable[[], Logits]
     fitted: CalibrationMap | None  # the map
-    labels: LabelChange | None = None  # what was done about label outputs
+    beside: OutputChange = UNCHANGED  # what was done about other outputs
 
     @functools.cached_property
     def logits(self) -> Logits:
@@ -96,19 +96,30 @@ class Writing:
         return not self._contradicted(name)
 
     @functools.cached_property
-    def labels(self) -> tuple[LabelOutput, ...]:
-        """The outputs that hold the class of each sample."""
+    def _others(self) -> OtherOutputs:
         task = self.task
         source = None if task.calibration.samples.given else task.calibration.source
-        return find_labels(task.model, task.readout, task.opened.output, task.device, source, task.batch_size)
+        return find_others(task.model, task.readout, task.opened.output, task.device, source, task.batch_size)
+
+    @property
+    def labels(self) -> tuple[LabelOutput, ...]:
+        """The outputs that hold the class of each sample."""
+        return self._others.labels
+
+    @property
+    def _tilts(self) -> bool:
+        """Whether the weight is tilted by request: whatever is computed from the scores follows it."""
+        return self.task.settings.resolved_search not in ("auto", "none")
 
     @property
     def keeps_labels(self) -> bool:
         """Whether the label is the model's own decision, and stays it whatever becomes of the probabilities."""
-        settings = self.task.settings
-        # the label of a tilted weight is the class that it makes the likeliest
-        tilted = settings.resolved_search not in ("auto", "none")
-        return settings.predictions != "change" and not tilted and bool(self.labels)
+        return self.task.settings.predictions != "change" and not self._tilts and bool(self.labels)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What else is computed from the scores, and stays."""
+        return () if self._tilts else self._others.rest
 
     def _contradicted(self, name: str) -> str:
         """Return the label output that neither follows a map, nor can be made to, where it should; else nothing."""
@@ -122,16 +133,14 @@ class Writing:
         task = self.task
         return tuple(label for label in self.labels if not computed_from(task.model, label.name, task.readout.logits))
 
-    def label_change(self, name: str) -> LabelChange | None:
-        """Return what is done about label outputs where a map is appended; None where nothing is."""
-        if _keeps_order(name) or not self.labels:
-            return None
+    def beside(self, name: str) -> OutputChange:
+        """Return what is done about other outputs where a map is appended."""
+        if _keeps_order(name):
+            return OutputChange(self.kept)
         if self.keeps_labels:
-            return LabelChange(tuple(label.name for label in self.labels))
-        if not self._not_following:
-            return None
-        first = self._not_following[0]
-        return LabelChange(tuple(label.name for label in self._not_following), first.classes)
+            return OutputChange((*self.kept, *(label.name for label in self.labels)))
+        likeliest = tuple(label.name for label in self._not_following)
+        return OutputChange(self.kept, likeliest, self._not_following[0].classes if likeliest else ())
 
     @property
     def _weighted(self) -> bool:
@@ -204,7 +213,7 @@ class Writing:
         logits = outcome.logits
         if on is not task.calibration:
             logits = task.logits(outcome.weight, on)
-        return Shipped(logits, outcome.fitted, self.label_change(outcome.map) if folding is None else None)
+        return Shipped(logits, outcome.fitted, self.beside(outcome.map) if folding is None else UNCHANGED)
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance."""
@@ -222,7 +231,7 @@ class Writing:
             keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
-            labels=self.label_change(outcome.map) if maps else None,
+            beside=self.beside(outcome.map) if maps else UNCHANGED,
         )
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
@@ -265,7 +274,7 @@ class Writing:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
         head, settings = self.task.head, self.task.settings
         # the logits of the input are there only where the map comes behind them
-        if settings.keep_decision and not _keeps_order(name):
+        if self.kept or (settings.keep_decision and not _keeps_order(name)):
             return False
         # in front of a new weight, labels are those of the source
         if not _keeps_order(name) and self._labels_need_scores:
@@ -289,18 +298,9 @@ class Writing:
         return any(not changed & ancestors(self.task.model, label.name) for label in self.labels)
 
     def _inserts(self, name: str) -> bool:
-        model, readout = self.task.model, self.task.readout
-        settled = _keeps_order(name)
-        if not settled and self.keeps_labels:
-            settled = can_keep(model, [label.name for label in self.labels], readout.logits)
-            if not settled:
-                return False
-        return self._appends and can_insert(model, readout, keeps_order=settled or self._relabels(name))
-
-    def _relabels(self, name: str) -> bool:
-        """Whether labels that do not follow the scores become the likeliest class of a map behind them."""
-        change = self.label_change(name)
-        return change is not None and bool(change.classes)
+        beside = self.beside(name)
+        settled = _keeps_order(name) or self.keeps_labels or bool(beside.classes)
+        return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=settled, kept=beside.kept)
 
 
 def _keeps_order(name: str) -> bool:

@@ -7,7 +7,6 @@ graph has probabilities only, the new nodes are log p + d and a Softmax.
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +22,7 @@ from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
-from tna_onnx.graph.cut import reads
-from tna_onnx.graph.labels import LabelChange, LabelOutput
+from tna_onnx.graph.labels import OutputChange
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
 from tna_onnx.graph.options import ModelOptions
@@ -32,7 +30,7 @@ from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.save import written_files
-from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout
+from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout, outputs_of_scores
 from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_batch_size, check_level
 from tna_onnx.numerics.intervals import paired_differences
@@ -42,7 +40,7 @@ from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.job import ModelJob, target_of
 from tna_onnx.pipeline.opening import Opened
-from tna_onnx.pipeline.other_outputs import find_labels
+from tna_onnx.pipeline.other_outputs import find_others
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
@@ -83,7 +81,7 @@ class ShiftSamples(Opened):
 
     probed: Probed  # where its scores are
     unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
-    labels: tuple[LabelOutput, ...]  # outputs with the class of each sample, which stay
+    kept: tuple[str, ...]  # other outputs that stay: those with the class of each sample among them
 
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
@@ -106,13 +104,14 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
-    labels = find_labels(model, probed.readout, output, opened.device, source, size)
+    others = find_others(model, probed.readout, output, opened.device, source, size)
     notes += tuple(
         f"output '{label.name}' is the model's own decision and is unchanged, so another class may be likelier: take "
         "the class from the probabilities to have it follow the new class frequencies"
-        for label in labels
+        for label in others.labels
     )
-    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, labels)
+    kept = (*others.rest, *(label.name for label in others.labels))
+    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, kept)
 
 
 def _refuse_earlier_work(model: Model) -> None:
@@ -162,22 +161,22 @@ def write(
     probed: Probed,
     change: FloatArray,
     metadata: dict[str, str],
-    labels: Sequence[LabelOutput] = (),
+    kept: tuple[str, ...] = (),
 ) -> tuple[Rewritten, str]:
     """Return the new model, and where the change is: `bias` or `nodes`.
 
-    `change`: (C,) what is added to the logits. `labels`: outputs that stay, which a new bias would move.
+    `change`: (C,) what is added to the logits. `kept`: outputs that stay, which a new bias would move.
     """
     readout = probed.readout
     moved = Added(change)
-    if not labels and isinstance(readout, Head) and _holds(model, readout, probed):
+    if not kept and isinstance(readout, Head) and _holds(model, readout, probed):
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
     appended = Change(
         maps=(moved,),
         keeps_order=False,
         shape=probed.logits_shape,
         block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
-        labels=LabelChange(tuple(label.name for label in labels)) if labels else None,
+        beside=OutputChange(kept),
     )
     try:
         written = write_change(model, readout, appended, metadata)
@@ -261,7 +260,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         target = None
     estimated = _frequencies(job, opened, progress)
     change = log_ratio(estimated.source, estimated.target)
-    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated), opened.labels)
+    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated), opened.kept)
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (path, session):
         largest = check_result(opened, rewritten, session, estimated.old, change)
         effect = _effect(job, opened, session, estimated.target, progress)
@@ -270,9 +269,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     if estimated.estimated is not None:
         evidence = estimated.estimated.evidence
     # other outputs that are computed from the scores
-    kept = {opened.output.name, *(label.name for label in opened.labels)}
-    further = (name for name in model.outputs if name not in kept)
-    moved = [MovedOutput(name) for name in further if reads(model, name, opened.probed.readout.logits)]
+    kept = {opened.output.name, *opened.kept}
+    moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in kept]
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
