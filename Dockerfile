@@ -1,6 +1,6 @@
 # tna-onnx in a container that is not root:
 #   docker build --target cpu -t tna-onnx .         docker build --target gpu -t tna-onnx:gpu .
-#   docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz
+#   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz
 # Versions are those that the tests ran with (.ci/constraints.txt). The target gpu has not run on a GPU yet.
 ARG PYTHON=python:3.12.11-slim-bookworm
 

@@ -77,8 +77,14 @@ def test_the_action_calibrates(small: Small, tmp_path: Path) -> None:
     assert outputs["model"] == "new model.onnx"
     assert (tmp_path / "new model.onnx").is_file()
     assert outputs["verdict"] == json.loads(Path(outputs["json"]).read_text("utf-8"))["verdict"]
-    assert "NLL, nats" in (tmp_path / "summary.md").read_text("utf-8")
+    summary = (tmp_path / "summary.md").read_text("utf-8")
+    assert "NLL, nats" in summary
+    assert outputs["verdict"] in summary
+    assert shlex.split(outputs["files"]) == ["new model.onnx"]
+    assert "<html" in Path(outputs["report"]).read_text("utf-8")
     assert set(ACTION["outputs"]) == set(outputs)
+    code, outputs, _ = step("run", tmp_path, inputs(tmp_path, args=f"{QUICK} --max-ece 0.001", **said))
+    assert (code, outputs["verdict"], outputs["model"]) == (1, "refused", "")
 
 
 def test_the_action_fails_where_a_gate_is_missed(small: Small, tmp_path: Path) -> None:
@@ -89,6 +95,7 @@ def test_the_action_fails_where_a_gate_is_missed(small: Small, tmp_path: Path) -
     assert outputs["model"] == ""
     code, outputs, _ = step("run", tmp_path, inputs(tmp_path, **(said | {"model": "missing.onnx"})))
     assert (code, outputs) == (2, {})
+    assert "missing.onnx" in (tmp_path / "summary.md").read_text("utf-8")  # the error
 
 
 EVIL = "'\"; touch owned; $(touch owned) #"
@@ -103,12 +110,12 @@ def test_inputs_are_no_commands(evil: str, tmp_path: Path) -> None:
         assert code != 0
     assert not (tmp_path / "owned").exists()
     for entry in STEPS.values():
-        assert "${{" not in entry["run"]
+        assert "${{" not in entry.get("run", "")
 
 
 @pytest.mark.slow
 def test_the_action_installs_the_package(tmp_path: Path) -> None:
-    values = inputs(tmp_path, extras="cpu") | {"github.action_path": str(ROOT)}
+    values = inputs(tmp_path, extras="images") | {"github.action_path": str(ROOT)}
     code, outputs, printed = step("install", tmp_path, values)
     if code and re.search("No matching distribution|ConnectionError|Max retries", printed):
         pytest.skip("no package index")
