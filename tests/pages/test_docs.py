@@ -58,11 +58,18 @@ NOT_RUN = {
         "pip install '.[gpu]'",
         "tna-onnx calibrate model.onnx data/ --device cuda",
     ],
+    "docs/how-to/hugging-face.md": [
+        "optimum-cli export onnx --model distilbert/distilbert-base-uncased-finetuned-sst-2-english sst2/",
+        "tna-onnx calibrate sst2/model.onnx reviews.csv --eval heldout.csv --report report.html",
+        "optimum-cli export onnx --model google/vit-base-patch16-224 vit/",
+        "tna-onnx calibrate vit/model.onnx photos/ --preset vit/preprocessor_config.json --classes classes.txt",
+    ],
     "docs/how-to/pipelines.md": [
         "docker build --target cpu -t tna-onnx .",
-        'docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
+        'docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
         "from kfp import compiler, dsl",
     ],
+    "docs/how-to/pytorch.md": ["pip install '.[cpu]' torch onnxscript"],
     "docs/how-to/sharing.md": [
         "from huggingface_hub import HfApi",
         "openssl ecparam -name prime256v1 -genkey -noout -out key.pem",
@@ -199,7 +206,7 @@ def runnable(page: Path) -> bool:
 # Pages of several seconds: README.md and the other how-to pages show nearly all commands without waiting for `-m slow`.
 _HOW_TO = "binary cascade ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
 SLOW = {
-    *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "trackers", "weights"]),
+    *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "hugging-face", "pytorch", "trackers", "weights"]),
     *(f"docs/{name}.md" for name in ("data", "tutorial", "explanation/choosing", "explanation/paper")),
     *("docs/reference/calibrate.md", "docs/reference/python.md"),
 }
@@ -208,6 +215,8 @@ SLOW = {
 def marked(page: Path) -> Any:
     """Return a page as a parameter of a test."""
     marks = [pytest.mark.slow] if name_of(page) in SLOW else []
+    if page.stem in ("hugging-face", "pytorch"):  # torch's exporter warns about itself
+        marks.append(pytest.mark.filterwarnings("ignore"))
     return pytest.param(page, id=name_of(page), marks=marks)
 
 

@@ -196,6 +196,43 @@ def trackers_page() -> World:
     return World()
 
 
+def pytorch_page() -> World:
+    """docs/how-to/pytorch.md exports a network."""
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    return World()
+
+
+def hugging_face_page() -> World:
+    """docs/how-to/hugging-face.md: a folder with a tiny classifier of texts and its tokenizer, and labelled texts."""
+    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    words = ["good", "bad", "so", "not", "fine", "awful"]
+    vocabulary = {word: k for k, word in enumerate(["[PAD]", "[UNK]", *words])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained("classifier")
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(vocabulary), num_labels=2, **size)
+    model = transformers.BertForSequenceClassification(config).eval()
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 12)) for _ in range(400)]
+    with torch.no_grad():
+        logits = model(**fast(texts, return_tensors="pt")).logits
+        model.classifier.weight *= 6 / logits.std()
+        logits = model(**fast(texts, return_tensors="pt")).logits
+        model.classifier.bias -= logits.mean(dim=0)  # both classes occur
+    model.save_pretrained("classifier")
+    labels = drawn((logits - logits.mean(dim=0)).numpy(), 1).tolist()
+    for k, file in enumerate(("reviews.csv", "heldout.csv")):
+        rows = zip(texts[k::2], labels[k::2], strict=True)
+        Path(file).write_text("\n".join(["text,label", *(f"{text},{label}" for text, label in rows)]))
+    return World()
+
+
 def drawn(logits: np.ndarray, seed: int) -> np.ndarray:
     """Labels for which the model is overconfident."""
     return np.argmax(logits / 3 + np.random.default_rng(seed).gumbel(size=logits.shape), axis=-1)
@@ -385,11 +422,13 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
 WORLDS: dict[str, Callable[[], World]] = {
     "README.md": read_me,
     "docs/data.md": data_page,
+    "docs/how-to/hugging-face.md": hugging_face_page,
     "docs/how-to/images.md": data_page,
     "docs/how-to/cascade.md": scikit_learn_page,
     "docs/how-to/binary.md": binary_page,
     "docs/how-to/multi-label.md": multi_label_page,
     "docs/how-to/positions.md": positions_page,
+    "docs/how-to/pytorch.md": pytorch_page,
     "docs/how-to/text.md": data_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,
