@@ -52,7 +52,8 @@ def test_the_stated_threshold_keeps_every_decision(tmp_path: Path, columns: int)
     samples(tmp_path / "c.npz", weight, 1500, 1)
     kind = [] if columns == 1 else ["--output-kind", "label-probabilities"]
     words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", *kind]
-    out = ok(*words, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json").stdout
+    files = ["-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
+    out = ok(*words, *files).stdout
     report = json.loads((tmp_path / "r.json").read_text("utf-8"))
     kept = report["kept_decisions"]
     assert len(kept) == columns
@@ -63,7 +64,8 @@ def test_the_stated_threshold_keeps_every_decision(tmp_path: Path, columns: int)
         assert 0 < decision["threshold"] < 0.4
         # four standard errors of a frequency of 4,000 samples
         assert abs(new[:, c].mean() - labels[:, c].mean()) < 4 * np.sqrt(0.25 / 4000)
-    assert all(repr(decision["threshold"]) in out for decision in kept)
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert all(repr(decision["threshold"]) in text for decision in kept for text in (out, page))
     assert report["comparison"]["after"]["positive"]["ece"] < report["comparison"]["before"]["positive"]["ece"]
 
 
@@ -125,3 +127,47 @@ def test_positive_names_the_class_of_every_table(tmp_path: Path) -> None:
     for word, model, data in (("2", "m.onnx", "c.npz"), ("1", "three.onnx", "three.npz")):
         kind = ["--output-kind", "label-probabilities"] if model != "m.onnx" else []
         refused(2, "--positive", "evaluate", tmp_path / model, tmp_path / data, "--positive", word, *kind)
+
+
+def test_where_no_threshold_keeps_decisions_there_is_none(tmp_path: Path) -> None:
+    """An isotonic map of steps is flat around a logit of 0 where the labels do not follow the score there."""
+    weight = detector(tmp_path / "m.onnx", 1)
+    x, _ = samples(tmp_path / "c.npz", weight, 1500, 1)
+    score = (x @ weight)[:, 0]
+    labels = (np.random.default_rng(0).random(len(x)) < np.where(score > 3, 0.8, 0.1)).astype(np.int64)
+    np.savez(tmp_path / "c.npz", x=x, labels=labels)
+    files = ["-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json"]
+    out = ok("calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "--map", "irova", *files).stdout
+    (kept,) = json.loads((tmp_path / "r.json").read_text("utf-8"))["kept_decisions"]
+    old, new = (outputs(tmp_path / name, x)[:, 0] for name in ("m.onnx", "o.onnx"))
+    assert new[old <= 0.5].max() >= new[old > 0.5].min()
+    assert kept["threshold"] is None
+    assert "No threshold" in out
+
+
+def test_an_improvement_is_not_one_while_probabilities_are_off(tmp_path: Path) -> None:
+    weight = detector(tmp_path / "m.onnx", 1, softmax=True)
+    samples(tmp_path / "c.npz", weight, 1500, 1)
+    words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "-o", tmp_path / "o.onnx"]
+    gate = "--require-improvement"
+    refused(1, gate, *words, gate, "--predictions", "keep")
+    ok(*words, "--predictions", "keep")
+    ok(*words, gate, "--predictions", "change")
+
+
+def test_subgroups_go_by_the_probability_of_the_positive_class(tmp_path: Path) -> None:
+    weight = detector(tmp_path / "m.onnx", 1, softmax=True)
+    x, labels = samples(tmp_path / "c.npz", weight, 900, 1)
+    part = np.where(np.arange(len(x)) % 3, "usual", "sure")
+    labels[part == "usual", 0] = np.random.default_rng(0).random(600) < expit(x[part == "usual"] @ weight)[:, 0]
+    np.savez(tmp_path / "parts.npz", x=x, labels=labels[:, 0], part=part)
+    ok("evaluate", tmp_path / "m.onnx", tmp_path / "parts.npz", "--by", "part", "--json", tmp_path / "r.json")
+    found = {one["name"]: one for one in json.loads((tmp_path / "r.json").read_text("utf-8"))["subgroups"]}
+    assert [*found] == ["sure", "usual"]
+    for name, one in found.items():
+        p, y = outputs(tmp_path / "m.onnx", x[part == name])[:, 1], labels[part == name, 0]
+        place = np.minimum((p * 15).astype(int), 14)
+        assert one["metrics"]["positive"]["ece"] == pytest.approx(
+            np.abs(np.bincount(place, y - p)).sum() / len(y), abs=1e-6
+        )
+        assert one["estimates"]["positive.ece"]["value"] == pytest.approx(one["metrics"]["positive"]["ece"])

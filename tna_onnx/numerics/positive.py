@@ -220,6 +220,11 @@ class PositiveSide:
             fits = [CrossFit(label, cross_fit.fold) for label in fitted]
         return cls(alone, positives_of(alone, named, bins, fits), fits)
 
+    @property
+    def worst_number(self) -> int:
+        """Number of the label with the largest ECE; there is one."""
+        return _worst(self.positives)
+
     def worst(self, bins: int, level: float = 0.95) -> Positive | None:
         """Return the worst label with its slope; None for more than two classes."""
         return worst_positive(self.positives, self.alone, bins, level)

@@ -53,14 +53,14 @@ def _column(logits: Any, positive: int | None) -> NDArray[Any]:
 
 def thresholds_of(
     fitted: CalibrationMap | None, old: Logits, new: Shipped, *, positive: int | None, in_logits: bool = False
-) -> list[float] | None:
+) -> list[float | None]:
     """Return the value that keeps the decisions of s > 0 on all samples, for each label; None where there is none.
+
+    There is none where the map is constant around 0. One that reads features is no map of one logit.
 
     `old`: logits of the input model. `new`: of the result, for the same samples. `positive`: of two classes; None for
     labels. `in_logits`: for an output that holds logits; else the values are probabilities.
     """
-    if fitted is not None and fitted.needs_features:
-        return None
     sides: _Sides | None = None
     for (before, _, _), (after, _, _) in zip(old.chunks(), new.logits.chunks(), strict=True):
         s = _column(before, positive)
@@ -72,10 +72,7 @@ def thresholds_of(
         classes = np.shape(before)[1]
     assert sides is not None  # noqa: S101 - there are samples
     middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), positive), in_logits=in_logits)[0]
-    found = [_between(*ends) for ends in zip(middle.tolist(), sides.below, sides.above, strict=True)]
-    if any(value is None for value in found):
-        return None
-    return [value for value in found if value is not None]
+    return [_between(*ends) for ends in zip(middle.tolist(), sides.below, sides.above, strict=True)]
 
 
 def _values(logits: NDArray[Any], *, in_logits: bool) -> NDArray[Any]:
@@ -97,7 +94,7 @@ def _between(middle: float, below: float, above: float) -> float | None:
 
 
 def kept_decisions(
-    values: Sequence[float], before: SampleScores, after: SampleScores, names: Sequence[str], *, in_logits: bool
+    values: Sequence[float | None], before: SampleScores, after: SampleScores, names: Sequence[str], *, in_logits: bool
 ) -> tuple[KeptDecision, ...]:
     """Say what happens at 1/2 to each label, or to the second class, beside the threshold that keeps decisions.
 

@@ -222,13 +222,15 @@ def _report(
     job = task.job
     names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
     changes = Changes(str(task.output or ""), *names)
-    missed = _missed(job, compared)
+    protected = _protected(task, keeps_labels=keeps_labels)
+    missed = _missed(job, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
     kept = not missed and not job.dry_run
     drift = task.quantization_drift(outcome.weight)
     return Report(
         **_about_model(task),
-        **_about_method(task, outcome, keeps_labels=keeps_labels),
+        **_about_method(task, outcome),
+        protected=protected,
         **_numbers(task, outcome, compared),
         folded=folded,
         quantization_drift=drift,
@@ -263,7 +265,14 @@ def _about_model(task: Task) -> dict[str, Any]:
     }
 
 
-def _about_method(task: Task, outcome: Outcome, *, keeps_labels: bool) -> dict[str, Any]:
+def _protected(task: Task, *, keeps_labels: bool) -> bool:
+    """Whether predictions are kept, or may change only where each class gains."""
+    predictions = task.settings.predictions
+    free = predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))
+    return predictions != "change" and not free
+
+
+def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
     """Return fields of a report on what was searched, compared and fitted."""
     settings, chosen = task.settings, outcome.chosen
     return {
@@ -274,8 +283,6 @@ def _about_method(task: Task, outcome: Outcome, *, keeps_labels: bool) -> dict[s
         "methods": tuple(_methods(outcome, settings.bins)),
         "changing": outcome.changing.label if outcome.changing else "",
         "alternative": _alternative(task, outcome),
-        "protected": settings.predictions != "change"
-        and not (settings.predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))),
         "angle": chosen.angle,
         "reached": chosen.reached,
         "ensemble_size": chosen.ensemble_size,
@@ -324,9 +331,10 @@ def _kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shi
         return ()
     kind: dict[str, bool] = {"in_logits": task.readout.activation == "none" and task.readout.holds == "logits"}
     old = task.logits(task.weight, on=task.reported)
-    values = thresholds_of(outcome.fitted, old, after, positive=None if task.readout.multi_label else 1, **kind)
-    if values is None or outcome.chosen.angle != 0:
-        return ()
+    values: Sequence[float | None] = [None] * (len(names) if task.readout.multi_label else 1)
+    # a tilted weight is no function of one logit either
+    if outcome.chosen.angle == 0 and not (outcome.fitted is not None and outcome.fitted.needs_features):
+        values = thresholds_of(outcome.fitted, old, after, positive=None if task.readout.multi_label else 1, **kind)
     labels = np.asarray(task.reported.table.labels)
     before, new = (scores.labelled(labels) for scores in (compared.before, compared.after))
     return kept_decisions(values, before, new, names, **kind)
@@ -344,10 +352,9 @@ def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
     threshold = None
     if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
         original = task.logits(task.weight)
-        found = thresholds_of(
+        (threshold,) = thresholds_of(
             outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), positive=positive
         )
-        threshold = None if found is None else found[0]
     return Alternative(other.label, threshold, *recalls)
 
 
@@ -377,13 +384,14 @@ def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
         )
 
 
-def _missed(job: Job, compared: Compared) -> tuple[str, ...]:
+def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]:
     """Return a line for each gate that the result misses."""
     gates, comparison = job.gates, compared.comparison
     after, where = comparison.after, comparison.samples
+    still_off = protected and after.positive is not None and after.positive.off
     return (
         *gates.limits_missed(after, where),
-        *gates.changes_missed(comparison.differences, job.settings.objective, after, where),
+        *gates.changes_missed(comparison.differences, job.settings.objective, after, where, still_off=still_off),
         *gates.recall_missed(compared.recall, after, where),
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import JUDGED, METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,6 +271,20 @@ def positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> TextTabl
     return title, ("", *heads), rows
 
 
+def threshold_table(report: Report) -> TextTable | None:
+    """Return the threshold of each label that keeps today's decisions, and what happens at the old one."""
+    kept = report.kept_decisions
+    if not kept or report.already_calibrated:
+        return None
+    heads = ("", f"was {kept[0].before:g}", *(f"{name}, %" for name in ("recall", "precision")))
+    rows = []
+    for one in kept:
+        shares = ((one.recall_before, one.recall_after), (one.precision_before, one.precision_after))
+        changes = (" -> ".join("-" if share is None else f"{100 * share:.1f}" for share in pair) for pair in shares)
+        rows.append((one.name, "no threshold" if one.threshold is None else repr(one.threshold), *changes))
+    return f"thresholds that keep today's decisions, and what happens at {kept[0].before:g}", heads, rows
+
+
 _POSITIVE_ROWS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
     ("mean probability, %", lambda it: _percent(it.mean)),
     ("frequency, %", lambda it: _percent(it.frequency)),
@@ -382,26 +396,25 @@ def _parameter(value: float | list[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in value)
 
 
-_SUBGROUP_COLUMNS = {name: METRICS[name].title for name in ("accuracy", "ece", "nll")} | {
-    "slope": "slope",
-    "intercept": "intercept",
-}
-
-
 def subgroup_tables(
     subgroups: Sequence[Subgroup], difference: str = "differences to the baseline"
 ) -> Iterator[TextTable]:
     """Yield a table of the estimates of subgroups, and one of their differences if there are any; none for none."""
     if not subgroups:
         return
-    heads = ("", "N", *_SUBGROUP_COLUMNS.values())
+    error = "ece"
+    if POSITIVE_ECE in subgroups[0].estimates:
+        error = POSITIVE_ECE
+    columns = {name: JUDGED[name].title for name in ("accuracy", error, "nll")}
+    columns |= {name: name for name in ("slope", "intercept")}
+    heads = ("", "N", *columns.values())
     rows = []
     for part in subgroups:
-        estimates = (_estimate_cell(part.estimates.get(name), name) for name in _SUBGROUP_COLUMNS)
+        estimates = (_estimate_cell(part.estimates.get(name), name) for name in columns)
         rows.append((part.name, _size_cell(part), *estimates))
     yield "the worst ECE first, with intervals", heads, rows
     if any(part.differences for part in subgroups):
-        names = [name for name in _SUBGROUP_COLUMNS if name in METRICS]
+        names = [name for name in columns if name in JUDGED]
         rows = []
         for part in subgroups:
             changes = (change_text(name, part.differences[name]) for name in names)
@@ -419,7 +432,7 @@ def _estimate_cell(estimate: Estimate | None, name: str) -> str:
     """Write a value and the ends of its interval."""
     if estimate is None:
         return "-"
-    write = METRICS[name].number if name in METRICS else "{:.2f}".format
+    write = JUDGED[name].number if name in JUDGED else "{:.2f}".format
     if estimate.low is None or estimate.high is None:
         return f"{write(estimate.value)} (no interval)"
     return f"{write(estimate.value)} ({write(estimate.low)} to {write(estimate.high)})"

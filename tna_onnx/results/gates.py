@@ -11,7 +11,8 @@ interval from low to high.
     max_recall_drop         high of the d of the recall of a class lies below minus the limit
     min_balanced_accuracy   the balanced accuracy is below the limit
     min_recall              the recall of a class is below its limit; of the output `decision`, where the file has one
-    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `report.Standing`
+    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved" (`verdict.Standing`), or
+                            predictions are protected and P(positive) is still off
     fail_if_worse           they come to "worse"
 """
 
@@ -99,7 +100,8 @@ class Gates:
     require_improvement: bool = _gate(
         False,
         "unless the result is significantly better. Accuracy, NLL, ECE and the objective are judged together, each by "
-        "its whole interval",
+        "its whole interval; and of two classes, P(positive) must not be off by more than chance because predictions "
+        "are kept",
         off="no-require-improvement",
     )
     fail_if_worse: bool = _gate(
@@ -175,11 +177,18 @@ class Gates:
         return tuple(lines)
 
     def changes_missed(
-        self, differences: Mapping[str, Interval], objective: str, metrics: Metrics, kind: str
+        self,
+        differences: Mapping[str, Interval],
+        objective: str,
+        metrics: Metrics,
+        kind: str,
+        *,
+        still_off: bool = False,
     ) -> tuple[str, ...]:
         """Lines on the gates that the paired differences after - before miss.
 
-        `differences`: per metric, as fractions and nats.
+        `differences`: per metric, as fractions and nats. `still_off`: whether predictions were protected, and
+        P(positive) is off.
         """
         from tna_onnx.results.verdict import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
 
@@ -198,6 +207,13 @@ class Gates:
             lines.append(
                 f"--require-improvement missed: no significant improvement, {differences_text(differences, named)} on "
                 f"{_n(metrics, kind)}"
+            )
+        elif self.require_improvement and still_off and metrics.positive is not None:
+            positive = metrics.positive
+            lines.append(
+                f"--require-improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.4g} % on "
+                f"{_n(metrics, kind)}, by chance alone {100 * positive.ece_expected:.4g} %, with predictions kept; "
+                "--predictions change lets them follow the probabilities"
             )
         if self.fail_if_worse and standing.word == "worse":
             lines.append(

@@ -1,8 +1,8 @@
 """Results of `evaluate` and `compare`: models measured on the same samples, and on parts of them.
 
 A part of the samples, each site, device or age group by a column of the data, needs enough samples for its bins and its
-intervals. The worst comes first: the one whose ECE is surely largest, by the lower end of its interval. Every interval
-stands for itself.
+intervals. The worst comes first: the one whose ECE is surely largest, by the lower end of its interval; of two classes
+and of labels the ECE is that of P(positive), of the worst label. Every interval stands for itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.conformal import wilson_interval
 from tna_onnx.numerics.intervals import paired_differences, quantile
-from tna_onnx.numerics.metric import JUDGED, METRICS
+from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import MIN_EACH, Estimate, Interval, Metrics, decisive_count
-from tna_onnx.numerics.positive import Classes, positive_scores
+from tna_onnx.numerics.positive import Classes, PositiveSide, positive_difference, positive_scores
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
@@ -47,9 +47,9 @@ class Subgroup:
     Attributes:
         name: value of the column.
         metrics: of these samples.
-        estimates: accuracy, ECE, AdaECE, NLL, Brier, slope and intercept of calibration with their intervals; those of
-            calibration errors are for the error without what noise adds. Slope and intercept are left out where few
-            samples are right, or wrong.
+        estimates: accuracy, ECE, AdaECE, NLL, Brier, slope and intercept of calibration with their intervals, and
+            `positive.ece` of two classes and of labels; those of calibration errors are for the error without what
+            noise adds. Slope and intercept are left out where few samples are right, or wrong.
         differences: to the baseline, or to the input model, on the same samples for each metric; empty where one model
             is measured.
     """
@@ -87,14 +87,15 @@ def estimates_of(
 
     `scores`: of N >= 2 samples; with their labels where there are two classes. `level`: of the intervals, a fraction.
     """
-    nothing = np.zeros_like(scores.nll)
-    # a model that states what came true: its errors are zero, and differences to it the errors themselves
-    perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
-    differences = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
-    estimates = {"accuracy": _share(scores, level)}
-    for name in _ERRORS:
-        d = differences[name]
-        estimates[name] = Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level)
+    differences = _errors(scores, bins, level, cross_fit)
+    estimates = {"accuracy": _share(scores, level), **{name: differences[name] for name in _ERRORS}}
+    side = PositiveSide.of(scores, classes, bins, cross_fit)
+    if side.positives:
+        worst = side.worst_number
+        fit = side.cross_fits[worst] if side.cross_fits else None
+        # as many chances to be the worst as there are labels
+        each = 1 - (1 - level) / len(side.positives)
+        estimates[POSITIVE_ECE] = replace(_errors(side.alone[worst], bins, each, fit)["ece"], level=level)
     if decisive_count(scores) < MIN_EACH:
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
@@ -106,6 +107,15 @@ def estimates_of(
         if line is not None:
             estimates[name] = Estimate(*line, level)
     return estimates
+
+
+def _errors(scores: SampleScores, bins: int, level: float, cross_fit: CrossFit | None) -> dict[str, Estimate]:
+    """Return calibration errors and losses with their intervals."""
+    nothing = np.zeros_like(scores.nll)
+    # a model that states what came true: its errors are zero, and differences to it the errors themselves
+    perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
+    differences = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
+    return {name: Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level) for name, d in differences.items()}
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
@@ -150,16 +160,27 @@ def subgroups_of(
             or (fit is not None and fit.folds < 2)
         ):
             continue
-        differences: Mapping[str, Interval] = {}
+        metrics, differences = Metrics.of(part_scores, bins), {}
+        side = PositiveSide.of(part_scores, classes, bins, fit)
+        if side.positives:
+            metrics = replace(metrics, positive=side.worst(bins, level))
         if baseline is not None:
+            first = baseline.take(rows)
             differences = paired_differences(
-                baseline.take(rows), part_scores, bins, level=level, cross_fit=fit, same_predictions=same_predictions
+                first, part_scores, bins, level=level, cross_fit=fit, same_predictions=same_predictions
             )
+            if side.positives:
+                differences[POSITIVE_ECE] = positive_difference(
+                    PositiveSide.of(first, classes, bins), side, bins, level
+                )
         estimates = estimates_of(part_scores, classes, bins, level, fit)
-        subgroups.append(Subgroup(name, Metrics.of(part_scores, bins), estimates, dict(differences)))
-    return tuple(
-        sorted(subgroups, key=lambda part: (-(part.estimates["ece"].low or 0.0), -part.metrics.ece, part.name))
-    )
+        subgroups.append(Subgroup(name, metrics, estimates, differences))
+    return tuple(sorted(subgroups, key=_worst_first))
+
+
+def _worst_first(part: Subgroup) -> tuple[float, float, str]:
+    error = part.estimates.get(POSITIVE_ECE, part.estimates["ece"])
+    return -(error.low or 0.0), -error.value, part.name
 
 
 def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: float = 95.0) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from tna_onnx.data.images.recipes import RecipeSearch
+from tna_onnx.data.labels import listed
 from tna_onnx.numerics.intervals import IntervalKind, paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics, Positive
@@ -325,7 +326,8 @@ class KeptDecision:
     Attributes:
         name: of the class, or of the label.
         before: threshold of the input model, 0.5, a fraction; of an output that holds logits 0, no unit.
-        threshold: the output of the new file is above it where that of the input is above `before`, for every sample.
+        threshold: the output of the new file is above it where that of the input is above `before`, for every sample;
+            null where no threshold keeps these decisions.
         recall_before: samples with it that are above `before` in the input model, a fraction; null without any.
         precision_before: samples above `before` in the input model that have it, a fraction; null without any.
         recall_after: samples with it that are above `before` in the new file, a fraction; null without any.
@@ -334,7 +336,7 @@ class KeptDecision:
 
     name: str
     before: float
-    threshold: float
+    threshold: float | None
     recall_before: float | None
     precision_before: float | None
     recall_after: float | None
@@ -399,7 +401,7 @@ class Report(Displayed):
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
         teacher: how the model follows its teacher, before and after; None without one.
         kept_decisions: threshold of each label, or of the positive class of one sigmoid, that keeps the decisions of
-            the input model; empty where predictions are kept, or no threshold keeps them.
+            the input model; empty where predictions are kept.
         alternative: what would make P(positive) right, where predictions are kept and it is off; null elsewhere.
         subgroups: parts of the samples of `comparison` under the recalibrated model, the worst first; empty where none
             are asked for.
@@ -557,25 +559,33 @@ class Report(Displayed):
             return ""
         where = f"on all {self.comparison.before.n:,} {self.comparison.samples} samples"
         first = self.kept_decisions[0]
+        ending = f"; --predictions keep keeps them at {first.before:g}"
         if len(self.kept_decisions) > 1:
-            return (
-                f". Decisions at {first.before:g} change: a threshold for each label, {self._thresholds}, keeps "
-                f"today's {where}; --predictions keep keeps them at {first.before:g}"
-            )
-        return (
+            return f". Decisions at {first.before:g} change: {self._thresholds(where)}{ending}"
+        text = (
             f". At {first.before:g} the recall of {first.name} goes {_share(first.recall_before)} -> "
             f"{_share(first.recall_after)} %, its precision {_share(first.precision_before)} -> "
-            f"{_share(first.precision_after)} %. What was {first.before:g} is {first.threshold!r} now: this threshold "
-            f"keeps today's decisions {where}; --predictions keep keeps them at {first.before:g}"
+            f"{_share(first.precision_after)} %. "
         )
+        if first.threshold is None:
+            return f"{text}No threshold of the new output keeps today's decisions {where}{ending}"
+        text += f"What was {first.before:g} is {first.threshold!r} now: this threshold keeps today's decisions {where}"
+        return text + ending
 
-    @property
-    def _thresholds(self) -> str:
+    def _thresholds(self, where: str) -> str:
         """Name the threshold of each label, or say where they stand if they are many."""
-        if len(self.kept_decisions) <= _NAMED_LABELS:
-            return ", ".join(f"{label.name} {label.threshold!r}" for label in self.kept_decisions)
-        values = [label.threshold for label in self.kept_decisions]
-        return f"from {min(values):.3g} to {max(values):.3g} (--json lists them as kept_decisions)"
+        lost = [label.name for label in self.kept_decisions if label.threshold is None]
+        values = {label.name: label.threshold for label in self.kept_decisions if label.threshold is not None}
+        text = f"for {listed(lost)} no threshold keeps today's {where}" if lost else ""
+        if not values:
+            return text
+        named = ", ".join(f"{name} {value!r}" for name, value in values.items())
+        if len(values) > _NAMED_LABELS:
+            named = f"from {min(values.values()):.3g} to {max(values.values()):.3g} (page and --json list them)"
+        kept = f"a threshold for each label, {named}, keeps today's {where}"
+        if lost:
+            return f"{kept}; {text}"
+        return kept
 
     @property
     def _answers(self) -> str:

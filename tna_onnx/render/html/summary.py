@@ -29,6 +29,7 @@ from tna_onnx.render.html.blocks import (
 )
 from tna_onnx.render.html.svg import interval_bar
 from tna_onnx.render.rows import (
+    TextTable,
     best_methods,
     change_rows,
     change_text,
@@ -38,6 +39,7 @@ from tna_onnx.render.rows import (
     method_table,
     positive_table,
     size_text,
+    threshold_table,
     tied,
     weight_text,
 )
@@ -71,6 +73,7 @@ def result(report: Report) -> SimpleNamespace:
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
         positive=positive_block(("before", "after"), (c.before, c.after)),
+        thresholds=text_block(threshold_table(report)),
         labels=_labels_table(report.labels, c.before),
         subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
@@ -79,7 +82,11 @@ def result(report: Report) -> SimpleNamespace:
 
 def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> Table | None:
     """Return the table of P(positive); None for more than two classes."""
-    found = positive_table(heads, metrics)
+    return text_block(positive_table(heads, metrics))
+
+
+def text_block(found: TextTable | None) -> Table | None:
+    """Return a table that the terminal has too; None for none."""
     if found is None:
         return None
     title, columns, rows = found
