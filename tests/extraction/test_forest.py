@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel
 
@@ -80,6 +81,79 @@ def test_shares_of_zero_cost_the_same_in_every_command(form: str, tmp_path: Path
         **words,
     )
     before = tna_onnx.evaluate(model.SerializeToString(), held_out, device="cpu")
-    assert report.comparison.before.nll > 1  # of some labels the probability is 0
-    assert before.metrics.nll == pytest.approx(report.comparison.before.nll, rel=1e-5)
+    p = forest.predict_proba(held_out[0])[np.arange(300), held_out[1]]
+    assert p.min() == 0
+    assert report.resolution == before.resolution == pytest.approx(0.1 / 3)  # one of five votes is taken for a tenth
+    nll = -np.log((p + 0.1 / 3) / 1.1).mean()
+    assert before.metrics.nll == pytest.approx(nll, rel=1e-5)
+    assert report.comparison.before.nll == pytest.approx(nll, rel=1e-5)
+    assert before.metrics.ece == pytest.approx(report.comparison.before.ece, rel=1e-5)
     assert np.isfinite(before.bin_free.ece_expected)
+
+
+def test_models_are_compared_by_the_coarser_resolution() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((900, 4)).astype(np.float32)
+    y = (x[:, 0] + rng.standard_normal(900) > 0).astype(np.int64)
+    forests = [ensemble.RandomForestClassifier(trees, random_state=0).fit(x[:300], y[:300]) for trees in (20, 50)]
+    models = [skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString() for forest in forests]
+    result = tna_onnx.compare(models, (x[300:], y[300:]), device="cpu")
+    assert result.resolution == 1 / 40
+    for forest, compared in zip(forests, result.models, strict=True):
+        p = forest.predict_proba(x[300:])[np.arange(600), y[300:]]
+        assert compared.metrics.nll == pytest.approx(-np.log((p + 1 / 40) / (1 + 1 / 20)).mean(), rel=1e-5)
+
+
+def test_samples_show_the_steps_that_the_graph_does_not() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 4)).astype(np.float32)
+    y = (x[:, 0] + rng.standard_normal(600) > 0).astype(np.int64)
+    nodes = [  # four votes, each for the sign of a column
+        onnx.helper.make_node("Sign", ["x"], ["signs"]),
+        onnx.helper.make_node("ReduceMean", ["signs"], ["mean"], axes=[1]),
+        onnx.helper.make_node("Mul", ["mean", "half"], ["moved"]),
+        onnx.helper.make_node("Sub", ["half", "moved"], ["first"]),
+        onnx.helper.make_node("Add", ["half", "moved"], ["second"]),
+        onnx.helper.make_node("Concat", ["first", "second"], ["p"], axis=1),
+    ]
+    model = small_model(nodes, {"x": ["N", 4]}, [tensor_info("p", ["N", 2])], {"half": np.float32(0.5)})
+    options = tna_onnx.ModelOptions(output_kind="probabilities")
+    assert tna_onnx.evaluate(model, (x, y), model_options=options).resolution == 0.1 / 2  # of a quarter, a tenth
+    new = tna_onnx.calibrate(model, (x, y), search="none", map="ts", model_options=options)
+    assert new.resolution == 0.1 / 2
+    assert tna_onnx.verify(model, new.recalibrated).intact
+
+
+def _probabilities(model: str | bytes, x: np.ndarray, size: int, threads: int) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    parts = [session.run(["probabilities"], {"X": x[k : k + size]})[0] for k in range(0, len(x), size)]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize(("trees", "classes"), [(60, 2), (20, 3)])
+def test_shares_that_round_away_from_zero_make_no_other_file(trees: int, classes: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = np.round(rng.normal(size=(1500, 4)), 1).astype(np.float32)
+    y = np.digitize(1.2 * x[:, 0] - x[:, 1] + rng.logistic(size=1500), [0.0] if classes == 2 else [-1.0, 1.0])
+    forest = ensemble.RandomForestClassifier(trees, random_state=0).fit(x[:500], y[:500])
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
+    out = tmp_path / "o.onnx"
+    words = {"device": "cpu", "search": "none", "map": "ts", "batch_size": 1}
+    report = with_options(tna_onnx.calibrate, model, (x[500:1000], y[500:1000]), output=out, **words)
+    assert report.resolution == 1 / trees / classes
+    alone, together = _probabilities(str(out), x[1000:], 1, 1), _probabilities(str(out), x[1000:], 500, 2)
+    assert np.abs(alone - together).max() < 1e-5
+    p = forest.predict_proba(x[1000:])
+    scaled = (p + 1 / trees / classes) ** (1 / report.parameters["temperature"])
+    np.testing.assert_allclose(alone, scaled / scaled.sum(axis=1, keepdims=True), atol=1e-5)
+    assert tna_onnx.verify(model, out).intact
+
+
+def test_what_the_graph_shows_to_be_probabilities_is_not_said_to_be_logits() -> None:
+    x = np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
+    forest = ensemble.RandomForestClassifier(20, random_state=0).fit(x, x[:, 0] > 0)
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
+    with pytest.raises(UnsupportedModel, match="holds probabilities"):
+        tna_onnx.evaluate(model, (x, x[:, 0] > 0), model_options=tna_onnx.ModelOptions(output_kind="logits"))

@@ -283,14 +283,23 @@ def test_no_map_holds_numbers_that_none_fits(fitted: Any, values: dict[str, Any]
         replace(fitted, **values)
 
 
-@pytest.mark.parametrize("number", ["-2.0", "0.0", "NaN", "Infinity"])
-def test_a_record_of_a_temperature_that_none_fits_is_not_intact(small: Small, tmp_path: Path, number: str) -> None:
+@pytest.mark.parametrize(
+    ("stated", "other"),
+    [
+        *(('"temperature":2.0', f'"temperature":{number}') for number in ("-2.0", "0.0", "NaN", "Infinity")),
+        ('"quantum":0.0', '"quantum":0.1'),
+    ],
+)
+def test_a_record_of_numbers_that_none_fits_is_not_intact(
+    small: Small, tmp_path: Path, stated: str, other: str
+) -> None:
     _write(small.model, HONEST["folded"], tmp_path / "o.onnx")
     entries = provenance(load_model(tmp_path / "o.onnx"))
-    entries["change"] = entries["change"].replace('"temperature":2.0', f'"temperature":{number}')
+    assert stated in entries["change"]
+    entries["change"] = entries["change"].replace(stated, other)
     proto = onnx.load(tmp_path / "o.onnx")
     annotate(proto, {**entries, "seal": _seal(entries)})
     onnx.save(proto, tmp_path / "forged.onnx")
     found = tna_onnx.verify(small.model, tmp_path / "forged.onnx")
     assert not found.intact
-    assert "temperature" in found.reason
+    assert stated.split(chr(34))[1].replace("quantum", "step of probabilities") in found.reason

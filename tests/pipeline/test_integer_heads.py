@@ -137,8 +137,15 @@ def test_probabilities_in_integers_are_no_logits(tmp_path: Path) -> None:
     if all(each.domain != "com.microsoft" for each in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(proto, path)
-    _, report = calibrated(path, search="none", map="ts")
+    written, report = calibrated(path, search="none", map="ts")
     assert report.comparison.before.ece < 0.15  # read as logits, they would be far too uncertain
+    d = report.resolution  # a step, shared by the classes
+    assert d == 1 / 256 / report.classes
+    feeds = {"x": samples(3)["x"]}
+    (p,), (new,) = (onnxruntime.InferenceSession(str(each)).run(None, feeds) for each in (path, written))
+    assert np.abs(p.sum(axis=1) - 1).max() > 1e-3
+    scaled = (p + d) ** (1 / report.parameters["temperature"])
+    np.testing.assert_allclose(new, scaled / scaled.sum(axis=1, keepdims=True), atol=1e-5)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
@@ -49,6 +50,7 @@ from tna_onnx.results.measured import (
     Subgroup,
     multiplicity_note,
     named_classes,
+    resolution_notes,
     subgroup_notes,
     subgroups_of,
     verdict_text,
@@ -210,6 +212,7 @@ def run_model(
 
     size = settings.batch_size
     about_model = batch_notes(classifier, source, size, outlier_scores(model, output))
+    output = with_quantum(classifier.session, output, source, size)
     scores, classes, decisions = score_guarded(
         classifier.session,
         model,
@@ -383,6 +386,10 @@ def compare(
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
             for k, g in enumerate(named)
         ]
+    # of the coarsest: else a model would gain by probabilities that come in smaller steps
+    coarsest = max(run.output.resolution for run in runs)
+    n_classes = runs[first].output.n_classes
+    runs = [replace(run, scores=run.scores.resolved(coarsest, n_classes)) for run in runs]
     models = tuple(reduced(run, runs[first], bins, level, positive) for run in runs)
     parts = runs[first].parts
     of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
@@ -392,7 +399,13 @@ def compare(
         confidence_level=confidence_level,
         models=models,
         versions=versions(),
-        notes=(*_notes(named, runs, runs[first], confidence_level), *group_notes(samples.first), *of_parts),
+        notes=(
+            *_notes(named, runs, runs[first], confidence_level),
+            *group_notes(samples.first),
+            *of_parts,
+            *resolution_notes(coarsest, n_classes),
+        ),
+        resolution=coarsest,
     )
     arguments.save_json(json, result)
     if report is not None:

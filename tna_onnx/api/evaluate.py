@@ -25,7 +25,7 @@ from tna_onnx.data.request import Request
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
-from tna_onnx.engine.scoring import OutputExtractor, TableScorer
+from tna_onnx.engine.scoring import OutputExtractor, TableScorer, with_quantum
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
@@ -49,6 +49,7 @@ from tna_onnx.results.measured import (
     Subgroup,
     estimates_of,
     named_classes,
+    resolution_notes,
     subgroup_notes,
     subgroups_of,
 )
@@ -137,6 +138,7 @@ def evaluate(
         else:
             opened = _open(model, labelled, options, parse_device(device), batch_size, bins)
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
+    scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     notes += doubtful_logits(opened.output, scores, predicted)
     classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
@@ -194,6 +196,7 @@ def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device,
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
     notes = batch_notes(classifier, source, batch_size, outlier_outputs)
+    classifier.output = with_quantum(classifier.session, classifier.output, source, batch_size)
     about_images = preprocessing_notes(source, classifier.inputs, data.preprocessing)
     notes = (*notes, *group_notes(source), *about_images)
     return Opened(classifier, data, source, None, batch_size, notes, form=form)
@@ -311,7 +314,8 @@ def _evaluation(
         preprocessing=source.recipe(),
         recipe_search=source_search(source),
         provider=opened.session.provider,
-        notes=notes,
+        notes=(*notes, *resolution_notes(opened.output.resolution, opened.output.n_classes)),
+        resolution=opened.output.resolution,
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),

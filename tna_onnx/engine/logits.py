@@ -26,7 +26,7 @@ from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.ops import Blocked, WeightedLabels, rows_of, to_host
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, resolved_logits
 from tna_onnx.runtime import trim_memory
 
 # Bytes of logits up to which they are kept; above, every pass computes them again.
@@ -76,6 +76,11 @@ class Logits(ABC):
         """Return the predicted classes (N,) after a map; of several labels, 1 for each that is predicted, (N, C)."""
         chunks = self.chunks(features=fitted is not None and fitted.needs_features)
         return np.concatenate([_predicted(fitted, *chunk) for chunk in chunks])
+
+    @property
+    def given(self) -> Logits:
+        """The logits of the model as it is, where those for a map take into account what its output can resolve."""
+        return self
 
     def forget(self) -> None:
         """Free the memory of kept logits; they are computed again when they are needed."""
@@ -294,13 +299,39 @@ def _concatenated(batches: list[tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any]
 
 
 class StoredLogits(Logits):
-    """Logits that were collected themselves, of a model without a head."""
+    """Logits that were collected themselves, of a model without a head.
+
+    Args:
+        store: the logits.
+        resolution: d, where they are of probabilities p that come in steps: a map gets those of (p + d) / (1 + C d).
+    """
+
+    def __init__(self, store: FeatureTable, resolution: float = 0.0) -> None:
+        super().__init__(store)
+        self._resolution = resolution
+
+    @property
+    def given(self) -> Logits:
+        return StoredLogits(self._store) if self._resolution else self
+
+    def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
+        if fitted is None and self._resolution:
+            scores = self.given.mapped_scores(None, rows)
+            return scores.resolved(self._resolution, self._store.features.shape[1])
+        return super().mapped_scores(fitted, rows)
+
+    def scores(self) -> SampleScores:
+        return self.mapped_scores(None)
 
     def _size(self) -> int:
-        return 0  # they are in the table already
+        # as they come they are in the table already
+        return self._store.features.nbytes if self._resolution else 0
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for logits, labels in self._blocks():
+        for stored, labels in self._blocks():
+            logits = stored
+            if self._resolution:
+                logits = resolved_logits(stored, self._resolution, labels=labels.ndim == 2)
             yield logits, labels, logits
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:

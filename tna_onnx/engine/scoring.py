@@ -5,7 +5,7 @@ samples, to see how far their outputs differ (`run_both`). `TableScorer` does th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.numerics.scores import NotProbabilities, SampleScores
+from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session, parse_device
@@ -79,6 +79,19 @@ def score_model(
     return joined.labelled(source.labels, places), places
 
 
+# As many samples show the step of probabilities, for every command.
+SHOWN = 256
+
+
+def with_quantum(session: BatchRunner, output: ClassOutput, source: Source, batch_size: int) -> ClassOutput:
+    """Return an output with the step of its probabilities: as samples show it, where the graph does not tell."""
+    if output.quantum is not None:
+        return output
+    batches = source.batches(batch_size, np.arange(min(SHOWN, len(source)), dtype=np.int64))
+    values = np.concatenate([output.in_order(session.run([output.name], batch)[0]) for batch in batches])
+    return replace(output, quantum=grid_of(values))
+
+
 def probabilities_of(
     session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
 ) -> NDArray[np.float32]:
@@ -104,7 +117,7 @@ def _score(
     if output.kind == "positive_probability":
         values = np.concatenate([1 - values, values], axis=1)
     if output.kind in ("label_probabilities", "probabilities", "positive_probability"):
-        return SampleScores.of_probabilities(values, labels)
+        return SampleScores.of_probabilities(output.normalized(values), labels)
     return SampleScores.of_logits(output.class_logits(values), labels)
 
 
@@ -230,7 +243,8 @@ def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, pr
             tally.add(x, y)
         done += len(labels)
         progress("compare", done, len(source))
-    before_scores, after_scores = (SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores)
+    joined = [SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores]
+    before_scores, after_scores = (part.resolved(output.resolution, output.n_classes) for part in joined)
     difference = _difference(pair, source, sums, tallies, new_session.provider)
     return Moved(difference, before_scores, after_scores, tuple(notes))
 

@@ -20,7 +20,7 @@ from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, 
 from tna_onnx.graph.scores import UNTOLD, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
-from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions
+from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions, resolution_of
 
 _KINDS = {
     "none": "logits",
@@ -60,6 +60,12 @@ class ClassOutput:
     labels: tuple[int | str, ...] = ()  # what the model calls its classes, if it says so
     mapped: bool = False  # the output is a sequence of maps from label to probability (ZipMap)
     class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
+    quantum: float | None = 0.0  # see `Readout`
+
+    @property
+    def resolution(self) -> float:
+        """See `Readout`."""
+        return resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
 
     @property
     def several(self) -> bool:
@@ -98,10 +104,16 @@ class ClassOutput:
         if self.kind == "positive_probability":
             return np.concatenate([1 - values, values], axis=1)
         if self.kind in ("probabilities", "label_probabilities"):
-            return values
+            return self.normalized(values)
         if self.multi_label:
             return sigmoid(values)
         return softmax(self.class_logits(values))
+
+    def normalized(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N, C) probabilities that add up to 1, where they come in steps: each was rounded by itself."""
+        if self.kind == "probabilities" and self.quantum:
+            return np.asarray(values / values.sum(axis=1, keepdims=True))
+        return values
 
     def require_probabilities(self, values: NDArray[Any]) -> None:
         """Refuse (N, width) values that are no probabilities where the output should hold some; NaN passes.
@@ -109,7 +121,7 @@ class ClassOutput:
         Raises NotProbabilities.
         """
         expected = f"output '{self.name}' should hold probabilities, but some values"
-        if self.kind == "probabilities" and not distributions(values):
+        if self.kind == "probabilities" and not distributions(values, self.quantum):
             raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {UNTOLD}")
         if self.kind == "positive_probability" and not are_shares(values):
             raise NotProbabilities(f"{expected} lie outside of 0 to 1; {UNTOLD}")
@@ -185,7 +197,8 @@ def output_of(readout: Readout) -> ClassOutput:
     elif readout.binary and readout.activation == "none":
         kind = "positive_logit"
     mapped = "ZipMap" in readout.follows
-    return ClassOutput(readout.output, kind, readout.n_classes, readout.labels, mapped, readout.class_axis)
+    shared = (readout.n_classes, readout.labels, mapped, readout.class_axis, readout.quantum)
+    return ClassOutput(readout.output, kind, *shared)
 
 
 def class_output(

@@ -12,7 +12,7 @@ node is changed to output its two scores (-s, s), and the map's block ends in a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from tna_onnx.graph.constants import Quantized, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
 from tna_onnx.numerics.ops import sigmoid, softmax
-from tna_onnx.numerics.scores import label_logits, log_probabilities
+from tna_onnx.numerics.scores import label_logits, log_probabilities, resolution_of
 
 # Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
 _PIECE = 4096
@@ -107,6 +107,13 @@ class Readout:
     output_slack: float
     class_axis: int  # of several predictions a sample (`Layout`), 1 or -1; 0 for one prediction a sample
     multi_label: bool  # each of the C classes is a label that holds or does not by itself, with a logit of its own
+    # step in which probabilities without logits come (`graph.quantum`); None where the graph does not tell
+    quantum: float | None = field(default=0.0, kw_only=True)
+
+    @property
+    def resolution(self) -> float:
+        """The d of p' = (p + d) / (1 + C d), which stands for p where its logarithm is taken; 0 for p itself."""
+        return resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
 
     @property
     def several(self) -> bool:
@@ -149,7 +156,7 @@ class Readout:
             return raw
         if self.multi_label:
             return label_logits(raw)
-        return log_probabilities(raw)
+        return log_probabilities(raw, self.quantum)
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""

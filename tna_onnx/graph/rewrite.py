@@ -12,6 +12,8 @@ A map goes from logits to logits. Around it are written, with s the one logit of
     binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
     hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
     several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
+
+Where p comes in steps, log (p + d) stands for log p (`numerics.scores.resolution_of`).
 """
 
 import functools
@@ -107,8 +109,8 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> 
         if readout.binary:  # (1 - p, p) = p (-1, 1) + (1, 0)
             tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
         if readout.multi_label:
-            return _label_logits(ops, tensor, epsilon(readout.logits_type) / 4)
-        return ops.log(ops.clip(tensor, ops.tiny, 1.0))  # log 0 would be infinite
+            return _label_logits(ops, readout, tensor)
+        return _log(ops, readout, tensor, ops.tiny)
     if readout.binary:  # (0, s) = s (0, 1)
         return ops.matmul(tensor, ops.const([[0.0, 1.0]]))
     return tensor
@@ -127,11 +129,19 @@ def _from_scores(ops: NodeOps, readout: Readout, result: str) -> str:
     return result
 
 
-def _label_logits(ops: NodeOps, p: str, least: float) -> str:
-    """Write log p - log (1 - p), where p is no nearer to 0 or 1 than `least`."""
+def _label_logits(ops: NodeOps, readout: Readout, p: str) -> str:
+    """Write log p - log (1 - p), where p is no nearer to 0 or 1 than half of the type's step below 1."""
+    least = epsilon(readout.logits_type) / 4
     complement = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
-    logs = ops.mul(ops.log(ops.clip(complement, least, 1.0)), ops.const(-1.0))
-    return ops.add(ops.log(ops.clip(p, least, 1.0)), logs)
+    logs = ops.mul(_log(ops, readout, complement, least), ops.const(-1.0))
+    return ops.add(_log(ops, readout, p, least), logs)
+
+
+def _log(ops: NodeOps, readout: Readout, p: str, least: float) -> str:
+    """Write log p, of 0 that of `least`; or log (p + d), where p has a resolution d."""
+    if readout.resolution:
+        return ops.log(ops.add(ops.clip(p, 0.0, 1.0), ops.const(readout.resolution)))
+    return ops.log(ops.clip(p, least, 1.0))
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, pu
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
+from tna_onnx.graph.quantum import quantum
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
@@ -387,6 +388,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         output_slack=walked.output_slack,
         class_axis=class_axis,
         multi_label=multi_label,
+        quantum=quantum(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )
 
 
@@ -439,7 +441,10 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
     layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
-    holds = kind or _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
+    shown = _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
+    if shown and kind == "logits":
+        raise Refused(f"holds probabilities, as {walked.where} shows; leave --output-kind logits out")
+    holds = kind or shown
     if not holds:
         if _adds_up_shares(walked.node):
             raise _Untold(

@@ -56,6 +56,7 @@ from tna_onnx.numerics.ops import (
     row_max,
     row_sum,
     rows_of,
+    sigmoid,
     to_host,
 )
 
@@ -172,12 +173,13 @@ class NotProbabilities(UnsupportedModel):
     """Values that should be probabilities lie outside of 0 to 1, or do not add up to 1."""
 
 
-def distributions(p: NDArray[Any]) -> bool:
+def distributions(p: NDArray[Any], quantum: float | None = None) -> bool:
     """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1.
 
-    Rows with NaN are not looked at.
+    Each class is rounded to a multiple of a quantum, where there is one. Rows with NaN are not looked at.
     """
-    return not (np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > SUM_TOLERANCE))
+    slack = max(SUM_TOLERANCE, p.shape[1] * (quantum or 0.0) / 2)
+    return not (np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > slack))
 
 
 def are_shares(p: NDArray[Any]) -> bool:
@@ -185,7 +187,52 @@ def are_shares(p: NDArray[Any]) -> bool:
     return not (np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING))
 
 
-def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
+# A quantum is taken for no more than this, or one voter would make 1/4 and 3/4 of 0 and 1.
+_LARGEST_QUANTUM = 0.1
+
+
+def resolution_of(quantum: float | None, n_classes: int) -> float:
+    """Return d of p' = (p + d) / (1 + C d), for probabilities in steps of a quantum: one more, shared by C classes.
+
+    A p of 0 says "less than a quantum", no more; log p' has a size that a fit can use. p' rises strictly with p.
+
+    >>> resolution_of(1 / 256, 2) == 1 / 512, resolution_of(0, 2)
+    (True, 0.0)
+    """
+    return min(quantum or 0.0, _LARGEST_QUANTUM) / n_classes
+
+
+# Finer grids than this look like floats.
+_MOST_STEPS = 1000
+# Fewer numbers lie on a grid by chance.
+_LEAST_ON_GRID = 100
+
+
+def grid_of(p: NDArray[Any]) -> float:
+    """Return the step 1/m of the grid on which all probabilities lie, with some between 0 and 1; 0 where none is.
+
+    >>> grid_of(np.tile([0.2, 0.8, 1.0, 0.0], 25))
+    0.2
+    """
+    values = np.unique(np.asarray(p, np.float64))
+    if np.size(p) < _LEAST_ON_GRID or np.all((values < _ROUNDING) | (values > 1 - _ROUNDING)):
+        return 0.0
+    for steps in range(2, _MOST_STEPS + 1):
+        scaled = values * steps
+        if np.all(np.abs(scaled - np.round(scaled)) <= _ROUNDING * steps):
+            return 1 / steps
+    return 0.0
+
+
+def resolved_logits(logits: NDArray[Any], d: float, *, labels: bool = False) -> NDArray[Any]:
+    """Return the logits of p' from (N, C) log p, or from logits of labels; of classes, but for one number a sample."""
+    if labels:
+        p, complement = sigmoid(logits), sigmoid(-logits)
+        return np.asarray(np.log(p + d) - np.log(complement + d), logits.dtype)
+    return np.asarray(np.log(np.exp(logits) + logits.dtype.type(d)))
+
+
+def log_probabilities(p: NDArray[Any], quantum: float | None = None) -> NDArray[Any]:
     """Return log p of (N, C) probabilities in their dtype; of 0, the logarithm of its smallest normal number.
 
     Raises NotProbabilities: the values are none.
@@ -193,7 +240,7 @@ def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
     >>> log_probabilities(np.array([[1.0, 0.0]])).round(1).tolist()
     [[0.0, -708.4]]
     """
-    if not distributions(p):
+    if not distributions(p, quantum):
         raise NotProbabilities("the values are no probabilities: some are negative, or do not add up to 1")
     logs: NDArray[Any] = np.log(np.clip(p, np.finfo(p.dtype).tiny, 1))
     return logs
@@ -360,6 +407,14 @@ class SampleScores:
             nll=to_host(-xp.log(xp.clip(label_p, least, None))).astype(np.float32),
             brier=to_host(row_sum(p * p)[:, 0] - 2 * label_p + 1).astype(np.float32),
         )
+
+    def resolved(self, d: float, n_classes: int) -> SampleScores:
+        """Return the same scores with the NLL of p' (`resolution_of`); all else is of the probabilities as they are."""
+        if not d:
+            return self
+        classes = n_classes if self.predicted is None else 2
+        label_p = np.exp(-self.nll.astype(np.float64))
+        return replace(self, nll=-np.log((label_p + d) / (1 + classes * d)).astype(np.float32))
 
     def __add__(self, addend: SampleScores) -> SampleScores:
         """Concatenate the scores of two chunks."""

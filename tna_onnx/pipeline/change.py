@@ -486,24 +486,35 @@ def _readout_entries(readout: Readout) -> dict[str, Any]:
         "node": None if head is None else head.node,
         "own_weight": head is not None and head.stored_weight.shared,
         "type": readout.logits_type,
+        "quantum": readout.quantum,
     }
 
 
 def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
     """Find a head, or a tensor of scores, again, by each word on what an output holds."""
     output, node = words["output"], words["node"]
+    stated = _quantum_of(words)
     for kind in (None, *OUTPUT_KINDS):
         with contextlib.suppress(UnsupportedModel):
             head = choose_head(model, node, output, kind)
             readout = head.without_head() if node is None else _head_as_written(model, head, words)
+            readout = replace(readout, quantum=stated)
             if _readout_entries(readout) == words:
                 return readout
         if node is None:
             with contextlib.suppress(UnsupportedModel):
-                readout = choose_readout(model, output, kind)
+                readout = replace(choose_readout(model, output, kind), quantum=stated)
                 if _readout_entries(readout) == words:
                     return readout
     raise NotRebuilt(f"{model.name} has no such head or scores at output '{output}'")
+
+
+def _quantum_of(words: Mapping[str, Any]) -> float:
+    """Return the step in which probabilities come, which samples may have shown."""
+    stated = words["quantum"]
+    if not isinstance(stated, float) or not 0 <= stated <= (words["holds"] == "probabilities"):
+        raise NotRebuilt("it states a step of probabilities that no output has")
+    return stated
 
 
 def _head_as_written(model: Model, head: Head, words: Mapping[str, Any]) -> Head:

@@ -28,6 +28,7 @@ order of summation, and a softmax moves by at most half of what its logits move.
    to s, moves a probability by e (1 + log C) / 2, or e s / 2. An activation rounds its own result as a Cast does.
 6. Classes that a bias masks have no share in a_i: their probability is 0, and |b_c| of -1e9 would allow anything.
 7. The bound is never above 0.05.
+8. A p that trees or classifiers add up rounds by k eps, whatever its size, so its logarithm moves by k eps / p.
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ def probability_bounds(
         moved += _features_moved(task, task.head)  # rule 4
     bounds = _FLOOR + moved[:, 0] / 2
     if fitted is not None:
+        if task.readout.resolution:  # rule 8
+            p = task.readout.probabilities(logits)
+            moved = moved + _ROUNDINGS * eps * (1 / p + (1 / (1 - p) if task.readout.multi_label else 0))
         bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
     bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounds += _cast_moves(task, logits if fitted is None else apply_map(fitted, logits, features))  # rule 5
@@ -421,7 +425,8 @@ def _differences(
     """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
-    s = np.asarray(shipped.logits.at(rows), np.float64)
+    logits = shipped.logits.given if shipped.fitted is None else shipped.logits
+    s = np.asarray(logits.at(rows), np.float64)
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
     differs = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)

@@ -317,7 +317,7 @@ def collect_details(
     else:
         over, under = worst_samples(reported, names, before, after, logits, outcome.fitted)
         angles, angle_samples = feature_angles(task, reported, settings.for_search, outcome)
-        classes = class_bins(names, (original, None), (logits, outcome.fitted), settings.bins)
+        classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
     averages = _averages(task, outcome, logits)
     return Details(
         data=reported.source.describe(),

@@ -307,7 +307,7 @@ class Task:
         head = self.head
         if head is None or weight is None:
             # the network gave logits, or someone had stored them: there is nothing to multiply
-            return StoredLogits(table)
+            return StoredLogits(table, self.readout.resolution)
         unchanged = weight is head.weight
         if self.probed.tail is not None:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed

@@ -21,9 +21,10 @@ from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
 from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
+from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
-from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
@@ -39,6 +40,8 @@ from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.checks import check_batch_size
+from tna_onnx.numerics.ops import sigmoid
+from tna_onnx.numerics.scores import grid_of
 from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
@@ -166,6 +169,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
     calibration = run(samples, "calibration data", job.folder)
+    probed = replace(probed, readout=with_quantum(probed.readout, calibration.table))
     # only this run needs these: no store keeps their features
     judging = None if held_out is None else run(held_out, "held-out data", None)
     # the network has run: what it holds, on the device too, is free for the search
@@ -234,6 +238,17 @@ def _collected(
         table = replace(table, folder=samples.store)
     table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
     return Collected(replace(samples, readout=readout), table)
+
+
+def with_quantum(readout: Readout, table: FeatureTable) -> Readout:
+    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
+
+    `table`: log p, or the logits of labels.
+    """
+    if readout.quantum is not None:
+        return replace(readout, quantum=float(readout.quantum))
+    logits = np.asarray(table.features[:SHOWN], np.float64)
+    return replace(readout, quantum=grid_of(sigmoid(logits) if readout.multi_label else np.exp(logits)))
 
 
 def _open_model(job: Job) -> tuple[OpenModel, Path | None]:

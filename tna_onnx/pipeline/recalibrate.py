@@ -233,6 +233,7 @@ def _report(
         protected=protected,
         **_numbers(task, outcome, compared),
         folded=folded,
+        resolution=task.readout.resolution,
         quantization_drift=drift,
         output=changes.target if kept else "",
         recalibrated=rewritten.proto if kept and not changes.target else None,

@@ -47,7 +47,7 @@ from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
-from tna_onnx.results.measured import Subgroup, named_classes, subgroups_of
+from tna_onnx.results.measured import Subgroup, named_classes, resolution_notes, subgroups_of
 from tna_onnx.results.report import Changes, Comparison, How, KeptLabel, compare_scores
 from tna_onnx.results.verdict import ClassRecall, Recall, Standing
 
@@ -356,6 +356,7 @@ def _input_notes(
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, changes, drift)
+    notes += resolution_notes(task.readout.resolution, 2 if task.readout.multi_label else task.readout.n_classes)
     notes += _zero_notes(task, outcome.before)
     step = max(task.readout.output_step, _float16_step(task, outcome.before))
     if step >= _COARSE_OUTPUT or step == _FLOAT16_STEP:

@@ -223,6 +223,7 @@ class Evaluation(Displayed):
         recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
         estimates: metrics, and slope and intercept of calibration, with their intervals.
         subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
+        resolution: d of (p + d) / (1 + C d), of which the NLL is taken, for probabilities that come in steps; else 0.
     """
 
     model: str
@@ -242,6 +243,7 @@ class Evaluation(Displayed):
     recipe_search: RecipeSearch | None = None
     estimates: dict[str, Estimate] = field(default_factory=dict)
     subgroups: tuple[Subgroup, ...] = ()
+    resolution: float = 0.0
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""
@@ -322,6 +324,8 @@ class ModelComparison(Displayed):
         models: the models, in the order given.
         versions: versions of what computed the numbers, by package.
         notes: what the user should know, in sentences.
+        resolution: d of (p + d) / (1 + C d), of which each NLL is taken: the largest of the models whose probabilities
+            come in steps; else 0.
     """
 
     data: str
@@ -330,6 +334,7 @@ class ModelComparison(Displayed):
     models: tuple[ComparedModel, ...]
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
+    resolution: float = 0.0
 
     def __repr__(self) -> str:
         """Say in one line what was compared."""
@@ -383,6 +388,20 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     if names[0]:
         parts.append(f"no significant difference in {', '.join(names[0])}")
     return "; ".join([*parts, agreed])
+
+
+# Below this d is the rounding of 1 - p, of which nobody sees anything.
+_SEEN = 1e-6
+
+
+def resolution_notes(d: float, n_classes: int) -> tuple[str, ...]:
+    """Say of which probabilities the NLL of a model is, where these come in steps."""
+    if d < _SEEN:
+        return ()
+    return (
+        "probabilities of the model come in steps, so that 0 is no certainty: its NLL is of (p + d) / (1 + "
+        f"{n_classes} d) with d = {d:.3g}",
+    )
 
 
 def multiplicity_note(n_comparisons: int, level: float) -> str:

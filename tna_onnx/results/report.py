@@ -406,6 +406,8 @@ class Report(Displayed):
         subgroups: parts of the samples of `comparison` under the recalibrated model, the worst first; empty where none
             are asked for.
         protected: whether predictions were kept, or might change only where each class gains.
+        resolution: d of (p + d) / (1 + C d), which stands for p in the map and in the NLL before, for a model whose
+            probabilities come in steps; 0 for others.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
@@ -474,6 +476,7 @@ class Report(Displayed):
     kept_decisions: tuple[KeptDecision, ...] = ()
     alternative: Alternative | None = None
     protected: bool = False
+    resolution: float = 0.0
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""

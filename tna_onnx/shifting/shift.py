@@ -7,7 +7,7 @@ graph has probabilities only, the new nodes are log p + d and a Softmax.
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def write(
 
     `change`: (C,) what is added to the logits. `kept`: outputs that stay, which a new bias would move.
     """
-    readout = probed.readout
+    readout = replace(probed.readout, quantum=0.0)  # a probability of 0 stays 0
     moved = Added(change)
     if not kept and isinstance(readout, Head) and _holds(model, readout, probed):
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
@@ -348,8 +348,9 @@ def _effect(
     data = opened.held_out
     if data is None:
         return None
-    before, _ = score_model(opened.session, opened.output, data, opened.batch_size, progress)
-    after, _ = score_model(session, opened.output, data, opened.batch_size, progress)
+    output = opened.output
+    sides = (score_model(each, output, data, opened.batch_size, progress)[0] for each in (opened.session, session))
+    before, after = (scores.resolved(output.resolution, output.n_classes) for scores in sides)
     level = check_level(job.settings.confidence_level)
     differences = paired_differences(before, after, _BINS, level=level, seed=job.settings.seed)
     counts = np.bincount(data.labels, minlength=len(target)) / len(data)

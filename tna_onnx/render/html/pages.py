@@ -155,7 +155,9 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
     """
     sections = sections_of(report, command, sources)
     version = report.versions.get("tna-onnx", "")
-    return render_page(f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), checks(report))
+    return render_page(
+        f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), checks(report)
+    )
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
