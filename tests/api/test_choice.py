@@ -63,7 +63,7 @@ def test_the_output_is_the_input_byte_for_byte(
     others = len(report.methods) - 1  # the input is one of them
     samples = f"{report.comparison.before.n:,} {'held-out' if held_out else 'calibration'} samples"
     assert report.verdict.startswith(
-        f"already calibrated, as far as {samples} can tell: none of {others} methods does significantly better than "
+        f"already calibrated, as far as {samples} can tell: none of {others} methods is significantly better than "
         "the input model"
     )
     assert (report.method, report.map, report.angle, report.folded, report.parameters) == ("none", "none", 0, False, {})

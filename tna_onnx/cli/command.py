@@ -269,6 +269,6 @@ def group() -> None:
     """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
     Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 unsupported model, 4 unusable data,
-    5 device or runtime not available, 6 a result other than the model could not be written,
+    5 device or runtime not available, 6 report, JSON or log could not be written,
     70 a bug in tna-onnx, 130 interrupted.
     """

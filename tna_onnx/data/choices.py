@@ -145,5 +145,5 @@ BATCH_SIZE = 64
 Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
 """Class frequencies: the path of a file, C numbers in the model's order, or a number for each class by name."""
 
-TRUST_LABELS = "Write the model all the same if labels seem wrong."
+TRUST_LABELS = "Proceed even if labels look wrong."
 """What it means to trust labels that no map is fitted to, in the help."""

@@ -142,7 +142,7 @@ def find_label_column(
         )
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
-        problem = "several columns can hold the labels" if candidates else "no column is called 'label' or the like"
+        problem = "several columns can hold the labels" if candidates else "no column is named 'label'"
         fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
         columns = candidates or [*fitting, *(name for name in names if name not in fitting)]
         advice = "name the one with --label-column"

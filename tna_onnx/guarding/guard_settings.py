@@ -94,7 +94,7 @@ class GuardSettings:
         "accept, decide: what to do if no threshold reaches the level. omit writes everything else; fail ends the run.",
         section=_SECTION,
     )
-    risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is wrong.")
+    risk: float = _per_cent(2.0, "accept: highest error rate among accepted samples.")
     delta: float = _per_cent(5.0, "accept, decide: probability that the guarantee does not hold.")
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION

@@ -429,7 +429,7 @@ def _zero_notes(task: Task, before: SampleScores) -> list[str]:
         return []
     notes = [
         f"{count:,} of {len(before.nll):,} labels have a probability of 0, or below {least:.0e}: the log loss before "
-        f"counts {most:.0f} nats for each, as of this number, so how far it falls says little"
+        f"is capped at {most:.0f} nats for these; ignore how far it falls"
     ]
     if np.all(before.confidence == 1):
         notes.append("every confidence is 1: the model gives classes alone, and a map one confidence for each of them")
@@ -495,7 +495,7 @@ def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
     elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
         notes.append(
             "the new last layer averages turned copies of the old one; it is the average of infinitely many copies "
-            "(the limit of many members), because fewer may cost too much accuracy, or are no better"
+            "(the limit of many members), because fewer copies cost accuracy or did not help"
         )
     elif chosen.ensemble_size > first:
         notes.append(

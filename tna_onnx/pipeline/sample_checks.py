@@ -412,10 +412,7 @@ def grouped(
         name = collected.source.describe()
         similar = len(np.unique(connected(n, equal))) - count
         if similar:
-            notes.append(
-                f"{name}: {similar:,} samples ({similar / n:.2%}) are near copies of others by their features, as "
-                "frames of one video are"
-            )
+            notes.append(f"{name}: {similar:,} samples ({similar / n:.2%}) are near copies of others by their features")
         # nothing can be said of new samples by so few, and there may be few distinct rows by design
         if count < min(n, _MIN_CLUSTERS):
             notes.append(
@@ -481,7 +478,7 @@ def _near_leak(
         return []
     what = (
         f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration "
-        "samples by their features, as frames of one video are"
+        "samples by their features"
     )
     if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
         raise DataError(

@@ -145,7 +145,7 @@ class Settings:
     )
     seed: int = setting(0, "Seed of all random draws.", section=_SEARCHED, low=0)
     trust_labels: bool = setting(
-        False, "Calibrate all the same if labels seem wrong, or if classes have no samples.", section="Data"
+        False, "Proceed even if labels look wrong, or classes have no samples.", section="Data"
     )
     quantized_head: QuantizedHead = setting(
         "requantize",

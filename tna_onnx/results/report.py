@@ -678,12 +678,12 @@ class Report(Displayed):
             opening = "not calibrated, and left as it is" if self.off_before else "already calibrated"
             if self.undecided:
                 return (
-                    f"too few samples to tell, and left as it is: none of {alternatives} methods does significantly "
+                    f"too few samples to tell, and left as it is: none of {alternatives} methods is significantly "
                     f"better than the input model ({values}); {c.before.n:,} {c.samples} samples"
                 )
             return (
                 f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "
-                f"methods does significantly better than the input model ({values})"
+                f"methods is significantly better than the input model ({values})"
             )
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst

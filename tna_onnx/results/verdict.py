@@ -363,10 +363,7 @@ def result_sentence(
     if word == "worse" and fit == -1 and gap != -1:
         parts.insert(0, "its probabilities fit the labels less closely")
     if worst is not None:
-        parts.append(
-            f"{kind} {worst.name} is recognised in {100 * worst.after:.1f} % of its samples, not in "
-            f"{100 * worst.before:.1f} %"
-        )
+        parts.append(f"recall of {kind} {worst.name} falls from {100 * worst.before:.1f} to {100 * worst.after:.1f} %")
     named = {"accuracy", calibration}
     if calibration == POSITIVE_ECE:
         named |= {"ece", "adaece"}
