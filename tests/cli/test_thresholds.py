@@ -93,7 +93,9 @@ def test_two_classes_by_argmax_are_never_called_improved_while_they_are_off(tmp_
         assert "--predictions change" in out
         assert "improved" not in report["verdict"]
         assert "needs no recalibration" not in out
-    ok(*words, "-o", tmp_path / "free.onnx", "--predictions", "change")
+    ok(*words, "-o", tmp_path / "free.onnx", "--predictions", "change", "--report", tmp_path / "r.html")
+    # the picture that everyone expects
+    assert "Bars of frequency per bin of P(1)" in (tmp_path / "r.html").read_text("utf-8")
     free = outputs(tmp_path / "free.onnx", x)[:, 1]
     assert abs(free.mean() - labels.mean()) < 0.01
 

@@ -33,6 +33,9 @@ def test_the_numbers_are_those_of_the_definition() -> None:
     assert (found.name, found.labels) == ("yes", 1)
     # float32 confidences
     assert found.ece == pytest.approx(expected, abs=1e-6)
+    assert found.reliability is not None
+    assert found.reliability.count == tuple(counts)
+    assert [value for value in found.reliability.accuracy if value] == pytest.approx(observed[observed > 0])
     assert (found.mean, found.frequency) == pytest.approx((p.mean(), labels.mean()), abs=1e-6)
     fit = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(np.log(p / (1 - p))[:, None], labels)
     assert found.slope is not None

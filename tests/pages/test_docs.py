@@ -48,6 +48,7 @@ NOT_RUN = {
     "docs/data.md": [
         "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt",
     ],
+    "docs/how-to/binary.md": ["pip install '.[cpu]' scikit-learn skl2onnx lightgbm xgboost onnxmltools"],
     "docs/how-to/cluster.md": [
         "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
         *["from pathlib import Path"] * 4,
@@ -215,7 +216,7 @@ SLOW = {
 def marked(page: Path) -> Any:
     """Return a page as a parameter of a test."""
     marks = [pytest.mark.slow] if name_of(page) in SLOW else []
-    if page.stem in ("hugging-face", "pytorch"):  # torch's exporter warns about itself
+    if page.stem in ("binary", "hugging-face", "pytorch"):  # exporters warn about themselves
         marks.append(pytest.mark.filterwarnings("ignore"))
     return pytest.param(page, id=name_of(page), marks=marks)
 

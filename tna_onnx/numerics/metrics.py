@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, POSITIVE_ECE, Objective
-from tna_onnx.numerics.reliability import bin_of, normal_cdf, ties_of
+from tna_onnx.numerics.reliability import Bins, bin_of, normal_cdf, ties_of
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
 MIN_GROUPS = 10
@@ -94,6 +94,7 @@ class Positive:
             negative, and where nothing fits best.
         intercept: calibration intercept with its interval, no unit; null likewise.
         labels: number of labels, of which this is the worst; 1 for one class.
+        reliability: how often it occurs at each probability, in the bins of the ECE; null beside other labels.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Positive:
     slope: Estimate | None = None
     intercept: Estimate | None = None
     labels: int = 1
+    reliability: Bins | None = None
 
     @property
     def off(self) -> bool:

@@ -31,7 +31,7 @@ from tna_onnx.numerics.metrics import (
     decisive_count,
     metric_value,
 )
-from tna_onnx.numerics.reliability import normal_cdf
+from tna_onnx.numerics.reliability import Bins, normal_cdf
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors, mean_and_error
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.slope import slope_and_intercept
@@ -162,7 +162,9 @@ def worst_positive(
     if not positives:
         return None
     worst = _worst(positives)
-    found = with_slope(positives[worst], alone[worst], level)
+    scores = alone[worst]
+    diagram = Bins.of(scores.confidence, scores.hit, bins, scores.weights)
+    found = replace(with_slope(positives[worst], scores, level), reliability=diagram)
     if len(positives) == 1:
         return found
     chances = [_Chance(chance_variances(label, bins), label.total) for label in alone]

@@ -9,10 +9,11 @@ its gap is mean confidence - accuracy, above zero where confidence is too high.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tna_onnx.numerics.conformal import consistent_range, wilson_interval
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Positive
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
@@ -269,10 +270,12 @@ OF_LABELS = DiagramWords("frequency", "probability", "labels of samples", ("hold
 """All labels of samples that may have several, together."""
 
 
-def words_of(multi_label: object) -> DiagramWords:
-    """Return the words for samples that may have several labels, if that is so, or for classes."""
+def words_of(multi_label: object, positive: Positive | None = None) -> DiagramWords:
+    """Return the words for samples of several labels, for the positive one of two classes, or for classes."""
     if multi_label:
         return OF_LABELS
+    if positive is not None:
+        return replace(OF_ONE_CLASS, against=f"P({positive.name})")
     return OF_CLASSES
 
 

@@ -5,11 +5,15 @@ largest gaps where there are many. The angles are those between features and cla
 for the others ("false"). Decisions are those of `guard`: promises, coverage, set sizes, curves with the chosen point.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+from tna_onnx.numerics.isotonic import Curve
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import (
     MAX_DROP,
@@ -197,31 +201,34 @@ def reliability(report: Report, details: Details | None) -> SimpleNamespace:
     cross_fitted = c.how == "cross-fitted"
     # the ECE of the first table: cross-fitted, it is corrected, and is not what the bars add up to
     parts = {
-        "before": (report.reliability.before, report.bin_free_before, c.before.ece),
-        "after": (report.reliability.after, report.bin_free_after, c.after.ece),
+        "before": Diagram.of(c.before, report.reliability.before, report.bin_free_before),
+        "after": Diagram.of(c.after, report.reliability.after, report.bin_free_after),
     }
     tested = (
         bin_free_sentence(report.bin_free_before, cross_fitted=False),
         bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
     )
     classes = None if details is None else _classes(details)
-    return _diagrams(parts, words_of(report.labels), f"{c.data}, {c.how}", tested=tested, classes=classes)
+    words = words_of(report.labels, c.before.positive)
+    return _diagrams(parts, words, f"{c.data}, {c.how}", tested=tested, classes=classes)
 
 
 def measured_reliability(evaluation: Evaluation) -> SimpleNamespace:
     """Return the values of the section for one model."""
-    part = (evaluation.reliability, evaluation.bin_free, evaluation.metrics.ece)
-    return _diagrams({"": part}, words_of(evaluation.labels), evaluation.data)
+    metrics = evaluation.metrics
+    part = Diagram.of(metrics, evaluation.reliability, evaluation.bin_free)
+    return _diagrams({"": part}, words_of(evaluation.labels, metrics.positive), evaluation.data)
 
 
 def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
     """Return the values of the section for several models: each, and the first ones as lines."""
-    words = words_of(comparison.models[0].output_kind.startswith("label_"))
-    parts = {f"of {model.name}": (model.reliability, model.bin_free, model.metrics.ece) for model in comparison.models}
+    first = comparison.models[0]
+    words = words_of(first.output_kind.startswith("label_"), first.metrics.positive)
+    parts = {f"of {it.name}": Diagram.of(it.metrics, it.reliability, it.bin_free) for it in comparison.models}
     # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * RANKS]
     bins_lines = (
-        bins_line(model.name, model.reliability, k % RANKS, least=_MIN_SAMPLES, dashed=k >= RANKS)
+        bins_line(model.name, parts[f"of {model.name}"].bins, k % RANKS, least=_MIN_SAMPLES, dashed=k >= RANKS)
         for k, model in enumerate(drawn)
     )
     # intervals of all models would hide each other
@@ -240,8 +247,26 @@ def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
     return _diagrams(parts, words, comparison.data, overlay=overlay)
 
 
+@dataclass(frozen=True)
+class Diagram:
+    """What a diagram shows: of two classes the positive one, of several labels all together, else the top label."""
+
+    bins: Bins
+    ece: float
+    bin_free: BinFree
+    curve: Curve | None  # the fit without bins, which is of the top label
+
+    @classmethod
+    def of(cls, metrics: Metrics, bins: Bins, bin_free: BinFree) -> Diagram:
+        """Choose. `bins`: of the top label, or of all labels."""
+        positive = metrics.positive
+        if positive is None or positive.labels > 1 or positive.reliability is None:
+            return cls(bins, metrics.ece, bin_free, bin_free.corp.curve)
+        return cls(positive.reliability, positive.ece, bin_free, None)
+
+
 def _diagrams(
-    parts: Mapping[str, tuple[Bins, BinFree, float]],
+    parts: Mapping[str, Diagram],
     words: DiagramWords,
     data: str,
     *,
@@ -249,26 +274,31 @@ def _diagrams(
     classes: SimpleNamespace | None = None,
     overlay: SimpleNamespace | None = None,
 ) -> SimpleNamespace:
-    """Return diagrams and their numbers, by what they are of: bins, calibration without bins, ECE."""
+    """Return diagrams and their numbers, by what they are of."""
     names = {part: part.removeprefix("of ") for part in parts}
     # the name of a model is written as it is
     captions = {part: name if part.startswith("of ") else capital(name) for part, name in names.items()}
     heads = ("", *(name or "value" for name in names.values()))
+    keys = diagram_keys(words)
+    if not any(shown.curve for shown in parts.values()):
+        keys = (*gap_keys(words), area_key("consistent", "consistent with calibration (95 %)"))
     return SimpleNamespace(
         data=data,
         tested=tested,
         several=words == OF_LABELS,
-        keys=diagram_keys(words),
+        against=words.against,
+        fitted=any(shown.curve for shown in parts.values()),
+        keys=keys,
         figures=tuple(
             Figure(
-                reliability_diagram(bins, f"Reliability {part}".rstrip(), words, curve=bin_free.corp.curve),
-                f"{captions[part]}: ECE {100 * ece:.2f} %".removeprefix(": "),
+                reliability_diagram(shown.bins, f"Reliability {part}".rstrip(), words, curve=shown.curve),
+                f"{captions[part]}: ECE {100 * shown.ece:.2f} %".removeprefix(": "),
                 DIAGRAM_HEIGHT,
             )
-            for part, (bins, bin_free, ece) in parts.items()
+            for part, shown in parts.items()
         ),
-        numbers=tuple(bins_table(bins, f"Bins {part}".rstrip(), words) for part, (bins, _, _) in parts.items()),
-        bin_free=table(heads, bin_free_rows(*(bin_free for _, bin_free, _ in parts.values())), "Without bins"),
+        numbers=tuple(bins_table(shown.bins, f"Bins {part}".rstrip(), words) for part, shown in parts.items()),
+        bin_free=table(heads, bin_free_rows(*(shown.bin_free for shown in parts.values())), "Without bins"),
         classes=classes,
         overlay=overlay,
     )
