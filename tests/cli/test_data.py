@@ -132,10 +132,10 @@ def manifest(a: Animals, f: Path) -> list[object]:
     return [f / "list.tsv", "--label-column", "species"]
 
 
-def npy_file(a: Animals, f: Path) -> list[object]:
-    np.save(f / "x.npy", a.x)
+def names_apart(a: Animals, f: Path) -> list[object]:
+    np.savez(f / "x.npz", image=a.x)
     (f / "y.txt").write_text("\n".join(NAMES[y] for y in a.labels))
-    return [f / "x.npy", "--labels", f / "y.txt"]
+    return [f / "x.npz", "--labels", f / "y.txt"]
 
 
 def shards(a: Animals, f: Path) -> list[object]:
@@ -153,13 +153,13 @@ def shards(a: Animals, f: Path) -> list[object]:
 
 SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
     "npz": (lambda a, f: [a.npz], "arrays data.npz"),
-    "npy file, names apart": (npy_file, "arrays x.npy"),
+    "names apart": (names_apart, "arrays x.npz"),
     "class folders": (class_folders, "image folder photos"),
     "flat folder": (flat_folder, "image folder photos"),
     "tsv": (manifest, "list.tsv"),
     "tar pattern": (shards, "webdataset c-{000..002}.tar"),
 }
-_ARRAYS = {"npz", "npy file, names apart"}
+_ARRAYS = {"npz", "names apart"}
 
 
 def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_each_kind_gives_the_same_numbers(
     [
         *zip(
             itertools.cycle(["features", "logits"]),
-            ["npz", "npz", "npz, float16", "folder", "store", "store", "URL", "labels apart"],
+            ["npz", "labels apart", "npz, float16", "URL", "store", "store"],
         )
     ],
 )
@@ -223,11 +223,6 @@ def test_features_and_logits(
     if form == "store":
         data = tmp_path / "store"
         support.ok("features", animals.model, "--data", animals.npz, "--cache", data)
-    elif form == "folder":
-        data = tmp_path / "folder"
-        data.mkdir()
-        np.save(data / f"{kind}.npy", values)
-        np.save(data / "labels.npy", animals.labels)
     elif form == "labels apart":
         data = tmp_path / "d.npz"
         np.savez(data, **{kind: values})
@@ -345,7 +340,7 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
     "no preprocessing file": (["D", "--preset", "none.json"], 2, "none.json"),
     "arrays with a recipe": (["D", "--scale", "1"], 2, "images only"),
-    "said to be another": (["D", "--format", "npy"], 4, "data.npz"),
+    "said to be another": (["D", "--format", "table"], 4, "data.npz"),
     "unknown format": (["D", "--format", "tiff"], 2, "tiff"),
     "no such column": (["D", "--label-column", "y", "--format", "manifest"], 4, "data.npz"),
 }

@@ -27,23 +27,19 @@ def write_npz(path: Path, arrays: Mapping[str, npt.ArrayLike]) -> Path:
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> Path:
-    """Write columns as a file of the kind that its suffix says, or without one as a folder of .npy files."""
+    """Write columns as a file of the kind that its suffix says."""
     if path.suffix == ".npz":
         np.savez(path, **columns)
     elif path.suffix == ".parquet":
         table = pytest.importorskip("pyarrow").table({name: list(values) for name, values in columns.items()})
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
-    elif path.suffix:
+    else:
         lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in columns.values()]
         rows = [*zip(*lists, strict=True)]
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
         if path.suffix == ".csv":
             lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
         path.write_text("\n".join(lines), "utf-8")
-    else:
-        path.mkdir(exist_ok=True)
-        for name, values in columns.items():
-            np.save(path / f"{name}.npy", values)
     return path
 
 

@@ -100,10 +100,10 @@ def test_the_expected_accuracy_is_checked_with_its_standard_error() -> None:
 
 
 def test_open_passes_everything_on(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.bin", X)
-    (tmp_path / "x.bin.npy").rename(tmp_path / "x.bin")
+    np.savez(tmp_path / "x.npz", x=X)
+    (tmp_path / "x.npz").rename(tmp_path / "x.bin")
     (tmp_path / "labels.csv").write_text("class,label\n0,dog\n0,cat\n0,dog\n")
-    data = Data(tmp_path / "x.bin", tmp_path / "labels.csv", "npy", label_column="label")
+    data = Data(tmp_path / "x.bin", tmp_path / "labels.csv", "npz", label_column="label")
     source = data.open([spec()], 2, ("cat", "dog"))
     assert source.labels.tolist() == [1, 0, 1]
     np.testing.assert_array_equal(gather(source, 2)["x"], X)
@@ -150,9 +150,7 @@ def values(source: Any) -> np.ndarray:
 def test_what_only_tables_have_is_refused_elsewhere(tmp_path: Path, option: dict[str, Any]) -> None:
     x = np.zeros((5, 2), np.float32)
     np.savez(tmp_path / "d.npz", X=x, labels=LABELS)
-    np.save(tmp_path / "X.npy", x)
-    np.save(tmp_path / "labels.npy", LABELS)
-    for data in (tmp_path / "d.npz", tmp_path, (x, LABELS), {"X": x, "labels": LABELS}, [(x, LABELS)]):
+    for data in (tmp_path / "d.npz", (x, LABELS), {"X": x, "labels": LABELS}, [(x, LABELS)]):
         with pytest.raises(UsageError, match="a table"):
             open_source(data, TWO, 3, **option)
 
@@ -232,7 +230,7 @@ def test_row_numbers_are_no_features_where_any_number_of_columns_fits(name: str)
 # --- Samples without labels
 
 
-@pytest.mark.parametrize("kind", ["npz", "npy", "csv", "parquet", "mapping", "batches", "images"])
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "mapping", "batches", "images"])
 def test_samples_that_bring_no_labels(tmp_path: Path, kind: str) -> None:
     x = np.random.default_rng(0).random((6, 3)).astype(np.float32)
     inputs = [spec("x", (None, 3))]
@@ -245,8 +243,8 @@ def test_samples_that_bring_no_labels(tmp_path: Path, kind: str) -> None:
     elif kind == "mapping":
         data = {"x": x}
     else:
-        columns = {"x": x} if kind in ("npz", "npy") else dict(zip("abc", x.T, strict=True))
-        data = write_columns(tmp_path / ("folder" if kind == "npy" else f"t.{kind}"), columns)
+        columns = {"x": x} if kind == "npz" else dict(zip("abc", x.T, strict=True))
+        data = write_columns(tmp_path / f"t.{kind}", columns)
     source = open_source(tmp_path if kind == "images" else data, inputs, 4, labels=NO_LABELS)
     np.testing.assert_array_equal(source.labels, np.full(6, -1))
     np.testing.assert_array_equal(gather(source, 4)["x"], x)

@@ -77,11 +77,9 @@ def test_samples_are_told_whatever_the_format(tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((6, 4), np.float32)
     labels = np.arange(6) % 2
     np.savez(tmp_path / "a.npz", x=x, labels=labels)
-    (tmp_path / "npy").mkdir()
-    np.save(tmp_path / "npy/x.npy", x[::-1])
-    np.save(tmp_path / "npy/labels.npy", 1 - labels)
+    batches = [{"x": x[::-1], "labels": 1 - labels}]
     first = sample_digests(open_source(tmp_path / "a.npz", [spec()], 2))
-    assert sorted(first) == sorted(sample_digests(open_source(tmp_path / "npy", [spec()], 2)))
+    assert sorted(first) == sorted(sample_digests(open_source(batches, [spec()], 2)))
     assert len(set(first)) == 6
 
 

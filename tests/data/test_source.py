@@ -91,18 +91,10 @@ def manifest(folder: Path) -> Case:
     return Case(root / "list.jsonl", [IMAGE], root / "below" / "5.png", b"IDAT")
 
 
-def npy_folder(folder: Path) -> Case:
-    (folder / "calib").mkdir()
-    for name, values in {"x": X, "ids": IDS, "labels": LABELS}.items():
-        np.save(folder / "calib" / f"{name}.npy", values)
-    return Case(folder / "calib", PAIR, folder / "calib" / "x.npy", X[5].tobytes())
-
-
-def npy_file(folder: Path) -> Case:
-    np.save(folder / "images.npy", X)
+def labels_apart(folder: Path) -> Case:
     np.save(folder / "y.npy", LABELS)
-    path = folder / "images.npy"
-    return Case(path, PAIR[:1], path, X[5].tobytes(), {"labels": folder / "y.npy"})
+    path = write_npz(folder / "images.npz", {"x": X})
+    return Case(path, PAIR[:1], path, path.read_bytes()[10:12], {"labels": folder / "y.npy"})
 
 
 def shards(folder: Path) -> Case:
@@ -197,11 +189,8 @@ def saved_dataset(folder: Path) -> Case:
 
 
 def precomputed(folder: Path) -> Case:
-    (folder / "calib").mkdir()
-    np.save(folder / "calib" / "features.npy", X.reshape(N, -1))
-    np.save(folder / "calib" / "labels.npy", LABELS)
-    file = folder / "calib" / "features.npy"
-    return Case(folder / "calib", [spec("features", (None, 6))], file, X[5].tobytes(), {"kind": "features"})
+    path = write_npz(folder / "calib.npz", {"features": X.reshape(N, -1), "labels": LABELS})
+    return Case(path, [spec("features", (None, 6))], path, path.read_bytes()[10:12], {"kind": "features"})
 
 
 def mapping(folder: Path) -> Case:
@@ -239,7 +228,7 @@ def url(folder: Path) -> Case:
 
 
 KINDS: list[Callable[[Path], Case]] = [
-    arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, npy_folder, npy_file, shards,
+    arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, labels_apart, shards,
     text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
     arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, precomputed, mapping,
     generator, reader, url,

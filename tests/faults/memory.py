@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,12 +116,12 @@ def _npz(rows: int) -> Callable[[Path], Path]:
     return write
 
 
-def _npy_lie(folder: Path) -> Path:
+def _npz_lie(folder: Path) -> Path:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 4)})
-    (folder / "x.npy").write_bytes(header.getvalue())
-    np.save(folder / "labels.npy", np.arange(6))
-    return folder
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    return folder / "a.npz"
 
 
 def _parquet(rows: int) -> Callable[[Path], Path]:
@@ -182,7 +183,7 @@ class Hostile:
 DATA: dict[str, Hostile] = {
     "npz": Hostile(_npz(5 * _ROWS)),
     "npz, allowed": Hostile(_npz(_ROWS // 2)),
-    "npy": Hostile(_npy_lie),
+    "npz, lying": Hostile(_npz_lie),
     "parquet": Hostile(_parquet(5 * _ROWS)),
     "parquet, allowed": Hostile(_parquet(_ROWS // 2)),
     "image": Hostile(_image(60_000), images=True),
@@ -269,7 +270,7 @@ def _child(name: str, path: Path) -> None:
 
 
 def _warm(folder: Path, name: str) -> None:
-    small = {"npz": _npz(60), "npy": _npz(60), "parquet": _parquet(60)}
+    small = {"npz": _npz(60), "parquet": _parquet(60)}
     kind = name.partition(",")[0]
     _read_data(small.get(kind, _image(20))(folder), DATA[name].images)
 

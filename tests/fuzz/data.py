@@ -76,9 +76,8 @@ def npz(save: Any) -> Callable[[Path], tuple[Path, Any]]:
 
 
 def npy(folder: Path) -> tuple[Path, Any]:
-    np.save(folder / "x.npy", X)
     np.save(folder / "labels.npy", LABELS)
-    return folder / random.choice(["x.npy", "labels.npy"]), folder
+    return folder / "labels.npy", folder / "labels.npy"
 
 
 def text(name: str, content: str, beside: bool = True) -> Callable[[Path], tuple[Path, Any]]:
@@ -213,7 +212,7 @@ def prepare(path: Path) -> None:
 FAMILIES: dict[str, Family] = {
     "npz": Family(npz(np.savez), mutated_bytes, samples(VECTOR)),
     "npz, compressed": Family(npz(np.savez_compressed), mutated_bytes, samples(VECTOR)),
-    "npy": Family(npy, mutated_bytes, samples(VECTOR)),
+    "npy": Family(npy, mutated_bytes, lambda path: samples(VECTOR, labels=path)({"x": X})),
     "csv": Family(text("a.csv", CSV), mutated_text, samples(IMAGE, recipe=PLAIN)),
     "json": Family(text("a.json", json.dumps(ROWS)), mutated_json, samples(IMAGE, recipe=PLAIN)),
     "jsonl": Family(text("a.jsonl", "\n".join(map(json.dumps, ROWS))), mutated_text, samples(IMAGE, recipe=PLAIN)),

@@ -386,10 +386,10 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
     images = rng.standard_normal((N, 3, 6, 6)).astype(np.float32) * 3
     features, logits = logits_of(images.mean(axis=(2, 3)))
     labels = drawn(logits, 2)
-    np.save("images.npy", images)
+    np.savez("images.npz", input=images)
     np.save("labels.npy", labels)
     others = 3 * np.random.default_rng(9).standard_normal(images.shape).astype(np.float32)
-    np.save("heldout.npy", others)
+    np.savez("heldout.npz", input=others)
     np.save("heldout-labels.npy", drawn(logits_of(others.mean(axis=(2, 3)))[1], 6))
     np.savez("arrays.npz", images=images, labels=labels)
     Path("my_project.py").write_text(

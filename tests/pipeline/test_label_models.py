@@ -312,7 +312,7 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "place"), [("features", "npz"), ("features", "folder"), ("logits", "mapping")])
+@pytest.mark.parametrize(("kind", "place"), [("features", "npz"), ("logits", "mapping")])
 def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str, place: str) -> None:
     onnx.save(model(), folder / "m.onnx")
     data = samples(600, 1)
@@ -323,11 +323,6 @@ def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str
     if place == "npz":
         given = folder / "computed.npz"
         np.savez(given, **arrays)
-    elif place == "folder":
-        given = folder / "computed"
-        given.mkdir()
-        for name, array in arrays.items():
-            np.save(given / f"{name}.npy", array)
     words: dict[str, Any] = {"search": "none", "map": "label-ts", "device": "cpu"}
     whole = with_options(tna_onnx.calibrate, folder / "m.onnx", data, output=folder / "a.onnx", **words)
     report = with_options(tna_onnx.calibrate, folder / "m.onnx", given, output=folder / "b.onnx", **words)

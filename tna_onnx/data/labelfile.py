@@ -26,7 +26,7 @@ import numpy as np
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import cell_array, parse_json, parsing, read_text, text_lines
 from tna_onnx.data.labels import listed
-from tna_onnx.data.sources.array_files import map_npy
+from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read_label_file(
     if suffix not in LABEL_FILES:
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
-        return LabelFile(None, np.array(map_npy(path)))  # a copy: the file may change while the labels are in use
+        return LabelFile(None, read_npy(path))
     text = read_text(path, limits)
     if suffix == ".txt":
         return _from_lines(path, text, is_path)

@@ -141,7 +141,7 @@ class LabelSource(Presented):
         marks: IntArray | None = getattr(source, "placed", None)
         if marks is None:
             raise DataError(
-                f"{source.describe()}: the model gives several labels a sample; expected arrays (.npz, .npy, in "
+                f"{source.describe()}: the model gives several labels a sample; expected arrays (.npz, in "
                 "memory) with labels of shape (N, C), or a table with a column for each label"
             )
         return cls(source, marks)

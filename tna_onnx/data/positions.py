@@ -192,7 +192,7 @@ class PositionSource(Presented):
             if several.position != "last":
                 raise DataError(
                     f"{source.describe()}: the model gives several predictions a sample, so each position needs a "
-                    "label; expected arrays (.npz, .npy, in memory) with labels of shape (N, P), or (N, H, W)"
+                    "label; expected arrays (.npz, in memory) with labels of shape (N, P), or (N, H, W)"
                 )
             rows = np.arange(len(source), dtype=np.int64)
             # the positions are counted on one sample, as the shape leaves them open

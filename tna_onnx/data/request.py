@@ -153,7 +153,7 @@ class Request:
         if self.multi_label:
             raise DataError(
                 f"{where}: each sample has one class, but the model predicts {self.n_classes} independent labels; "
-                "store the samples as arrays (.npz, .npy), with labels of 0 and 1 of shape (N, "
+                "store the samples as arrays (.npz), with labels of 0 and 1 of shape (N, "
                 f"{self.n_classes})"
             )
 

@@ -94,9 +94,8 @@ def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) 
     """
     if is_store(data):
         return "store"
-    if data.format in (None, "npz", "npy"):
-        root = None if data.data_root is None else Path(data.data_root)
-        with stored_arrays(data.samples, data.limits, root) as stored:
+    if data.format in (None, "npz"):
+        with stored_arrays(data.samples, data.limits) as stored:
             names = set() if stored is None else {*stored.names}
         if names.isdisjoint(inputs):
             for kind in ("features", "logits"):

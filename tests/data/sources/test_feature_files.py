@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.data.samples import gather, spec
-from tests.support import loaded, ok, pairwise, refused
+from tests.support import loaded, ok, refused
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data import open_precomputed
 from tna_onnx.data.request import Request
@@ -239,22 +239,17 @@ LOGITS = np.random.default_rng(1).random((6, 3), np.float32)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
 
 
-def store(folder: Path, form: str, **arrays: Any) -> Path:
-    if form == "npz":
-        np.savez(folder / "calib.npz", **arrays)
-        return folder / "calib.npz"
-    (folder / "calib").mkdir()
-    for name, values in arrays.items():
-        np.save(folder / "calib" / f"{name}.npy", values)
-    return folder / "calib"
+def store(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "calib.npz", **arrays)
+    return folder / "calib.npz"
 
 
 @pytest.mark.parametrize(
-    ("form", "kind", "dtype"), pairwise(["npz", "npy"], ["features", "logits"], ["float16", "float32", "float64"])
+    ("kind", "dtype"), [("features", "float16"), ("features", "float64"), ("logits", "float16"), ("logits", "float32")]
 )
-def test_values_and_labels(tmp_path: Path, form: str, kind: str, dtype: str) -> None:
+def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
     values = {"features": FEATURES, "logits": LOGITS}[kind].astype(dtype)
-    path = store(tmp_path, form, **{kind: values, "labels": LABELS})
+    path = store(tmp_path, **{kind: values, "labels": LABELS})
     found = open_precomputed(path, Request([spec()], 3))
     assert found is not None
     assert found.kind == kind
@@ -263,33 +258,28 @@ def test_values_and_labels(tmp_path: Path, form: str, kind: str, dtype: str) -> 
     np.testing.assert_array_equal(gather(found.source, 4)[kind], values, strict=True)
     assert found.source.describe() == f"{kind} {path.name} (6 samples, 3 classes)"
     assert found.source.recipe() is None
-    assert isinstance(found.values, np.memmap) == (form == "npy")
 
 
 def test_features_go_before_logits(tmp_path: Path) -> None:
-    found = open_precomputed(
-        store(tmp_path, "npz", logits=LOGITS, features=FEATURES, labels=LABELS), Request([spec()], 3)
-    )
+    found = open_precomputed(store(tmp_path, logits=LOGITS, features=FEATURES, labels=LABELS), Request([spec()], 3))
     assert found is not None
     assert found.kind == "features"
 
 
-@pytest.mark.parametrize("form", ["npz", "npy"])
-def test_inputs_are_not_features(tmp_path: Path, form: str) -> None:
-    path = store(tmp_path, form, features=FEATURES, labels=LABELS, x=FEATURES)
+def test_inputs_are_not_features(tmp_path: Path) -> None:
+    path = store(tmp_path, features=FEATURES, labels=LABELS, x=FEATURES)
     assert open_precomputed(path, Request([spec("features")], 3)) is None
     assert open_precomputed(path, Request([spec("x")], 3)) is None, "samples are there: they count"
 
 
 def test_other_data(tmp_path: Path) -> None:
-    assert open_precomputed(store(tmp_path, "npz", x=FEATURES, labels=LABELS), Request([spec()], 3)) is None
+    assert open_precomputed(store(tmp_path, x=FEATURES, labels=LABELS), Request([spec()], 3)) is None
     assert open_precomputed(tmp_path, Request([spec()], 3)) is None
     assert open_precomputed(tmp_path / "gone.npz", Request([spec()], 3)) is None
     (tmp_path / "a.csv").touch()
     assert open_precomputed(tmp_path / "a.csv", Request([spec()], 3)) is None
 
 
-@pytest.mark.parametrize("form", ["npz", "npy"])
 @pytest.mark.parametrize(
     ("arrays", "pattern"),
     [
@@ -301,8 +291,8 @@ def test_other_data(tmp_path: Path) -> None:
         ({"logits": LOGITS, "labels": LABELS + 1}, "subtract 1"),
     ],
 )
-def test_refusals(tmp_path: Path, form: str, arrays: dict[str, Any], pattern: str) -> None:
-    path = store(tmp_path, form, **arrays)
+def test_refusals(tmp_path: Path, arrays: dict[str, Any], pattern: str) -> None:
+    path = store(tmp_path, **arrays)
     with pytest.raises(DataError, match=pattern) as caught:
         open_precomputed(path, Request([spec()], 3))
     assert str(path) in str(caught.value)
@@ -321,13 +311,13 @@ def test_a_mapping() -> None:
 
 
 def test_one_logit(tmp_path: Path) -> None:
-    found = open_precomputed(store(tmp_path, "npz", logits=LOGITS[:, :1], labels=LABELS % 2), Request([spec()], 2))
+    found = open_precomputed(store(tmp_path, logits=LOGITS[:, :1], labels=LABELS % 2), Request([spec()], 2))
     assert found is not None
     assert found.values.shape == (6, 1)
 
 
 def test_labels_apart_and_names(tmp_path: Path) -> None:
-    path = store(tmp_path, "npy", features=FEATURES)
+    path = store(tmp_path, features=FEATURES)
     found = open_precomputed(path, Request([spec()], 3, labels=LABELS))
     assert found is not None
     np.testing.assert_array_equal(found.labels, LABELS)
@@ -342,7 +332,7 @@ def test_labels_apart_and_names(tmp_path: Path) -> None:
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
     values = FEATURES.copy()
     values[2, 1] = np.inf
-    found = open_precomputed(store(tmp_path, "npz", features=values, labels=LABELS), Request([spec()], 3))
+    found = open_precomputed(store(tmp_path, features=values, labels=LABELS), Request([spec()], 3))
     assert found is not None
     with pytest.raises(DataError, match="'features' must be finite, but row 2 "):
         list(found.source.batches(6))

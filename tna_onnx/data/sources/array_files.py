@@ -1,9 +1,6 @@
-"""Named arrays in a `.npz` archive, a folder of `.npy` files or a mapping. Nothing is ever unpickled.
+"""Named arrays in a `.npz` archive or a mapping, and the array in a `.npy` file. Nothing is ever unpickled.
 
-- `.npz`: arrays are loaded into memory.
-- `.npy`: files are memory-mapped, so they may be larger than memory.
-
-The size that a header declares is compared with the bytes in the file before anything is mapped or allocated.
+The size that a header declares is compared with the bytes in the file before anything is allocated.
 """
 
 from __future__ import annotations
@@ -14,12 +11,12 @@ import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256
-from tna_onnx.data.foreign import any_array, check_inside, open_regular, parsing
+from tna_onnx.data.digest import arrays_sha256, stream_sha256
+from tna_onnx.data.foreign import any_array, open_regular, parsing
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,15 +36,14 @@ class StoredArrays:
     where: str  # what messages start with: the path, or what the object is called
     title: str  # what reports call the file or folder
     names: list[str]  # of all arrays
-    noun: ClassVar[str] = "array"  # what messages call one of them
 
     def column(self, name: str) -> Any:
-        """Return an array by which samples can be read, rows along axis 0: loaded, mapped, or read on demand."""
+        """Return an array of numbers, rows along axis 0."""
         raise NotImplementedError
 
     def loaded(self, name: str) -> AnyArray:
-        """Return an array in memory; see `column`."""
-        return np.array(self.column(name))
+        """Return an array of anything: labels may be names."""
+        raise NotImplementedError
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:
         """Return SHA-256 (hex) that changes with any value of the arrays `names` and with the labels."""
@@ -72,7 +68,7 @@ class NpzArrays(StoredArrays):
                 self.stream.seek(0)
                 self._sha256 = stream_sha256(self.stream).hex()
             self._check_size(name)
-            advice = "expected a plain array of numbers; store it again, or as .npy files in a folder"
+            advice = "expected a plain array of numbers; store it again"
             with parsing(self.where, f"array {name!r} cannot be read", advice):
                 array = self.archive[name]
             if not isinstance(array, np.ndarray):
@@ -117,43 +113,13 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
         yield NpzArrays(str(path), path.name, archive.files, archive, stream, limits.expanded_bytes(size))
 
 
-@dataclass(eq=False)
-class NpyArrays(StoredArrays):
-    """Arrays in `.npy` files; made by `open_npy_files`."""
-
-    files: dict[str, Path]  # name -> path
-    data_root: Path | None = None  # a further folder that links may lead to
-    noun: ClassVar[str] = ".npy file"
-
-    def column(self, name: str) -> AnyArray:
-        """Return an array, mapped."""
-        file = self.files[name]
-        if Path(self.where) != file:
-            check_inside(Path(self.where), [file.name], self.where, self.data_root)
-        return map_npy(file)
-
-    def digest(self, names: Sequence[str], labels: IntArray) -> str:
-        """Return the digest of the bytes of the files."""
-        return files_sha256([self.files[name] for name in names], labels)
-
-
-def open_npy_files(path: Path, data_root: Path | None) -> NpyArrays:
-    """Find the `.npy` files in a folder, or take the one that `path` is."""
-    files = [path] if path.is_file() else sorted(path.glob("*.npy"))
-    by_name = {file.stem: file for file in files}
-    return NpyArrays(str(path), path.resolve().name, [*by_name], by_name, data_root)
-
-
-def map_npy(path: Path) -> AnyArray:
-    """Map the array in a `.npy` file, read-only."""
+def read_npy(path: Path) -> AnyArray:
+    """Return the array in a `.npy` file."""
     advice = "objects are never unpickled. Write it with numpy.save"
-    with parsing(str(path), "cannot be read as an array of numbers", advice):
-        with open_regular(path) as stream:
-            _claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{path}: is not a .npy file; write it with numpy.save")
-    return array
+    with parsing(str(path), "cannot be read as an array of numbers", advice), open_regular(path) as stream:
+        _claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
+        stream.seek(0)
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _claimed_bytes(stream: IO[bytes], size: int) -> int:
@@ -192,7 +158,6 @@ class MappingArrays(StoredArrays):
         return numeric_array(self.values[name], f"{self.where}: array {name!r}")
 
     def loaded(self, name: str) -> AnyArray:
-        """Return an array of anything: labels may be names."""
         return any_array(self.values[name])
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:

@@ -1,13 +1,10 @@
 """Samples, features or logits stored as named arrays (`tna_onnx.data.sources.array_files`).
 
 Samples: each input of the model is filled by the array of its name; labels are the array `labels`, or the only one
-that is called `label`, `y`, `target` or `targets`. Other arrays are ignored. In a folder of `.npy` files for a model
-with one input, the only other file is that input, whatever its name; a single file `x.npy` needs labels from a separate
-file.
+that is called `label`, `y`, `target` or `targets`. Other arrays are ignored.
 
-Precomputed: `features` (N, n), the input of the head, or `logits` (N, C), natural logarithms before any softmax, in a
-`.npz` file, a folder of `.npy` files or a mapping. Fitting on them needs neither samples nor a session. If both are
-present, features are used.
+Precomputed: `features` (N, n), the input of the head, or `logits` (N, C), natural logarithms before any softmax.
+Fitting on them needs neither samples nor a session. If both are present, features are used.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import numpy as np
 
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_npy_files, open_npz
+from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_npz
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.errors import DataError
 
@@ -40,28 +37,6 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
     request.check_arrays(str(path))
     with open_npz(path, request.limits) as stored:
         return _open_stored(stored, request)
-
-
-def open_npy(path: Path, request: Request) -> ArraySource:
-    """Map the arrays in the folder `path`, or the file `path` for a model with one input; see `open_arrays`."""
-    request.check_arrays(str(path))
-    stored = open_npy_files(path, request.data_root)
-    if path.is_file():
-        if len(request.inputs) != 1:
-            expected = ", ".join(f"{spec.name}.npy" for spec in request.inputs)
-            raise DataError(
-                f"{path}: one array for a model with {len(request.inputs)} inputs; give a folder with {expected} and "
-                "labels.npy"
-            )
-        if request.labels is None:
-            raise DataError(f"{path}: an array without labels; give them with --labels labels.npy")
-        stored.files = {request.inputs[0].name: path}
-    elif len(request.inputs) == 1:
-        input_name = only_other(stored.names, request.inputs[0])
-        if input_name is not None:
-            stored.files[request.inputs[0].name] = stored.files[input_name]
-    stored.names = [*stored.files]
-    return _open_stored(stored, request)
 
 
 def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:
@@ -83,13 +58,13 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
     where = stored.where
     label = labels_name(stored.names, request)
     in_data = request.labels is None
-    check_names(where, stored.names, request.inputs, need_labels=in_data, noun=stored.noun, label=label)
+    check_names(where, stored.names, request.inputs, need_labels=in_data, label=label)
     inputs = [spec.name for spec in request.inputs]
     columns = {name: stored.column(name) for name in inputs}
     labels = labels_apart(request, stored.loaded(label) if in_data else None)
     notes: tuple[str, ...] = ()
     if in_data and label not in (LABELS, request.label_column):
-        notes = (f"{stored.title}: the labels are the {stored.noun} {label!r}",)
+        notes = (f"{stored.title}: the labels are the array {label!r}",)
     return open_columns(
         title or f"arrays {stored.title}",
         where,
@@ -97,7 +72,6 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
         columns,
         labels,
         hashed=lambda indices: stored.digest(inputs, indices),
-        noun=stored.noun,
         label=label,
         notes=notes,
         beside={name: stored.loaded(name) for name in request.columns_beside(where, stored.names)},
@@ -116,20 +90,6 @@ def labels_name(names: list[str], request: Request) -> str:
     if LABELS in names or len(candidates) != 1:
         return LABELS
     return candidates[0]
-
-
-def only_other(names: list[str], spec: InputSpec) -> str | None:
-    """Return the name of the array for a model's only input: its own, else the only one present; None if unclear.
-
-    >>> only_other(["images", "labels"], InputSpec("x", (None, 4), np.dtype(np.float32)))
-    'images'
-    """
-    if spec.name in names:
-        return spec.name
-    candidates = [name for name in names if name not in (LABELS, "label")]
-    if len(candidates) == 1:
-        return candidates[0]
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +119,9 @@ class Precomputed:
 def open_precomputed(data: Any, request: Request) -> Precomputed | None:
     """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
-    `data`: `.npz` file; folder with `.npy` files; or mapping of arrays.
+    `data`: `.npz` file or mapping of arrays.
     """
-    with stored_arrays(data, request.limits, request.data_root) as stored:
+    with stored_arrays(data, request.limits) as stored:
         if stored is None:
             return None
         # In the order of `Kind`, features come first: logits follow from them, and only they allow a search.
@@ -177,15 +137,13 @@ def open_precomputed(data: Any, request: Request) -> Precomputed | None:
 
 
 @contextlib.contextmanager
-def stored_arrays(data: Any, limits: Limits, data_root: Path | None = None) -> Iterator[StoredArrays | None]:
-    """Open the arrays of a mapping, a `.npz` file or a folder of `.npy` files for a block; None of something else."""
+def stored_arrays(data: Any, limits: Limits) -> Iterator[StoredArrays | None]:
+    """Open the arrays of a mapping or a `.npz` file for a block; None of something else."""
     if isinstance(data, Mapping):
         yield _of_mapping("arrays", data)
         return
     path = Path(data) if isinstance(data, (str, Path)) else None
-    if path is not None and path.is_dir():
-        yield open_npy_files(path, data_root)
-    elif path is not None and path.suffix.lower() == ".npz" and path.is_file():
+    if path is not None and path.suffix.lower() == ".npz" and path.is_file():
         with open_npz(path, limits) as stored:
             yield stored
     else:
