@@ -62,7 +62,7 @@ def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:
     model, data = DIGITS / "model.onnx", DIGITS / "test.npz"
     modules = loaded(f"import tna_onnx; tna_onnx.evaluate({str(model)!r}, {str(data)!r})")
     assert {"onnxruntime", "tna_onnx.data.sources.arrays"} <= modules
-    others = {f"tna_onnx.data.sources.{name}" for name in ("objects", "remote", "tables", "webdataset")}
+    others = {f"tna_onnx.data.sources.{name}" for name in ("objects", "remote", "tables")}
     assert modules.isdisjoint({*others, "scipy"})
 
 

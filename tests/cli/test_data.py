@@ -8,7 +8,6 @@ wrong paths.
 import io
 import itertools
 import json
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,26 +137,12 @@ def names_apart(a: Animals, f: Path) -> list[object]:
     return [f / "x.npz", "--labels", f / "y.txt"]
 
 
-def shards(a: Animals, f: Path) -> list[object]:
-    (f / "shards").mkdir()
-    for part in range(3):
-        with tarfile.open(f / f"shards/c-{part:03}.tar", "w") as archive:
-            for k in range(40 * part, 40 * part + 40):
-                label = json.dumps({"label": int(a.labels[k])}).encode()
-                for name, content in [(f"{k:04}.png", png(a.pixels[k])), (f"{k:04}.json", label)]:
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-    return [f / "shards/c-{000..002}.tar"]
-
-
 SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
     "npz": (lambda a, f: [a.npz], "arrays data.npz"),
     "names apart": (names_apart, "arrays x.npz"),
     "class folders": (class_folders, "image folder photos"),
     "flat folder": (flat_folder, "image folder photos"),
     "tsv": (manifest, "list.tsv"),
-    "tar pattern": (shards, "webdataset c-{000..002}.tar"),
 }
 _ARRAYS = {"npz", "names apart"}
 
@@ -334,7 +319,6 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "no such URL": (["memory://nothing/there.npz"], 2, "there is nothing there"),
     "no such scheme": (["none://a/b.npz"], 2, "cannot be opened"),
     "unknown suffix": (["M/model.onnx"], 4, "found .onnx"),
-    "no shards": (["M/c-{000..001}.tar"], 2, "c-000.tar"),
     "code": (["M/loader.py:load"], 2, "no such file or folder"),
     "no labels file": (["D", "--labels", "none.csv"], 2, "none.csv: no such file"),
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),

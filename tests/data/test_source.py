@@ -1,11 +1,9 @@
 """The laws that `tna_onnx.data.source` states, over every source, and its helpers."""
 
-import io
 import json
 import re
 import subprocess
 import sys
-import tarfile
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -95,18 +93,6 @@ def labels_apart(folder: Path) -> Case:
     np.save(folder / "y.npy", LABELS)
     path = write_npz(folder / "images.npz", {"x": X})
     return Case(path, PAIR[:1], path, path.read_bytes()[10:12], {"labels": folder / "y.npy"})
-
-
-def shards(folder: Path) -> Case:
-    (folder / "calib").mkdir()
-    for first in (0, 4):
-        with tarfile.open(folder / "calib" / f"{first}.tar", "w") as archive:
-            for row in range(first, min(first + 4, N)):
-                for kind, content in {"png": encoded(row), "cls": str(LABELS[row]).encode()}.items():
-                    member = tarfile.TarInfo(f"{row:04}.{kind}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-    return Case(folder / "calib", [IMAGE], folder / "calib" / "4.tar", b"IDAT")
 
 
 def parquet(folder: Path) -> Case:
@@ -228,7 +214,7 @@ def url(folder: Path) -> Case:
 
 
 KINDS: list[Callable[[Path], Case]] = [
-    arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, labels_apart, shards,
+    arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, labels_apart,
     text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
     arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, precomputed, mapping,
     generator, reader, url,

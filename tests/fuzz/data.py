@@ -5,10 +5,8 @@ sound file, how it is mutated, and what reads it.
 """
 
 import contextlib
-import io
 import json
 import random
-import tarfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,16 +94,6 @@ def images(folder: Path) -> tuple[Path, Any]:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(encoded(k, kind))
     return random.choice(sorted(folder.glob("*/*.png"))), folder
-
-
-def tar(folder: Path) -> tuple[Path, Any]:
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for k in range(N):
-            for name, content in ((f"{k}.png", PNG[k]), (f"{k}.cls", str(LABELS[k]).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return folder / "a.tar", folder / "a.tar"
 
 
 def table(kind: str) -> Callable[[Path], tuple[Path, Any]]:
@@ -219,7 +207,6 @@ FAMILIES: dict[str, Family] = {
     "txt": Family(text("a.txt", LIST), mutated_text, samples(IMAGE, recipe=PLAIN)),
     "images": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
     "images, skipped": Family(images, mutated_bytes, samples(IMAGE, recipe=PLAIN, skip_bad=True)),
-    "tar": Family(tar, mutated_bytes, samples(IMAGE, recipe=PLAIN)),
     "parquet": Family(table("parquet"), mutated_bytes, samples(VECTOR)),
     "arrow": Family(table("arrow"), mutated_bytes, samples(VECTOR)),
     "features": Family(precomputed, mutated_bytes, read_precomputed),

@@ -46,6 +46,8 @@ SAME_OUTPUT = {"README.md": "docs/tutorial.md"}
 NOT_RUN = {
     "README.md": ["python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"],
     "docs/data.md": [
+        "import webdataset as wds",
+        "import h5py",
         "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt",
     ],
     "docs/how-to/binary.md": ["pip install '.[cpu]' scikit-learn skl2onnx lightgbm xgboost onnxmltools"],

@@ -7,7 +7,6 @@ commands, is left to it, and what one block writes the commands after it read.
 import io
 import json
 import shutil
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -336,7 +335,7 @@ def png(colour: np.ndarray) -> bytes:
 
 
 def write_images(colours: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
-    """Write the same images as folders, shards and table."""
+    """Write the same images as folders and table."""
     pa = pytest.importorskip("pyarrow")
     images = [png(c) for c in colours]
     for folder in ("photos", "damaged"):
@@ -345,7 +344,7 @@ def write_images(colours: np.ndarray, labels: np.ndarray, names: tuple[str, ...]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)
     next(Path("damaged").rglob("*.png")).write_bytes(b"damaged")
-    for folder in ("flat", "2024", "shards"):
+    for folder in ("flat", "2024"):
         Path(folder).mkdir()
     for k, image in enumerate(images):
         Path(f"flat/{k}.png").write_bytes(image)
@@ -353,13 +352,6 @@ def write_images(colours: np.ndarray, labels: np.ndarray, names: tuple[str, ...]
     Path("labels.csv").write_text("path,label\n" + "".join(f"{k}.png,{names[y]}\n" for k, y in enumerate(labels)))
     Path("list.csv").write_text("path,label\n" + "".join(f"2024/{k}.jpg,{names[y]}\n" for k, y in enumerate(labels)))
     Path("classes.txt").write_text("\n".join(names))
-    for shard in range(5):
-        with tarfile.open(f"shards/calib-{shard:03}.tar", "w") as archive:
-            for k in range(shard, len(images), 5):
-                for suffix, content in (("jpg", images[k]), ("cls", names[labels[k]].encode())):
-                    member = tarfile.TarInfo(f"{k}.{suffix}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
     import pyarrow.parquet
 
     table = pa.table({"image": images, "label": [0] * N, "species": [names[y] for y in labels]})

@@ -7,7 +7,6 @@ Paths are recognised by their contents; the first row that fits counts:
 | format | recognised by |
 |---|---|
 | `npz` | a file `.npz` |
-| `webdataset` | a file `.tar`, a folder with `.tar` files, or a pattern such as `shard-{000..004}.tar` |
 | `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json`; |
 | | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
 | `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
@@ -34,7 +33,7 @@ from tna_onnx.numerics.checks import check_limits
 if TYPE_CHECKING:
     pass
 
-Format: TypeAlias = Literal["folder", "manifest", "npz", "webdataset", "table"]
+Format: TypeAlias = Literal["folder", "manifest", "npz", "table"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -54,7 +53,6 @@ _TABLES = (".parquet", ".arrow", ".feather", ".ipc")
 # In the order in which they are tried.
 DATA_FORMATS: dict[Format, DataFormat] = {
     "npz": DataFormat("arrays:open_arrays", files=(".npz",)),
-    "webdataset": DataFormat("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
     "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
     "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.

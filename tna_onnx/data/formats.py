@@ -103,10 +103,6 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
 
 def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     if not path.exists():
-        from tna_onnx.data.sources.webdataset import expand_braces, open_webdataset  # noqa: PLC0415
-
-        if shards := expand_braces(path):
-            return open_webdataset(path, request, shards)
         advice = "give a file or folder of samples (docs/data.md lists the formats)"
         with contextlib.suppress(OSError):
             for near in get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1, 0.75):
@@ -117,7 +113,7 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
     format_name = kind or _recognise(path, request)
     if format_name != "table":
         request.check_no_table(str(path))
-    if format_name in ("folder", "manifest", "webdataset"):
+    if format_name in ("folder", "manifest"):
         request.check_one_class(str(path))
     module, function = DATA_FORMATS[format_name].opener.split(":")
     source: Source = getattr(importlib.import_module(f"tna_onnx.data.sources.{module}"), function)(path, request)

@@ -53,8 +53,7 @@ class Data(DataFields):
         if isinstance(self.samples, str):
             object.__setattr__(self, "samples", local_path(self.samples))
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
-            # a pattern may be longer than each of the names that it stands for
-            is_path = isinstance(name, str) and not is_url(local_path(name)) and "{" not in name
+            is_path = isinstance(name, str) and not is_url(local_path(name))
             if (is_path or isinstance(name, Path)) and (problem := name_problem(local_path(str(name)))):
                 raise UsageError(problem)
         object.__setattr__(self, "columns", names_of(self.columns))

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import sys
-import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -67,18 +66,6 @@ def test_a_manifest_does_not_reach_outside(tmp_path: Path, put: Any, name: str) 
     (tmp_path / "list.json").write_text(json.dumps([{"path": name, "label": 0}, {"path": "b.png", "label": 1}]))
     with pytest.raises(DataError, match="lies outside the folder"):
         open_source(put(tmp_path / "list.json"), [IMAGE], 2)
-
-
-def test_shards_by_pattern(tmp_path: Path, put: Any) -> None:
-    images = write_folder(tmp_path / "images", ["0.png", "1.png"])
-    for row in range(2):
-        (images / f"{row}.cls").write_text(str(row))
-        with tarfile.open(tmp_path / f"calib-{row}.tar", "w") as archive:
-            for kind in ("png", "cls"):
-                archive.add(images / f"{row}.{kind}", f"{row}.{kind}")
-        url = put(tmp_path / f"calib-{row}.tar")
-    source = open_source(url.replace("-1.tar", "-{0..1}.tar"), [IMAGE], 2)
-    assert source.describe() == "webdataset calib-{0..1}.tar (2 images, 2 classes)"
 
 
 def test_the_copy_lives_as_long_as_it_is_used(tmp_path: Path, put: Any) -> None:

@@ -36,7 +36,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import file_system, reason
-from tna_onnx.data.sources.webdataset import expanded
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
@@ -52,26 +51,22 @@ class Copy:
 
     Attributes:
         url: what was copied.
-        path: where it is now; for a pattern in braces, the pattern of the copies.
+        path: where it is now.
     """
 
     def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Copy the file, the folder, or the files that a pattern in braces stands for."""
+        """Copy the file or the folder."""
         self.url = url
         self._system = _system(url, limits)
         last = self._system.root.rpartition("/")[2]
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
         self._remove: Any = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path = self._folder / self._system.file_name(last)
-        names = expanded(last)
         cannot_reach = ("reached", "check address and credentials")
-        # A name with braces may exist as it is, so the pattern is tried last, as for local paths.
         if self._ask(self._system.is_folder, *cannot_reach):
             self._ask(lambda: self._system.get_folder(self.path))
         elif self._ask(self._system.exists, *cannot_reach):
             self._ask(lambda: self._system.get([last], [self.path]))
-        elif len(names) > 1:
-            self.fetch(names)
         else:
             raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket")
 
