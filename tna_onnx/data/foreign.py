@@ -322,11 +322,11 @@ def local_path(url: str) -> str:
     return url
 
 
-def file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str, **options: Any) -> tuple[Any, str]:
     """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end."""
     fsspec = optional("fsspec", "remote", f"reading {url}")
     try:
-        system, root = fsspec.core.url_to_fs(url)
+        system, root = fsspec.core.url_to_fs(url, **options)
     except Exception as error:  # what a URL may look like is the business of many libraries
         raise UsageError(
             f"{url}: cannot be opened ({reason(error)}); check the URL, and install the library that it needs"

@@ -1,49 +1,40 @@
-"""Data behind a URL, copied to a temporary folder: http and https by the standard library, all others by fsspec.
+"""Data behind a URL, copied by fsspec to a temporary folder.
 
-A folder is copied with all its files, and a manifest with its images. The copy is removed when the data are no longer
-in use, at the latest when Python exits. `file://` is treated as a path, and nothing is copied.
+A folder is copied with all its files, and a manifest with its images; http and https have no folders. The copy is
+removed when the data are no longer in use, at the latest when Python exits. `file://` is treated as a path, and nothing
+is copied.
 
-Servers of http and https are not trusted:
-
-1. The head of an answer, with all redirects and `100 Continue`, comes within 30 seconds; what follows, its framing
-   left out, at 1 kB a second or more over each minute. `urllib` has a limit for each byte only, so a thread of its own
-   does the transfer, and is left behind where it takes longer.
-2. Redirects are followed only to http and https, and from https only to https: never to files of this machine. From a
-   server outside they lead to no name that stands for an address of a private network, this machine, or a link-local
-   address, also where that is the IPv4 address in one of IPv6 that is translated.
-3. A file is kept only if its size is what the server announced; all files together stay below a limit.
-4. HTML in place of data is refused by name: it is a login form or a directory listing.
+Servers of http and https are not trusted: the head of an answer, with all redirects, comes within 30 seconds, and what
+follows at 1 kB a second or more over each minute; all files together stay below a limit; and HTML in place of data is
+refused by name, as it is a login form or a directory listing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
-import ipaddress
+import importlib
 import shutil
-import socket
 import tempfile
-import threading
 import time
-import urllib.error
-import urllib.request
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import file_system, reason
+from tna_onnx.data.foreign import file_system, optional, reason
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
-    from http.client import HTTPResponse
-
     from tna_onnx.data.choices import Limits
 
 _MAX_NAME = 120  # characters: file systems take 255 bytes
+_TIMEOUT = 30.0  # seconds: for the head with all redirects, and between two pieces
+_PIECE = 1 << 16  # bytes
+_MIN_RATE = 1000.0  # bytes per second, over the last period
+_PERIOD = 60.0  # seconds
 
 
 class Copy:
@@ -62,13 +53,14 @@ class Copy:
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
         self._remove: Any = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path = self._folder / self._system.file_name(last)
-        cannot_reach = ("reached", "check address and credentials")
-        if self._ask(self._system.is_folder, *cannot_reach):
-            self._ask(lambda: self._system.get_folder(self.path))
-        elif self._ask(self._system.exists, *cannot_reach):
-            self._ask(lambda: self._system.get([last], [self.path]))
-        else:
-            raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket")
+        with self._copying():
+            if self._system.is_folder():
+                self._system.get_folder(self.path)
+                return
+            try:
+                self._system.get([last], [self.path])
+            except FileNotFoundError as error:
+                raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket") from error
 
     def fetch(self, names: Sequence[str]) -> None:
         """Copy further files, whose paths count from the folder of the URL."""
@@ -78,13 +70,10 @@ class Copy:
             if path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
                 raise DataError(f"{self.url}: {name!r} lies outside the folder of that file; use relative paths")
         targets = [self._folder / name for name in names]
-
-        def get() -> None:
+        with self._copying():
             for folder in {target.parent for target in targets}:
                 folder.mkdir(parents=True, exist_ok=True)
             self._system.get(names, targets)
-
-        self._ask(get)
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -99,16 +88,16 @@ class Copy:
         self._remove.detach()
         self._remove = weakref.finalize(user, shutil.rmtree, self._folder, ignore_errors=True)
 
-    def _ask(
-        self, request: Callable[[], Any], what: str = "copied", advice: str = "check the connection and the disk"
-    ) -> Any:
+    @contextlib.contextmanager
+    def _copying(self) -> Iterator[None]:
         try:
-            return request()
+            yield
         except TnaError:
             raise
         except Exception as error:  # every file system has exceptions of its own
             raise DataError(
-                f"{self.url}: cannot be {what} ({type(error).__name__}: {reason(error)}); {advice}"
+                f"{self.url}: cannot be copied ({type(error).__name__}: {reason(error)}); check the address, the "
+                "credentials, the connection and the disk"
             ) from error
 
 
@@ -116,7 +105,15 @@ def _system(url: str, limits: Limits) -> _Web | _Bucket:
     """Return the server or file system behind a URL."""
     if url.partition("://")[0].lower() in ("http", "https"):
         root, mark, query = url.partition("?")
-        return _Web(root.rstrip("/"), mark + query, limits)
+        aiohttp = optional("aiohttp", "remote", f"reading {url}")
+        client = {
+            "timeout": aiohttp.ClientTimeout(total=None),  # else five minutes; `download` has a limit for each piece
+            "headers": {"Accept-Encoding": "identity"},
+            "auto_decompress": False,
+            "trust_env": True,  # proxies
+        }
+        system, _ = file_system(url, client_kwargs=client)
+        return _Web(root.rstrip("/"), mark + query, system, limits)
     system, root = file_system(url)
     return _Bucket(root, system, limits)
 
@@ -131,9 +128,6 @@ class _Bucket:
 
     def is_folder(self) -> bool:
         return bool(self.system.isdir(self.root))
-
-    def exists(self) -> bool:
-        return bool(self.system.exists(self.root))
 
     def file_name(self, last: str) -> str:
         return _file_name(last)
@@ -151,27 +145,16 @@ class _Bucket:
 
 @dataclass
 class _Web:
-    """A server of http or https, which has no folders; `query` is what follows the path."""
+    """A server of http or https; `query` is what follows the path."""
 
     root: str
     query: str
+    system: Any
     limits: Limits
     received: int = 0
 
     def is_folder(self) -> bool:
         return False
-
-    def exists(self) -> bool:
-        url = self.root + self.query
-
-        def ask(_: _Transfer) -> bool:
-            with _open(url):
-                return True
-
-        try:
-            return bool(_Transfer(ask).result(url))
-        except FileNotFoundError:
-            return False
 
     def file_name(self, last: str) -> str:
         return _file_name(unquote(last))
@@ -185,7 +168,48 @@ class _Web:
         for name, target in zip(names, targets, strict=True):
             # the name of the file itself stays as the user wrote it, with its query
             url = self.root + self.query if name == last else f"{base}/{quote(name)}"
-            self.received += download(url, target, int(self.limits.download_bytes) - self.received)
+            self.received += download(self.system, url, target, int(self.limits.download_bytes) - self.received)
+
+
+def download(system: Any, url: str, target: Path, max_bytes: int) -> int:
+    """Copy a file in pieces, and return its size; `system`: of fsspec, for http."""
+    asyn = importlib.import_module("fsspec.asyn")
+
+    def wait(work: Callable[..., Any], *words: Any) -> Any:
+        try:
+            return asyn.sync(system.loop, work, *words, timeout=_TIMEOUT)
+        except asyn.FSTimeoutError as error:
+            raise DataError(f"{url}: sent nothing for {_TIMEOUT:g} seconds; copy the file by other means") from error
+
+    stream = wait(system.open_async, url, "rb", 0)  # a size, so that it is not asked for
+    received, before, since = 0, 0, time.monotonic()
+    try:
+        with target.open("wb") as file:
+            # a piece is what has come, and at most so long
+            for piece in iter(lambda: wait(stream.read, _PIECE), b""):
+                received += len(piece)
+                _check_size(url, stream.r, received, max_bytes)
+                file.write(piece)
+                now = time.monotonic()
+                if now - since > _PERIOD:
+                    if received - before < _MIN_RATE * _PERIOD:
+                        raise DataError(
+                            f"{url}: sends less than {_MIN_RATE:,.0f} bytes a second; copy the file by other means"
+                        )
+                    since, before = now, received
+    finally:
+        wait(stream.close)
+    return received
+
+
+def _check_size(url: str, answer: Any, received: int, max_bytes: int) -> None:
+    if answer.content_type == "text/html":
+        raise DataError(f"{url}: is a web page (text/html), not data; give the address of the file itself")
+    size = max(received, answer.content_length or 0)
+    if size > max_bytes:
+        raise DataError(
+            f"{url}: has {size:,} bytes or more, of at most {max_bytes:,}; raise --data-limit download-bytes=NUMBER"
+        )
 
 
 def _file_name(name: str) -> str:
@@ -193,177 +217,3 @@ def _file_name(name: str) -> str:
     if name in ("", ".", "..") or len(name) > _MAX_NAME or any(sign in name for sign in "/\\\0"):
         return "data"
     return name
-
-
-# ---- http and https
-
-
-_TIMEOUT = 30.0  # seconds: without a byte, and for the head with all redirects
-_PIECE = 1 << 16  # bytes
-_MIN_RATE = 1000.0  # bytes per second, over the last period
-_PERIOD = 60.0  # seconds
-_LOOK = 0.2  # seconds between two looks at the clock
-_GONE = (404, 410)
-
-
-@dataclass(eq=False)
-class _Transfer:
-    """Something that a thread of its own does with a server."""
-
-    work: Callable[[_Transfer], Any]  # does it, and says in `received` how far it is
-    received: int | None = None  # bytes of the body so far; None while the head is awaited
-    # what the work has returned or raised, once it has
-    outcome: list[tuple[Any, BaseException | None]] = field(default_factory=list)
-
-    def result(self, url: str) -> Any:
-        """Return what the work returns, or raise what it raises."""
-        thread = threading.Thread(target=self._run, name="tna-onnx-web", daemon=True)
-        thread.start()
-        since, before = time.monotonic(), 0
-        head = True
-        while thread.is_alive():
-            thread.join(_LOOK)
-            now = time.monotonic()
-            received = self.received
-            if head and received is not None:
-                head, since = False, now
-            if received is None:
-                if now - since > _TIMEOUT and thread.is_alive():
-                    raise DataError(f"{url}: has not answered within {_TIMEOUT:g} seconds")
-            elif now - since > _PERIOD:
-                if received - before < _MIN_RATE * _PERIOD and thread.is_alive():
-                    raise DataError(
-                        f"{url}: sends less than {_MIN_RATE:,.0f} bytes a second; copy the file by other means"
-                    )
-                since, before = now, received
-        ((value, error),) = self.outcome
-        if error is not None:
-            raise error
-        return value
-
-    def _run(self) -> None:
-        try:
-            self.outcome.append((self.work(self), None))
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            self.outcome.append((None, error))
-
-
-# Addresses of IPv6 that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052; RFC 8215; RFC 4291,
-# section 2.5.5): they lead to wherever that one leads.
-_TRANSLATED = tuple(
-    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0/96", "::ffff:0:0:0/96", "::/96"))
-)
-
-
-def _is_public(text: str) -> bool:
-    address: Any = ipaddress.ip_address(text.partition("%")[0])
-    if address.version == 6 and address.sixtofour is not None:  # 2002::/16 (RFC 3056)
-        address = address.sixtofour
-    elif address.version == 6 and any(address in network for network in _TRANSLATED):
-        address = ipaddress.IPv4Address(int(address) % 2**32)
-    return bool(address.is_global)
-
-
-def _leads_inside(host: str | None) -> bool:
-    """Whether a name stands for an address that is not public; of one that only a proxy knows nothing is known."""
-    try:
-        places = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return not all(_is_public(str(place[0])) for *_, place in places)
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Rule 2."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        parts = urlsplit(newurl)
-        allowed = ("https",) if req.type == "https" else ("http", "https")
-        inside = _leads_inside(parts.hostname) and not _leads_inside(urlsplit(req.full_url).hostname)
-        if parts.scheme.lower() not in allowed or inside:
-            if fp is not None:
-                fp.close()
-            raise DataError(
-                f"{req.full_url}: redirects to {newurl[:200]!r}, which is not followed; give the last address"
-            )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def download(url: str, target: Path, max_bytes: int) -> int:
-    """Copy a file, and return its size."""
-
-    def copy(transfer: _Transfer) -> int:
-        with _open(url) as response, target.open("wb") as file:
-            announced = _announced(url, response, max_bytes)
-            received = transfer.received = 0
-            # read1 returns what is there: each byte that came is counted
-            while piece := response.read1(_PIECE):
-                received = transfer.received = received + len(piece)
-                if received > max_bytes:
-                    raise DataError(
-                        f"{url}: sends more than {max_bytes:,} bytes; raise --data-limit download-bytes=NUMBER"
-                    )
-                file.write(piece)
-        if announced is not None and received != announced:
-            raise DataError(f"{url}: expected {announced:,} bytes, received {received:,}; try again")
-        return received
-
-    try:
-        return int(_Transfer(copy).result(url))
-    except FileNotFoundError as error:
-        raise DataError(f"{url}: there is nothing there ({error}); check the path behind the host") from error
-    except (OSError, http.client.HTTPException) as error:  # a time-out among them, and an end within a chunk
-        raise DataError(f"{url}: cannot be copied ({reason(error)}); check the connection and the disk") from error
-
-
-def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
-    """Return the size that the server announces, or None."""
-    kind = response.headers.get_content_type()
-    if kind == "text/html":
-        raise DataError(f"{url}: is a web page (text/html), not data; give the address of the file itself")
-    length = response.headers.get("Content-Length", "")
-    if not (length.isascii() and length.isdigit() and len(length) < 20):
-        return None
-    if int(length) > max_bytes:
-        raise DataError(
-            f"{url}: has {int(length):,} bytes, more than {max_bytes:,}; raise --data-limit download-bytes=NUMBER"
-        )
-    return int(length)
-
-
-def _open(url: str) -> HTTPResponse:
-    """Send a request, and return the answer when its head is there.
-
-    Raises FileNotFoundError: there is nothing at the URL. UsageError, DataError: it cannot be opened.
-    """
-    # Only http: the default openers also read ftp:, file: and data:.
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    try:
-        request = urllib.request.Request(url, headers={"User-Agent": "tna-onnx"})  # noqa: S310 - http only, see above
-        response: HTTPResponse | None = opener.open(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _GONE:
-            raise FileNotFoundError(f"HTTP {error.code}") from error
-        raise DataError(
-            f"{url}: the server answers {error.code} {error.reason}; check address and permissions"
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"{url}: cannot be used as a URL ({reason(error)}); give https://HOST/PATH") from error
-    # An answer that is no HTTP raises exceptions of `http.client`, which have no common base with the others.
-    except Exception as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{url}: cannot be reached ({reason(error)}); check the address and the connection") from error
-    if response is None:
-        raise UsageError(f"{url}: cannot be used as a URL; give https://HOST/PATH")
-    return response
