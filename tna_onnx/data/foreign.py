@@ -20,6 +20,7 @@ import os
 import re
 import stat
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -193,13 +194,21 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
     def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = repeated(name for name, _ in pairs)[0]
             raise DataError(f"{where}: the key {twice[:80]!r} occurs twice in one object; write it once")
         return mapping
 
     with parsing(where, "is not JSON", advice):
         return foreign_json(text, without_repeats)
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that are there more than once.
+
+    >>> repeated(["a", "b", "a"])
+    ['a']
+    """
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def text_lines(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tna_onnx.data.digest import row_digests
+from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labels import listed
 from tna_onnx.data.source import IntArray, Presented, Source
 from tna_onnx.errors import DataError
@@ -111,8 +112,7 @@ def joined_columns(
             f"{where}: {len(names)} label columns ({listed(names)}) for a model with {n_labels} labels; name a column "
             "for each, in the order of the model's output"
         )
-    twice = [column for column in dict.fromkeys(names) if names.count(column) > 1]
-    if twice:
+    if twice := repeated(names):
         raise DataError(f"{where}: label column {listed(twice)} named twice; name one column for each label")
     missing = [column for column in names if column not in columns]
     if missing:

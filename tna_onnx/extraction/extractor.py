@@ -119,7 +119,8 @@ class FeatureExtractor:
                 self._network = self._open()
         network = self._network
         used = _columns_of(network.inputs, self.columns, batch)
-        passed = {name: column for name, column in batch.items() if name not in {*sum(used.values(), ())}}
+        read = {name for names in used.values() for name in names}
+        passed = {name: column for name, column in batch.items() if name not in read}
         if network.kind in passed:
             raise DataError(f"batch: has a column {network.kind!r} already, which the model does not read; rename it")
         return {**passed, network.kind: network.values(self._samples(network, used, batch), self.batch_size)}

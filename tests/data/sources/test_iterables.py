@@ -132,6 +132,10 @@ def test_refusals(batches: Any, pattern: str) -> None:
     assert pattern in refusal(batches)
 
 
+def test_batches_without_an_end_stop_where_labels_given_apart_do() -> None:
+    assert "7 labels for more samples" in refusal(itertools.cycle([X[:3]]), labels=LABELS)
+
+
 def test_an_input_called_labels() -> None:
     with pytest.raises(DataError, match="rename that input"):
         opened([{"labels": X}], [spec("labels")])

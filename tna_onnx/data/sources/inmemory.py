@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.foreign import MISSING, cell_array, parse_json, plain_column, read_text, whole_numbers
+from tna_onnx.data.foreign import MISSING, cell_array, parse_json, plain_column, read_text, repeated, whole_numbers
 from tna_onnx.data.labelfile import labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
@@ -226,8 +226,7 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
         header = [str(number + 1) for number in range(len(header))]
     else:
         rows = rows[1:]
-    twice = [name for number, name in enumerate(header) if name in header[:number]]
-    if twice:
+    if twice := repeated(header):
         raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
     columns = {}
     for at, name in enumerate(header):

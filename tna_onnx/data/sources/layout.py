@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates
 from tna_onnx.data.labels import listed
 from tna_onnx.data.request import BESIDE
@@ -130,8 +131,7 @@ def by_user(
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
+    if twice := repeated(names):
         raise DataError(f"{where}: --columns names {listed(twice)} several times; name each column once")
     widths = [_width(spec) for spec in inputs]
     if all(kinds[name] == "list" for name in names):
@@ -254,7 +254,8 @@ def _note(
     if not any(kinds[name] in ("number", "text") for name in used):
         return ""
     beside = {role: column for role, column in request.beside.items() if isinstance(column, str) and column in kinds}
-    unused = [name or "(no name)" for name in kinds if name not in {*used, label, *beside.values()}]
+    told = {*used, label, *beside.values()}
+    unused = [name or "(no name)" for name in kinds if name not in told]
     parts = [f"columns: {_few(used)} {order}"]
     if len(columns) == 1:
         parts = [f"columns of input {next(iter(columns))!r}: {_few(used)} {order}"]

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.foreign import any_array, plain_column
+from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed, of_dummies
-from tna_onnx.data.source import shape_text
+from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.data.sources.array_files import numeric_array
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
@@ -58,6 +58,8 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     if LABELS in names:
         check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
     labels: list[AnyArray] = []
+    given = request.labels is not None and request.labels is not NO_LABELS
+    most = len(np.atleast_1d(labels_apart(request, None))) if given else None
     # Temporary files without a name: whatever ends the process, nothing is left on the disk.
     with contextlib.ExitStack() as files:
         columns = {
@@ -69,6 +71,8 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
             arrays = _arrays(batch, input_names, where)
             for name in names:
                 columns[name].append(arrays[name], where)
+            if most is not None and columns[names[0]].rows > most:  # a loader may go on for ever
+                raise DataError(f"{where}: {most} labels for more samples; give exactly one label per sample")
             if request.labels is None:
                 labels.append(arrays[LABELS])
         if not columns[names[0]].rows:
@@ -258,8 +262,7 @@ def _frame_columns(data: Any) -> dict[str, AnyArray]:
     # pyarrow has the names apart; a pandas column may be called 0
     column_names = list(getattr(data, "column_names", data.columns))
     names = [str(name) for name in column_names]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
+    if twice := repeated(names):
         raise DataError(f"data frame: several columns are called {listed(twice)}; give each a name of its own")
     return {name: plain_column(any_array(data[key])) for name, key in zip(names, column_names, strict=True)}
 
