@@ -31,6 +31,28 @@ def data(folder: Path) -> Path:
     return folder / "calib.npz"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["m.onnx", "c.npz", "--method", "ts"], "--map ts"),
+        (["m.onnx", "c.npz", "heldout.npz"], "--eval"),
+        (["mdoel.onnx", "c.npz"], "did you mean model.onnx"),
+        (["https://example.com/model.onnx", "c.npz"], "https://example.com/model.onnx: is a URL"),
+        (["hub", "c.npz"], "optimum-cli export onnx --model hub"),
+    ],
+)
+def test_common_mistakes_are_told_what_to_type(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.onnx").touch()
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/model.safetensors").touch()
+    result = cli("calibrate", *words)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
 def linear(columns: int, *names: str) -> onnx.ModelProto:
     weight = np.zeros((4, columns), np.float32)
     weight[0] = np.linspace(-2, 2, columns)

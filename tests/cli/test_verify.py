@@ -379,7 +379,7 @@ def test_another_source_is_shown(small: Small, written: Callable[[str], Path], t
     result, found = verified(again, written("folded"), tmp_path)
     assert result.exit_code == 1, result.output
     assert found["source_sha256"] != found["original_sha256"]
-    assert "it was made of another file, with sha256" in result.output
+    assert "it was made of another model, with sha256" in result.output
 
 
 # --- which head

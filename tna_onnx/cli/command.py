@@ -41,7 +41,7 @@ SECTIONS = {
 
 _COMMON = {
     "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "page", "json_file",
-    "device", "out", "only", "target", "target_prior",
+    "tokenizer", "columns", "predictions", "device", "out", "only", "target", "target_prior",
 }  # fmt: skip
 
 # What is common in one command and rare in the others that have it.
@@ -169,8 +169,26 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, with commas put between the numbers of a list."""
         lists = [opt for param in self.params if param.metavar in _LISTS for opt in param.opts]
-        with naming_settings(ctx):
-            return super().parse_args(ctx, joined_lists(args, lists))
+        try:
+            with naming_settings(ctx):
+                return super().parse_args(ctx, joined_lists(args, lists))
+        except click.UsageError as error:
+            advice = self._advice(error)
+            if not advice:
+                raise
+            raise click.UsageError(error.format_message() + advice, error.ctx) from error
+
+    def _advice(self, error: click.UsageError) -> str:
+        """Return what to type instead, where a mistake is a common one."""
+        options = {param.name: param for param in self.params}
+        if error.message.startswith("Got unexpected extra argument") and "eval" in options:
+            return "; held-out data are named by --eval"
+        if isinstance(error, click.BadParameter) and error.param is options.get("method"):
+            maps = getattr(options["map"].type, "choices", ())
+            word = next((name for name in maps if error.message.startswith(f"{name!r} is not one of")), "")
+            if word:
+                return f" It is a map: --map {word}"
+        return ""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse."""

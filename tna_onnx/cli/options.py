@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
+from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
 from tna_onnx.graph.options import ModelOptions
@@ -318,6 +319,8 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 
 def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001 - as click calls
     """Return the model in a folder, of which the default name of an output is made."""
+    if "://" in value:
+        raise UsageError(f"{value}: is a URL; download the model, and give the path of the file")
     path = Path(value)
     file = model_file(path)
     return value if file == path else str(file)
@@ -408,8 +411,7 @@ run_options = together(
         default="auto",
         show_default=True,
         metavar="DEVICE",
-        help="auto, cpu, cuda (or gpu) or cuda:INDEX. Append ,tf32=off to keep float32 products in float32, and "
-        ",memory=8 to use at most 8 GiB of the device.",
+        help="auto, cpu, cuda (or gpu) or cuda:INDEX; the page on GPUs has suffixes for tf32 and memory.",
     ),
     click.option(
         "--batch-size",

@@ -345,6 +345,10 @@ class NotRebuilt(Exception):
     """Why the writer cannot make a file again; the text is shown to the user."""
 
 
+class OfAnother(NotRebuilt):
+    """The file was made of another model than the one that it is compared with."""
+
+
 @dataclass(frozen=True)
 class WrittenValues:
     """A file of which values are taken."""

@@ -7,8 +7,10 @@ they are and are not read. The ONNX checker runs on the file or model.
 Model-local functions are inlined (`graph.bounds`), since a head inside one could not be seen otherwise.
 """
 
+import difflib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -321,13 +323,28 @@ def load_model(
     return _parsed(model_bytes(source), None, limits)
 
 
+def _meant(path: Path) -> str:
+    """Return a file beside a path whose name is nearly that of the path, as a question; nothing without one."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name.endswith(".onnx")]  # noqa: PTH208 - names alone
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f" (did you mean {path.with_name(near[0])}?)" if near else ""
+
+
 def _read(path: Path) -> bytes:
     if problem := name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
-        raise UsageError(f"{path}: is a directory; expected an ONNX model file, or a folder with model.onnx in it")
+        advice = ""
+        if any(path.glob("*.safetensors")):
+            advice = f": optimum-cli export onnx --model {path} FOLDER writes one"
+        raise UsageError(
+            f"{path}: is a directory; expected an ONNX model file, or a folder with model.onnx in it{advice}"
+        )
     if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "no such file"
+        problem = "is not a regular file" if path.exists() else f"no such file{_meant(path)}"
         raise UsageError(f"{path}: {problem}; expected an ONNX model file")
     if path.stat().st_size > MAX_BYTES:
         raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")

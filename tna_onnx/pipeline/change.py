@@ -27,6 +27,7 @@ from tna_onnx.graph import decisions
 from tna_onnx.graph.decisions import add_decisions
 from tna_onnx.graph.difference import (
     NotRebuilt,
+    OfAnother,
     WrittenValues,
     content_digest,
     differences,
@@ -326,7 +327,8 @@ def prove(source: Model, file: Model) -> Proof:
     try:
         rebuilt = _rebuilt(source, file)
     except NotRebuilt as reason:
-        return Proof(differences(source, file), str(reason))
+        another = isinstance(reason, OfAnother)  # what differs from it would say nothing
+        return Proof(() if another else differences(source, file), str(reason))
     wrong = (*differences(rebuilt.model, file), *rebuilt.wrong)
     return Proof(wrong, decisions=rebuilt.decisions, explained=lambda: _explained(source, rebuilt))
 
@@ -369,7 +371,10 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     steps = _steps(entries)
     sources = [step["source"] for step in steps]
     if source.sha256 not in sources:
-        raise NotRebuilt(f"it was made of another file, with sha256 {sources[0]}; {source.name} has {source.sha256}")
+        raise OfAnother(
+            f"it was made of another model, with sha256 {sources[0][:12]}..., and {source.name} has "
+            f"{source.sha256[:12]}..."
+        )
     first = sources.index(source.sha256)
     if first and steps[:first] != _steps(provenance(source)):
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")

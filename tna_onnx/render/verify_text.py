@@ -25,9 +25,10 @@ _MAX_ENTRY = 1000
 
 def difference_text(result: ModelDifference) -> RenderableType:
     """What the change is, what is not of it, how far the outputs moved, verdict."""
-    lines = [
-        f"original {result.original}",
-        f"new file {result.recalibrated}",
+    lines = [f"original {result.original}", f"new file {result.recalibrated}"]
+    if result.reason and not result.differences:  # there is nothing to compare
+        return Group(lines_text([*lines, *note_lines(result.notes)]), Text(result.verdict, style="bold"))
+    lines += [
         f"head     {result.head or 'none'}",
         *_explained_lines(result),
         f"the same {_untouched(result, 'node', result.nodes)}, {_untouched(result, 'tensor', result.tensors)}",
