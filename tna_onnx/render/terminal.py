@@ -188,7 +188,11 @@ def _next_step(report: Report) -> str:
     if report.word == "worse":
         return "keep the model that you have: the new one is worse"
     them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
-    return f"{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+    text = f"{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+    worst = report.recall.worst
+    if worst is None:
+        return text
+    return f"look at {'label' if report.labels else 'class'} {worst.name} first; then {text}"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
