@@ -187,12 +187,10 @@ def _next_step(report: Report) -> str:
         return "run it again with --predictions change, for probabilities that are right"
     if report.word == "worse":
         return "keep the model that you have: the new one is worse"
-    them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
-    text = f"{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
     worst = report.recall.worst
-    if worst is None:
-        return text
-    return f"look at {'label' if report.labels else 'class'} {worst.name} first; then {text}"
+    first = "" if worst is None else f"look at {'label' if report.labels else 'class'} {worst.name} first; then "
+    them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
+    return f"{first}{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
