@@ -76,6 +76,20 @@ def name_problem(name: str | Path) -> str:
     return ""
 
 
+def model_name_problem(name: str | Path) -> str:
+    """Return why no model can be read from a path, or written to it; empty where one can."""
+    try:
+        str(Path(name).absolute()).encode()
+    except UnicodeEncodeError:  # bytes that are no text; ONNX and its runtime take text alone
+        return f"{name}: its path, with all folders, is not UTF-8, which a model needs; rename what is not"
+    return name_problem(name)
+
+
+def resolved(path: str | Path) -> Path:
+    """Return the path behind all links. Of links that go round in a circle one is left, which cannot be opened."""
+    return Path(os.path.realpath(path))
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; its last part is no link.
 
@@ -110,7 +124,7 @@ def write_file(path: Path, content: bytes) -> None:
             stream.write(content)
         return
     try:
-        _replace(path.resolve(), content)
+        _replace(resolved(path), content)
     except OSError as error:
         if error.errno not in _CANNOT_REPLACE or not os.access(path, os.W_OK):
             raise

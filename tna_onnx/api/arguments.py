@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.fields import annotated, check_type, plain_type, settings_of
-from tna_onnx.files import name_problem, write_file
+from tna_onnx.files import name_problem, resolved, write_file
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates
@@ -223,7 +223,7 @@ def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> No
     """
     described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in others]
     paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not name_problem(path)]
-    taken = {Path(path).resolve() for path in paths}
+    taken = {resolved(path) for path in paths}
     for target in (target for target in targets if target is not None):
         if problem := name_problem(target):
             raise UsageError(problem)
@@ -232,9 +232,9 @@ def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> No
             raise UsageError(f"{target}: folder {file.parent} does not exist; create it or choose another")
         if file.is_dir():
             raise UsageError(f"{target}: is a folder; expected the name of a file")
-        if file.resolve() in taken:
+        if resolved(file) in taken:
             raise UsageError(f"{target}: is one of the other files of this call; choose another name")
-        taken.add(file.resolve())
+        taken.add(resolved(file))
 
 
 def write_text(path: str | Path, text: str) -> None:

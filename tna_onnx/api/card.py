@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import UsageError
-from tna_onnx.files import open_regular
+from tna_onnx.files import open_regular, resolved
 from tna_onnx.results.as_json import from_json
 from tna_onnx.results.report import Card, Report
 
@@ -51,7 +51,7 @@ def card(
 
     check_targets(output)
     if output is not None and not overwrite and Path(output).is_file():
-        with open_regular(Path(output).resolve()) as stream:
+        with open_regular(resolved(output)) as stream:
             if MARK.encode() not in stream.read(2**20):
                 raise UsageError(
                     f"{output}: was not written by `tna-onnx card`; choose another name, or say --overwrite"
@@ -80,7 +80,7 @@ def card(
 
 def _read_report(path: Path) -> Report:
     try:
-        with open_regular(path.resolve()) as stream:
+        with open_regular(resolved(path)) as stream:
             return from_json(Report, json.loads(stream.read(_MAX_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(

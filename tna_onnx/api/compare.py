@@ -27,6 +27,7 @@ from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
+from tna_onnx.files import resolved
 from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -432,9 +433,9 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
 
 def _notes(models: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: float) -> tuple[str, ...]:
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
-    # resolved: a link and what it points to are one file
-    resolved = [g.path.resolve() for g in models if g.path is not None]
-    if len(set(resolved)) < len(resolved):
+    # places: a link and what it points to are one file
+    places = [resolved(g.path) for g in models if g.path is not None]
+    if len(set(places)) < len(places):
         notes.append("a file was given more than once")
     notes += [
         f"{run.name} numbers the classes in another order than {first.name}; they were matched by the labels"

@@ -28,7 +28,7 @@ from click.core import ParameterSource
 
 from tna_onnx.cli.terminal import complain, show_log
 from tna_onnx.errors import UsageError
-from tna_onnx.files import open_regular
+from tna_onnx.files import open_regular, resolved
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -232,7 +232,7 @@ def _content(path: Path) -> bytes:
 
     Raises OSError: it cannot be read, is a pipe or a device, or far too large for settings.
     """
-    with open_regular(Path(os.path.realpath(path))) as file:
+    with open_regular(resolved(path)) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise OSError(0, "it is over 1 MB", str(path))

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tna_onnx.errors import DeviceError, ResultError, UsageError
-from tna_onnx.files import is_replaced, name_problem, printable
+from tna_onnx.files import is_replaced, name_problem, printable, resolved
 
 if TYPE_CHECKING:
     import click
@@ -345,8 +345,8 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
         raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
     # A new file needs the right to the folder, behind a link too; one that is there can be written as it is.
-    if is_replaced(file) and not file.exists() and not os.access(file.resolve().parent, os.W_OK):
-        raise UsageError(f"{path}: cannot be written: the folder {file.resolve().parent} is not writable")
+    if is_replaced(file) and not file.exists() and not os.access(resolved(file).parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: the folder {resolved(file).parent} is not writable")
     # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
     if file.is_socket() or file.is_block_device():
         raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
@@ -368,4 +368,4 @@ def check_figure_folder(path: str, *files: str | None) -> None:
 
 
 def _is_one_of(path: Path, files: tuple[str | None, ...]) -> bool:
-    return any(file is not None and path.resolve() == Path(file).resolve() for file in files)
+    return any(file is not None and resolved(path) == resolved(file) for file in files)

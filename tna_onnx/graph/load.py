@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.files import model_file, name_problem, open_regular
+from tna_onnx.files import model_file, model_name_problem, open_regular
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.tensors import (
@@ -334,7 +334,7 @@ def _meant(path: Path) -> str:
 
 
 def _read(path: Path) -> bytes:
-    if problem := name_problem(path):
+    if problem := model_name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
         advice = ""

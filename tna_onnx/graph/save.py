@@ -36,7 +36,16 @@ from typing import BinaryIO
 import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError, writing
-from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
+from tna_onnx.files import (
+    alone_in,
+    keep_mode,
+    model_name_problem,
+    open_regular,
+    resolved,
+    sync_folder,
+    temporary_folder,
+    write_new,
+)
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import LargeValues, Place, is_external, pieces, place_of, require_bytes, total_size
@@ -126,7 +135,7 @@ def _named_in_folder(data: Path) -> bool:
             continue
         if path.stat().st_size > _MAX_SEARCHED and ".onnx" not in path.name:
             continue
-        with open_regular(path.resolve()) as stream:
+        with open_regular(resolved(path)) as stream:
             if os.fstat(stream.fileno()).st_size == 0:
                 continue  # an empty file cannot be mapped
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -137,7 +146,7 @@ def _named_in_folder(data: Path) -> bool:
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
     """Refuse an output path before any work is done."""
-    if problem := name_problem(output):
+    if problem := model_name_problem(output):
         raise UsageError(problem)
     folder = output.absolute().parent
     # What many tools take for standard output; here it would become a file of that name.
@@ -179,7 +188,7 @@ def file_beside(
 
 def _places(path: Path) -> set[Path]:
     """Return the path with its folder resolved, and the file that it links to."""
-    return {path.parent.resolve() / path.name, path.resolve()}
+    return {resolved(path.parent) / path.name, resolved(path)}
 
 
 @contextlib.contextmanager

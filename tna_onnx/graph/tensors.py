@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.files import open_regular
+from tna_onnx.files import model_name_problem, open_regular, resolved
 
 # Bits of an element, by name: older versions of onnx do not have all types. Others have a byte.
 _BITS = {
@@ -424,12 +424,11 @@ def data_path(model: Path, location: str) -> Path:
         raise UnsupportedModel(
             f"{model}: external data '{location}' lie outside the model's folder; expected the path of a file below it"
         )
-    try:
-        folder = model.parent.resolve()
-        file = (folder / location).resolve()
-        home = model.resolve().parent
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, names that are too long
-        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error}") from error
+    folder = resolved(model.parent)
+    file = resolved(folder / location)
+    if problem := model_name_problem(file):
+        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {problem}")
+    home = resolved(model).parent
     if folder not in file.parents and file.parent != home:  # rule 2
         raise UnsupportedModel(
             f"{model}: external data '{location}' lie outside the model's folder, behind a link to {file}; put a copy "

@@ -30,6 +30,7 @@ from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, listed
 from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
 from tna_onnx.errors import DataError
+from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -260,7 +261,7 @@ def open_folder(root: Path, request: Request) -> ImageSource:
         raise DataError(f"{root}: its folders are nested too deeply; move the images further up") from error
     check_inside(root, names, str(root), request.data_root)
     files = FolderImages(root, tuple(names))
-    title = f"image folder {root.resolve().name}"
+    title = f"image folder {resolved(root).name}"
     return open_image_files(title, str(root), files, labels, request, image_input, columns)
 
 

@@ -38,6 +38,7 @@ from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_me
 from tna_onnx.data.sources.layout import Kind, Layout, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
 from tna_onnx.errors import DataError
+from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,7 +233,7 @@ class _Table:
 
     @property
     def title(self) -> str:
-        return f"table {self.path.resolve().name}"
+        return f"table {resolved(self.path).name}"
 
     def in_memory(self, columns: list[str]) -> ArraySource:
         """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
