@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model
 from tests.extraction.samples import rows_run
-from tests.support import loaded, pairwise
+from tests.support import loaded, outputs_of, pairwise, with_options
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import one_cycle
 
@@ -441,3 +441,28 @@ def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(h
     with pytest.raises(UnsupportedModel, match="depend on what it is run with"):
         tna_onnx.calibrate(model, calib, eval=eval_data, output=tmp_path / "c.onnx", map="bias", device="cpu")
     assert not (tmp_path / "c.onnx").exists()
+
+
+@pytest.mark.parametrize("place", ["in front", "behind the head", "in a tail"])
+def test_a_free_batch_that_runs_with_one_sample_only(place: str, tmp_path: Path) -> None:
+    """A batch of one is a constant of a Reshape: the same numbers come out as where the file declares it."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 6)).astype(np.float32)
+    tensors = {"w": rng.standard_normal((6, 4)).astype(np.float32), "wide": np.array([1, 6]), "row": np.array([1, 4])}
+    forms = {
+        "in front": [("Reshape", "x wide", "u"), ("MatMul", "u w", "y")],
+        "behind the head": [("MatMul", "x w", "s"), ("Reshape", "s row", "y")],
+        "in a tail": [("MatMul", "x w", "s"), ("Relu", "s", "t"), ("Reshape", "t row", "y")],
+    }
+    nodes = [helper.make_node(kind, inputs.split(), [output]) for kind, inputs, output in forms[place]]
+    used = {name: value for name, value in tensors.items() if any(name in node.input for node in nodes)}
+    labels = np.argmax(x @ tensors["w"] / 2 + rng.gumbel(size=(300, 4)), axis=1)
+    found = {}
+    for batch in ("N", 1):
+        model, written = tmp_path / f"{batch}.onnx", tmp_path / f"{batch}.tna.onnx"
+        onnx.save(small_model(nodes, {"x": [batch, 6]}, {"y": [batch, 4]}, used), model)
+        words: dict[str, Any] = {"map": "ts", "search": "none", "output": written, "device": "cpu"}
+        notes = with_options(tna_onnx.calibrate, model, {"x": x, "labels": labels}, **words).notes
+        assert any("one sample only" in note for note in notes) == (batch == "N")
+        found[batch] = [outputs_of(str(written), row[None])["y"] for row in x[:20]]
+    assert np.array_equal(found["N"], found[1])

@@ -181,7 +181,12 @@ def check_independence(
     # each portion of a fixed batch of one is a sample alone
     if samples < 2 or session.fixed_batch == 1:
         session.remember(batch, tensors)
-        return ()
+        if not session.alone:
+            return ()
+        return (
+            f"{model.name} declares a batch of any size, and ONNX Runtime runs it with one sample only, so samples "
+            "were run one at a time; export it so that batches run, for more speed",
+        )
     if quantizes_batches(model):
         compared = compared[:1]
     again = _Again(model, session, compared)

@@ -156,6 +156,7 @@ class PositionSession(Session):
         shape = tuple(feeds.pop(SHAPE).tolist())
         samples = len(next(iter(feeds.values())))
         values = self._network.run(outputs, feeds)
+        self.fixed_batch, self.alone = self._network.fixed_batch, self._network.alone
         return [self._rows(name, array, samples, shape, places) for name, array in zip(outputs, values, strict=True)]
 
     def in_rows(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

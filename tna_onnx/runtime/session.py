@@ -69,6 +69,7 @@ class Session:
         fallback: why `auto` did not get a CUDA device that seemed to be available; empty otherwise.
         elsewhere: which nodes ONNX Runtime runs on the CPU though the session is on CUDA; empty if it does not say.
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
+        alone: whether it declares any batch size, and runs samples one at a time only.
         device: the CUDA device that was asked for; None on the CPU.
         at_once: batches that it is made to run at a time, from as many threads.
         most_at_once: how many a session could be made to run, by cores and memory; 1 where CUDA was tried.
@@ -77,6 +78,7 @@ class Session:
 
     remembered: tuple[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], ...] = ()
     most_at_once = 1
+    alone = False
 
     def __init__(
         self,
@@ -145,7 +147,27 @@ class Session:
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         samples = len(next(iter(feeds.values())))
-        size = self.fixed_batch or samples
+        try:
+            return self._in_portions(outputs, feeds, samples, self.fixed_batch or samples)
+        except OutOfMemory:
+            raise
+        except DataError as error:
+            if self.fixed_batch or samples == 1:
+                raise
+            try:  # nodes with a batch of one in them, behind a declared one of any size
+                first = self._run_portion(outputs, _portion(feeds, samples, 0, 1), 1)
+                if any(array.ndim == 0 or len(array) != 1 for array in first):
+                    raise error
+                results = self._in_portions(outputs, feeds, samples, 1)
+            except DataError:
+                raise error from None
+            self.fixed_batch = 1
+            self.alone = True
+            return results
+
+    def _in_portions(
+        self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], samples: int, size: int
+    ) -> list[NDArray[Any]]:
         portions = []
         for start in range(0, samples, size):
             count = min(size, samples - start)
