@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tna_onnx.graph.head import find_heads, purpose
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.head import SeveralHeads, find_heads, purpose
 from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.scores import behind_outputs
+from tna_onnx.graph.scores import behind_outputs, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.pipeline.change import recorded_numbers
@@ -43,8 +44,20 @@ def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIM
         heads=tuple(_info(head) for head in by_node.values()),
         scores=scores,
         refusals=tuple(_refusal(loaded, refusal, subject) for refusal in refusals),
+        refused=_refused(loaded),
         provenance={**provenance(loaded), **recorded_numbers(loaded)},
     )
+
+
+def _refused(model: Model) -> str:
+    """Return why `calibrate` refuses a model; empty where it does not, or asks which of several heads is meant."""
+    try:
+        find_readout(model)
+    except SeveralHeads:
+        return ""
+    except UnsupportedModel as error:
+        return str(error)
+    return ""
 
 
 def _scores(model: Model) -> tuple[ScoresInfo, ...]:

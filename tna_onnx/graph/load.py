@@ -223,7 +223,8 @@ class Model:
 
     def sizes(self, tensor: str) -> list[int | None] | None:
         """Return the declared lengths of a tensor's axes, None for any; None where no shape is declared."""
-        for info in (*self.proto.graph.output, *self.proto.graph.value_info):
+        graph = self.proto.graph
+        for info in (*graph.output, *graph.value_info, *graph.input):
             if info.name == tensor and info.type.tensor_type.HasField("shape"):
                 dims = info.type.tensor_type.shape.dim
                 return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]

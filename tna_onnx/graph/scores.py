@@ -34,7 +34,7 @@ from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.graph.walk.output_steps import require_little_slack
+from tna_onnx.graph.walk.output_steps import refuse_no_scores, require_little_slack, require_samples_axis
 from tna_onnx.graph.walk.steps import Refusal, State
 
 UNTOLD = (
@@ -321,7 +321,7 @@ def choose_readout(
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
     if len({readout.logits for readout in readouts}) > 1:
         names = ", ".join(readout.output for readout in readouts)
-        raise UnsupportedModel(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
+        raise SeveralHeads(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
     return readouts[0]
 
 
@@ -336,10 +336,11 @@ def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
         try:
             outputs.append((_readout(model, info, None), walked))
         except Refused:
-            # a forest and the like are asked about; a regressor or a detector is not
+            # a forest and the like are asked about; a regressor or a detector is not, nor is an image
             with contextlib.suppress(Refused):
-                if not purpose(model):
-                    outputs.append((replace(_readout(model, info, "logits"), holds=""), walked))
+                asked = replace(_readout(model, info, "logits"), holds="")
+                if not (asked.several or purpose(model)):
+                    outputs.append((asked, walked))
     return outputs
 
 
@@ -352,6 +353,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         raise Refused("holds class labels, not scores")
     if info.name == box_output(model):
         raise Refused(BOXES)
+    require_samples_axis(model, info.name)
     walked = walk_back(model, info.name, kind=kind)
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
         raise Refused(walked.outcome.reason)
@@ -426,8 +428,9 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
     """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
     if walked.activation != "none" or walked.holds != "logits":
         return walked.holds
+    refuse_no_scores(model, walked.output)
     if columns == 1:
-        raise Refused(f"holds {ONE_NUMBER}")
+        raise Refused(walked.changed or f"holds {ONE_NUMBER}")
     if kind == "logit":
         return "logits"
     if walked.measure:  # the larger, the better, and of any size

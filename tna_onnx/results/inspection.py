@@ -124,6 +124,7 @@ class Inspection:
         heads: heads found, one per node.
         scores: outputs that a map can go behind, of a model without a head.
         refusals: outputs that lead to no head.
+        refused: why `calibrate` refuses the model; empty where it does not, or asks which of several heads is meant.
         provenance: what tna-onnx wrote into the file's metadata; empty for a file that it did not write.
     """
 
@@ -135,20 +136,18 @@ class Inspection:
     heads: tuple[HeadInfo, ...]
     scores: tuple[ScoresInfo, ...]
     refusals: tuple[Refusal, ...]
+    refused: str
     provenance: dict[str, str]
 
     def require_scores(self) -> None:
-        """Refuse a model that `calibrate` refuses too, whatever is searched.
+        """Refuse a model that `calibrate` refuses too, in the same words.
 
         Raises:
             UnsupportedModel: it has neither a head nor scores; or scores of several predictions a sample, of which the
                 graph does not tell what they are.
         """
-        if self.heads or any(scores.holds or not scores.several for scores in self.scores):
-            return
-        # every output was walked, and a user has to see why each of them leads nowhere
-        reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
-        raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
+        if self.refused:
+            raise UnsupportedModel(self.refused)
 
 
 @dataclass(frozen=True)

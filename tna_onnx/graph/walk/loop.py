@@ -49,6 +49,7 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
     )
     closed = False
     try:
+        output_steps.require_samples_axis(model, output)
         state.outcome = _run(state)
         return state
     except Refused as refused:

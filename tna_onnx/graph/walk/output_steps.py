@@ -20,6 +20,51 @@ MAX_SLACK = 1e-3
 """By how much a Clip or an added constant behind an activation may change a probability."""
 
 
+def require_samples_axis(model: Model, output: str) -> None:
+    """Refuse an output without the axis of samples that the inputs have in front: files for one sample, say."""
+    shape = model.sizes(output)
+    inputs = {name: sizes for name in model.inputs if (sizes := model.sizes(name))}
+    if not shape or not shape[0] or not inputs:
+        return
+    first = shape[0]
+    # (N,) is one number a sample, where an input has as many samples, or any number
+    batched = any(len(sizes) > 1 and sizes[0] in (first, None) for sizes in inputs.values())
+    flat = len(shape) == 1 and first > 1 and not batched
+    # (d,) -> (1, C), (3, H, W) -> (1, C); several predictions of each sample may be rows
+    apart = all(sizes[0] and sizes[0] > 1 and first % sizes[0] for sizes in inputs.values())
+    if flat or apart:
+        name, sizes = next(iter(inputs.items()))
+        raise Refused(
+            f"input '{name}' of shape {_shape(sizes)} and output '{output}' of shape "
+            f"{_shape(shape)} share no axis of samples in front; export the model with the samples along axis 0 of both"
+        )
+
+
+def _shape(sizes: list[int | None]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in sizes)})"
+
+
+# Numbers that are no scores of classes, whatever their shape, by the node that makes them.
+_NO_SCORES = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), "states of a recurrent layer"),
+    **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "TopK"), "places or largest values"),
+}
+_HANDED_ON = PASSED | {"Transpose", "Slice", "Gather", "Split"}
+
+
+def refuse_no_scores(model: Model, output: str) -> None:
+    """Refuse an output that holds no scores, by the node that makes it, or as many rows for any number of samples."""
+    node = model.maker(output, _HANDED_ON)
+    if node is not None and node.op_type in _NO_SCORES:
+        raise Refused(f"holds {_NO_SCORES[node.op_type]} ({node.op_type}), no scores of classes")
+    rows = (model.sizes(output) or [None])[0]
+    free = [name for name in model.inputs if (model.sizes(name) or [0])[0] is None]
+    if rows and rows > 1 and free:
+        raise Refused(
+            f"has {rows} rows for any number of samples of '{free[0]}', as a weight has: no scores of classes"
+        )
+
+
 def zip_map(state: State, node: onnx.NodeProto) -> str:
     """Pass ZipMap, which says what the classes are called."""
     state.labels = class_labels(node)

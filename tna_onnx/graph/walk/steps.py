@@ -85,6 +85,7 @@ class State:
     forks: int = 0  # number of products of two computed tensors that the walk has passed
     class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
     measure: str = ""  # what the scores are where they have no class vectors, and the largest is of the best class
+    changed: str = ""  # why probabilities on the way are not those of the output
     labelled: bool = False  # the output is said to hold the logits of several labels, whose Sigmoid was left out
     outcome: Head | Refusal = _NOT_ENDED  # the head, or why there is none
 
@@ -122,7 +123,8 @@ class State:
         """Refuse what comes between probabilities and the output, other than a change of shape, type or resolution."""
         scaled = self.scale.ndim > 0 or self.scale != 1
         if scaled or self.bias is not None or not self.linear or self.aligned:
-            raise Refused(f"{purpose} is scaled, shifted or changed in another way before the output")
+            self.changed = f"{purpose} is scaled, shifted or changed in another way before the output"
+            raise Refused(self.changed)
         # Whatever was quantised so far lies behind the activation.
         self.output_step = max(self.output_step, self.step, self.full_step)
         self.step = self.full_step = 0.0
