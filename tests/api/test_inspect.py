@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from tests.conftest import Small
 from tests.extraction.samples import dense
 from tests.pipeline.samples import few
 from tests.support import PLAIN, cli, ok
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.runtime import providers
 
 
@@ -55,6 +57,17 @@ def test_a_model_without_a_head_has_reasons(monkeypatch: pytest.MonkeyPatch) -> 
     found = tna_onnx.inspect(proto)
     assert found.heads == ()
     assert [(refusal.output, refusal.node) for refusal in found.refusals] == [("y", "sine")]
+
+
+def test_a_head_by_an_output_is_refused_for_what_that_output_is() -> None:
+    proto = dense()
+    for kind in ("Sin", "Cos"):
+        proto.graph.node.append(helper.make_node(kind, ["logits"], [f"y{kind}"], name=f"node{kind}"))
+        proto.graph.output.append(tensor_info(f"y{kind}", ["N", 3]))
+    options = tna_onnx.ModelOptions(head="ySin")
+    with pytest.raises(UnsupportedModel, match="nodeSin") as told:
+        tna_onnx.calibrate(proto, {"x": np.zeros((30, 8)), "labels": np.arange(30) % 2}, model_options=options)
+    assert "Cos" not in str(told.value)
 
 
 def test_what_was_written_is_read_back(small: Small) -> None:
@@ -108,4 +121,109 @@ def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     text = cli("inspect", tmp_path / "m.onnx").output
     assert "--head large" in text
+    assert len([line for line in text.splitlines() if "24" in line]) == 2  # a line each
     assert "detector" in text
+
+
+# ---- What `calibrate` refuses by the graph is refused here, in the same words
+
+
+def _nodes(*steps: str, **attributes: Any) -> list[onnx.NodeProto]:
+    """Return nodes of steps such as `MatMul f w > y`; attributes are of the last one."""
+    pairs = [step.split(" > ") for step in steps]
+    nodes = [helper.make_node(left.split()[0], left.split()[1:], right.split()) for left, right in pairs]
+    nodes[-1].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    return nodes
+
+
+# x -> features f (N, 8)
+FRONTS: dict[str, tuple[list[onnx.NodeProto], list[Any]]] = {
+    "nothing": (_nodes("Identity x > f"), ["N", 8]),
+    "Relu": (_nodes("Relu x > f"), ["N", 8]),
+    "a layer": (_nodes("MatMul x square > f1", "Relu f1 > f"), ["N", 8]),
+    "two layers": (_nodes("MatMul x square > f1", "Relu f1 > f2", "MatMul f2 square > f3", "Sigmoid f3 > f"), ["N", 8]),
+    "Flatten": (_nodes("Flatten x > f"), ["N", 2, 4]),
+    "a mean": (_nodes("ReduceMean x > f", axes=[2], keepdims=0), ["N", 8, 5]),
+    "a factor": (_nodes("Mul x half > f"), ["N", 8]),
+    "a state": (_nodes("Unsqueeze x first > f1", "GRU f1 gw gr > f2", "Squeeze f2 two > f"), ["N", 8]),
+    "a batch of 1": (_nodes("Relu x > f"), [1, 8]),
+    "a batch of 4": (_nodes("Relu x > f"), [4, 8]),
+}
+FRONTS["a state"][0][1].attribute.append(helper.make_attribute("hidden_size", 8))
+# f -> what is no score of classes
+ENDS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
+    "one number": (_nodes("MatMul f one > y"), {"y": ["N", 1]}),
+    "numbers in a row": (_nodes("MatMul f vector > y"), {"y": ["N"]}),
+    "a mean of probabilities": (
+        _nodes("MatMul f w > z", "Sigmoid z > p", "ReduceMean p > y", axes=[1], keepdims=1), {"y": ["N", 1]},
+    ),
+    "labels": (_nodes("MatMul f w > z", "ArgMax z > y", axis=1, keepdims=0), {"y": (["N"], np.int64)}),
+    "yes or no": (_nodes("MatMul f w > z", "Greater z half > y"), {"y": (["N", 5], np.bool_)}),
+    "the largest three": (_nodes("MatMul f w > z", "TopK z three > y places", axis=1), {"y": ["N", 3]}),
+    "states": (_nodes("Unsqueeze f first > u", "GRU u gw gr > all y", hidden_size=8), {"y": [1, "N", 8]}),
+    "an image": (_nodes("Reshape f image > i", "Tanh i > y"), {"y": ["N", 2, 2, 2]}),
+    "probabilities of places": (_nodes("Reshape f image > i", "Sigmoid i > y"), {"y": ["N", 2, 2, 2]}),
+    "unit vectors": (_nodes("MatMul f w > z", "LpNormalization z > y", axis=1, p=2), {"y": ["N", 5]}),
+    "one number, and labels": (
+        _nodes("MatMul f one > o", "ArgMax f > y", axis=1, keepdims=0), {"o": ["N", 1], "y": (["N"], np.int64)},
+    ),
+}  # fmt: skip
+_RNG = np.random.default_rng(0)
+TENSORS = {
+    **{name: _RNG.standard_normal(shape).astype(np.float32) for name, shape in (
+        ("square", (8, 8)), ("w", (8, 5)), ("one", (8, 1)), ("vector", 8), ("gw", (1, 24, 8)), ("gr", (1, 24, 8)),
+        ("turned", (5, 8)), ("column", (5, 1)), ("b", 5), ("words", (20, 8)),
+    )},
+    **{name: np.array(value) for name, value in (
+        ("first", [0]), ("two", [0, 1]), ("three", [3]), ("image", [-1, 2, 2, 2]), ("wide", [1, 8]), ("any", [1, -1]),
+    )},
+    "half": np.float32(0.5),
+}  # fmt: skip
+# files for one sample: input and output share no axis of samples
+SINGLE: dict[str, tuple[list[onnx.NodeProto], Any, list[Any]]] = {
+    "x W": (_nodes("MatMul x w > y"), [8], [5]),
+    "W x": (_nodes("MatMul turned x > y"), [8], [5]),
+    "W x + b": (_nodes("MatMul square x > a", "Relu a > f", "MatMul turned f > g", "Add g b > y"), [8], [5]),
+    "softmax": (_nodes("MatMul x w > s", "Softmax s > y", axis=-1), [8], [5]),
+    "softmax over axis 0": (_nodes("MatMul x w > s", "Softmax s > y", axis=0), [8], [5]),
+    "an axis added": (_nodes("Unsqueeze x first > u", "Gemm u w b > y"), [8], [1, 5]),
+    "added, taken off": (_nodes("Reshape x wide > u", "Gemm u w b > s", "Squeeze s first > y"), [8], [5]),
+    "flattened": (_nodes("Reshape x any > u", "Gemm u w b > y"), [2, 4], [1, 5]),
+    "places": (_nodes("ReduceMean x > m", axes=[1], keepdims=0) + _nodes("MatMul m w > y"), [8, 4], [5]),
+    "words": (
+        [*_nodes("Gather words x > e"), *_nodes("ReduceMean e > m", axes=[0], keepdims=0), *_nodes("MatMul m w > y")],
+        (["T"], np.int64), [5],
+    ),
+    "a column": (_nodes("MatMul turned x > g", "Add g column > y"), [8, 1], [5, 1]),
+    "one sigmoid": (_nodes("MatMul x one > s", "Sigmoid s > y"), [8], [1]),
+}  # fmt: skip
+
+
+def _require_refusal(nodes: list[onnx.NodeProto], shape: Any, outputs: dict[str, Any], folder: Path) -> None:
+    used = {name: value for name, value in TENSORS.items() if any(name in node.input for node in nodes)}
+    model = small_model(nodes, {"x": shape}, outputs, used, opset=13)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, folder / "m.onnx")
+    np.savez(folder / "d.npz", x=np.zeros((30, 8), np.float32), labels=np.arange(30) % 2)
+    found = tna_onnx.inspect(model)
+    assert (found.heads, found.scores) == ((), ())
+    told = [cli("inspect", folder / "m.onnx"), cli("calibrate", folder / "m.onnx", folder / "d.npz", "--dry-run")]
+    assert [result.exit_code for result in told] == [3, 3]
+    assert told[0].stderr == told[1].stderr
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_refused_is_refused_in_the_words_of_calibrate(end: str, tmp_path: Path) -> None:
+    nodes, outputs = ENDS[end]
+    for front, shape in FRONTS.values():
+        declared = {}
+        for name, each in outputs.items():
+            sizes, kind = each if isinstance(each, tuple) else (each, np.float32)
+            declared[name] = ([shape[0] if size == "N" else size for size in sizes], kind)
+        _require_refusal([*front, *nodes], shape, declared, tmp_path)
+
+
+@pytest.mark.parametrize("form", SINGLE)
+def test_a_file_for_one_sample_is_refused_by_its_shapes(form: str, tmp_path: Path) -> None:
+    nodes, shape, output = SINGLE[form]
+    _require_refusal(nodes, (shape if isinstance(shape, tuple) else (shape, np.float32)), {"y": output}, tmp_path)

@@ -67,14 +67,17 @@ def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph(nodes, "g", [x], outputs), ir_version=8, opset_imports=opsets)
 
 
-def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(tmp_path: Path) -> None:
-    x = samples()
+@pytest.mark.parametrize("opset", [None, 1])
+def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(opset: int | None, tmp_path: Path) -> None:
+    x, proto = samples(), trees(opset=opset)
     p = outputs_of(trees(), x)["p"]
-    report = recalibrated(trees(), tmp_path, p, x, search="none", map="ts")
+    report = recalibrated(proto, tmp_path, p, x, search="none", map="ts")
     assert report.map == "ts"
     written = onnx.load(tmp_path / "new.onnx")
     assert [(entry.domain, entry.version) for entry in written.opset_import] == [("ai.onnx.ml", 1), ("", 15)]
     assert np.abs(outputs_of(tmp_path / "new.onnx", x)["p"] - p).max() > 0.01
+    onnx.save(proto, tmp_path / "source.onnx")
+    assert tna_onnx.verify(tmp_path / "source.onnx", tmp_path / "new.onnx").passed
 
 
 @pytest.mark.parametrize("names", [[-1, 3, 7], [2, 0, 1]])

@@ -234,10 +234,11 @@ _OPSETS = {3: 7, 4: 9, 5: 10, 6: 11, 7: 12, 8: 15, 9: 19, 10: 21}
 def map_opset(model: Model) -> int:
     """Return the version of the default operator set that appended nodes have; 0 if they cannot have one.
 
-    A file without standard nodes, such as boosted trees alone, need not import the set. Then it is the oldest one of
-    the file's IR version, which every runtime of that version knows.
+    A file without standard nodes, such as boosted trees alone, may not import the set, or import version 1. Then it is
+    the oldest one of the file's IR version, which every runtime of that version knows.
     """
-    if model.opset or any(node.domain in ("", "ai.onnx") for node in all_nodes(model.proto.graph)):
+    enough = can_append("", model.opset)
+    if enough or any(node.domain in ("", "ai.onnx") for node in all_nodes(model.proto.graph)):
         return model.opset
     return _OPSETS.get(model.proto.ir_version, max(_OPSETS.values()))
 

@@ -413,9 +413,11 @@ def _insert(
     proto.graph.initializer.extend(ops.initializers)
     integers = onnx.TensorProto.INT64
     proto.graph.output.extend(helper.make_tensor_value_info(name, integers, [None]) for name in ops.outputs)
-    if not model.opset:
+    if map_opset(model) != model.opset:
         result.opset = map_opset(model)
-        proto.opset_import.append(helper.make_opsetid("", result.opset))
+        others = [entry for entry in model.proto.opset_import if entry.domain not in ("", "ai.onnx")]
+        del proto.opset_import[:]
+        proto.opset_import.extend([*others, helper.make_opsetid("", result.opset)])
     constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
     result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)

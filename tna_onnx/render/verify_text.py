@@ -117,10 +117,10 @@ def inspection_text(inspection: Inspection) -> RenderableType:
         f"opset    {inspection.opset} (IR version {inspection.ir_version})",
         *(f"input    {line}" for line in inspection.inputs),
     ]
-    for head in inspection.heads:
-        lines += ["", *_head_lines(head)]
-    if len(inspection.heads) > 1:
-        lines += ["", _several_heads(inspection)]
+    if len(inspection.heads) == 1:
+        lines += ["", *_head_lines(inspection.heads[0])]
+    elif inspection.heads:
+        lines += ["", *map(_head_line, inspection.heads), _several_heads(inspection)]
     for scores in inspection.scores:
         lines += ["", *_scores_lines(scores)]
     for refusal in inspection.refusals:
@@ -132,6 +132,13 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     lines += [f"  {key}: {value}" for key, value in inspection.provenance.items() if key not in hidden]
     lines += [f"  {key}: {len(value):,} characters" for key, value in inspection.provenance.items() if key in hidden]
     return lines_text(lines)
+
+
+def _head_line(head: HeadInfo) -> str:
+    """Return one of several heads in a line."""
+    kinds = ["multi-label"] * head.multi_label + ["several a sample"] * head.several
+    size = f"({head.classes}, {head.n_features})"
+    return "; ".join([f"head     {head.node} ({head.op_type}) {size}, output {head.output}", *kinds])
 
 
 def _head_lines(head: HeadInfo) -> list[str]:
@@ -175,8 +182,6 @@ def _scores_lines(scores: ScoresInfo) -> list[str]:
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:
         works = "calibrate as it is, where rows add up to 1; else say what it is: --search none --output-kind logits"
-        if scores.several:
-            works = "with --search none --output-kind logits, or probabilities, if these are scores of classes"
     lines = [
         f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} {noun}, no linear "
         "head",
