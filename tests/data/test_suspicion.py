@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
-from tna_onnx.data.suspicion import FEW, Coverage, below_expectation, label_suspicion, random_label_share
+from tna_onnx.data.coverage import FEW, Coverage
+from tna_onnx.data.suspicion import below_expectation, label_suspicion
 
 Ints = npt.NDArray[np.int64]
 
@@ -88,28 +89,6 @@ def test_two_swapped_classes_in_few_labels() -> None:
         found = label_suspicion(predicted, np.r_[1, 0, 2:10][labels], 10)
         kinds.append(found and found.kind)
     assert kinds.count("order") >= 45
-
-
-@pytest.mark.parametrize(("n_classes", "temperature"), [(5, 3.0), (10, 1.0), (10, 3.0), (100, 2.0)])
-def test_labels_drawn_at_random_are_told_from_the_errors_of_a_model(n_classes: int, temperature: float) -> None:
-    """Labels drawn from overconfident predictions, at a temperature, are right; then three of ten are any class."""
-    shown: dict[float, list[float | None]] = {0.0: [], 0.3: []}
-    for share, seed in itertools.product(shown, range(40)):
-        rng = np.random.default_rng(seed)
-        logits = 8 * temperature * rng.standard_normal((1000, n_classes))
-        labels = np.argmax(logits / temperature + rng.gumbel(size=logits.shape), axis=1)
-        drawn = rng.random(1000) < share
-        labels[drawn] = rng.integers(0, n_classes, np.count_nonzero(drawn))
-        ranks = np.sum(logits > logits[np.arange(1000), labels, None], axis=1)
-        ordered = np.sort(logits, axis=1)
-        surest = np.argsort(ordered[:, -1] - ordered[:, -2])[-250:]
-        wrong = ranks[surest][ranks[surest] > 0]
-        shown[share].append(random_label_share(250, wrong, 1000, n_classes))
-    assert shown[0.0].count(None) >= 39
-    # of 60 such labels, each in either half by chance, less than three quarters of 30 lie in one in 3 % of draws
-    assert shown[0.3].count(None) <= 5
-    # one share has a standard error of (0.15 * 0.85 / 250)^(1/2) * 2 = 0.045, and the mean of 35 or more 0.008
-    assert np.mean([found for found in shown[0.3] if found is not None]) == pytest.approx(0.3, abs=0.03)
 
 
 @pytest.mark.parametrize(("n_classes", "alike"), [(2, 2), (10, 2), (10, 10), (50, 2)])

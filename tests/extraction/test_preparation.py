@@ -1,6 +1,7 @@
 """Which preprocessing a network was trained with is found by the labels, and kept."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
-from tests.support import with_options
+from tests.support import cli, ok, with_options
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
+from tna_onnx.extraction import recipe_choice
+from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.preparation import resizes_images
+from tna_onnx.extraction.recipe_trials import TrialImages
 from tna_onnx.graph.load import load_model
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -309,19 +313,122 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
     assert tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("many"), *make_images(1200))
+
+
 @pytest.mark.parametrize(
-    "fields",
-    [{"mean": 0.5}, {"mean": 0.45}],
-    ids=["-0.5 to 0.5", "without std"],
+    ("fields", "printed"),
+    [
+        ({"mean": 0.5}, "--mean 0.5 --std 1"),
+        ({"mean": 0.45}, "--mean 0."),
+        ({"scale": -1 / 255, "mean": -1.0}, "--scale -0.00392157 --mean -1 --std 1"),  # 1 - x / 255
+        ({"scale": -1.0, "mean": -255.0}, "--scale -1 --mean -2"),  # 255 - x
+    ],
 )
-def test_a_recipe_that_is_not_known_is_not_replaced_by_the_nearest(
-    fields: dict[str, Any], photos: Path, saved: Make
+@pytest.mark.parametrize("bgr", [False, True])
+def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
+    fields: dict[str, Any], printed: str, *, bgr: bool, many: Path, saved: Make
 ) -> None:
-    model = saved(**fields)
-    with pytest.raises(DataError, match="state the preprocessing"):
-        tna_onnx.calibrate(model, photos, dry_run=True)
-    stated = {name: (value,) for name, value in fields.items()}
-    assert accuracy(model, photos, preprocessing=tna_onnx.Recipe(**stated)) > 0.85
+    """Within what 1,200 images tell of a network of steep steps."""
+    model = saved(bgr=bgr, **fields)
+    refusal = cli("evaluate", model, many)
+    assert refusal.exit_code == 4, refusal.output
+    flags = re.search(r"training: (.*?) \(if", " ".join(refusal.output.split()))
+    assert flags is not None, refusal.output
+    assert printed in flags[1]
+    said = json.loads(ok("evaluate", model, many, *flags[1].split(), "--json", "-").stdout)
+    assert said["metrics"]["accuracy"] > 0.82
+
+
+def test_the_search_runs_no_more_images_than_there_are(
+    photos: Path, saved: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    run = TrialImages._logs
+
+    def counted(self: TrialImages, values: Any) -> Any:
+        batches.append(len(values))
+        return run(self, values)
+
+    model = saved(mean=0.5)
+    monkeypatch.setattr(TrialImages, "_logs", counted)
+    found: list[int] = []
+    search = affine_search
+
+    def searched(*args: Any) -> Any:
+        batches.clear()
+        trial = search(*args)
+        found.append(sum(batches))
+        return trial
+
+    monkeypatch.setattr(recipe_choice, "affine_search", searched)
+    with pytest.raises(DataError):
+        tna_onnx.evaluate(model, photos)
+    assert len(found) == 1
+    assert 200 < found[0] <= 400
+
+
+def _standardised(images: Any) -> Any:
+    """Mean and standard deviation of each image taken out, then brought near those of usual pixels."""
+    flat = images.reshape(len(images), -1) / 255
+    unit = (flat - flat.mean(axis=1, keepdims=True)) / flat.std(axis=1, keepdims=True)
+    return (255 * (0.25 * unit + 0.45)).reshape(images.shape)
+
+
+def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> None:
+    """Images of any brightness and contrast are one to such a network, and to no other."""
+    images, labels = make_images(400)
+    rng = np.random.default_rng(0)
+    gain, offset = rng.uniform(0.3, 1, (400, 1, 1, 1)), rng.uniform(0, 80, (400, 1, 1, 1))
+    data = write_folder(tmp_path / "varied", np.clip(gain * images + offset, 0, 255).astype(np.uint8), labels)
+    model = saved(mean=0.45, std=0.25, resized=_standardised)
+    out = tmp_path / "out.onnx"
+    report = tna_onnx.calibrate(model, data, output=out, map="ts", search="none")
+    assert report.recipe_search is not None
+    assert report.recipe_search.chosen == "per image, RGB"
+    assert report.preprocessing is not None
+    assert report.preprocessing["per_image"]
+    assert tna_onnx.evaluate(out, data).preprocessing == report.preprocessing
+    assert tna_onnx.evaluate(model, data, preset="per-image").preprocessing == report.preprocessing
+
+
+def test_a_negative_is_called_one_where_the_recipe_is_stated(saved: Make, tmp_path: Path) -> None:
+    images, labels = make_images(400)
+    negative = write_folder(tmp_path / "negative", 255 - images, labels)
+    with pytest.raises(DataError, match="inverted pixels"):
+        tna_onnx.evaluate(saved(), negative, preset=tna_onnx.Recipe(scale=1 / 255))
+
+
+def test_a_recipe_under_which_a_sure_model_is_hardly_better_than_guessing_is_not_found(
+    saved: Make, photos: Path, tmp_path: Path
+) -> None:
+    """The model was trained on the red channel in the place of all three, which no recipe gives."""
+    proto = onnx.load(saved(resized=lambda images: images[..., [0, 0, 0]]))
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("weight", "bias"):
+            tensor.CopyFrom(numpy_helper.from_array(8 * numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(proto, tmp_path / "sure.onnx")
+    with pytest.raises(DataError, match="where guessing has"):
+        tna_onnx.evaluate(tmp_path / "sure.onnx", photos)
+    expected = tna_onnx.evaluate(tmp_path / "sure.onnx", tna_onnx.Data(photos, expect_accuracy=45))
+    assert any("WARNING" in note and "guessing" in note for note in expected.notes)
+
+
+@pytest.mark.parametrize("imgsz", ["[8, 8]", "8"])
+def test_classifiers_of_ultralytics_say_what_they_take(imgsz: str, tmp_path: Path, saved: Make) -> None:
+    model = saved(mean=0.0)
+    proto = onnx.load(model)
+    names = str({k: f"class{k}" for k in range(CLASSES)})
+    onnx.helper.set_model_props(proto, {"task": "classify", "imgsz": imgsz, "names": names})
+    onnx.save(proto, model)
+    data = write_folder(tmp_path / "wide", *make_images(100, size=(16, 24)))
+    found = tna_onnx.evaluate(model, data, device="cpu")
+    assert found.recipe_search is None
+    assert found.preprocessing is not None
+    said = [found.preprocessing[name] for name in ("resize", "crop", "mean", "std", "color", "interpolation")]
+    assert said == [8, [8, 8], [0.0] * 3, [1.0] * 3, "RGB", "bilinear"]
 
 
 def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path: Path) -> None:
@@ -338,7 +445,7 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     tensors = {"weight": solution[:-1].astype(np.float32), "bias": solution[-1].astype(np.float32)}
     model = small_model(nodes, {"image": ["N", 3, SIDE, SIDE]}, {"logits": ["N", CLASSES]}, tensors)
     onnx.save(model, tmp_path / "linear.onnx")
-    bright, its_labels = make_images(400)
+    bright, its_labels = make_images(1200)
     dark = write_folder(tmp_path / "dark", (0.6 * bright).astype(np.uint8), its_labels)
     with pytest.raises(DataError, match="no trained model has"):
         tna_onnx.evaluate(tmp_path / "linear.onnx", dark)
@@ -353,12 +460,11 @@ def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_pat
     images, labels = make_images(400)
     dull = write_folder(tmp_path / "dull", (115 + 0.5 * (images - 115.0)).astype(np.uint8), labels)
     model = saved()
-    with pytest.raises(DataError, match="twice the contrast"):
+    with pytest.raises(DataError, match=r"fits the model|was not trained with"):
         tna_onnx.evaluate(model, dull)
     stated = tna_onnx.evaluate(model, dull, preset=tna_onnx.Recipe(scale=1 / 255))
     expected = tna_onnx.evaluate(model, tna_onnx.Data(dull, expect_accuracy=100 * stated.metrics.accuracy))
     assert expected.metrics.accuracy >= stated.metrics.accuracy
-    assert any("WARNING" in note and "twice the contrast" in note for note in expected.notes)
 
 
 @pytest.mark.parametrize(
@@ -470,5 +576,5 @@ def test_a_refusal_says_that_the_size_is_a_guess_too(mixed: Path, tmp_path: Path
     order = np.random.default_rng(0).permutation(len(files)) % CLASSES
     rows = [f"{file.relative_to(tmp_path)},{label}" for file, label in zip(files, order, strict=True)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
-    with pytest.raises(DataError, match=r"better than chance[\s\S]*images of any size.*is a guess; state"):
+    with pytest.raises(DataError, match=r"nothing says how[\s\S]*images of any size.*is a guess; state"):
         tna_onnx.evaluate(tmp_path / "any.onnx", tmp_path / "list.csv")

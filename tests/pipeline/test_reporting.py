@@ -13,7 +13,7 @@ import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
 from tests.data.samples import write_folder
-from tests.pipeline.samples import few, job_of, opened, outcome_of, outputs, scores_of
+from tests.pipeline.samples import few, job_of, opened, outcome_of, scores_of
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable
@@ -91,20 +91,6 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     honest = Compared(before, before, before, compared or comparison(), recall, given["changed"], given["folds"])
     task = replace(task, job=job_of(small, **fields))
     return notes_on(task, outcome, honest, given["changes"], given["drift"], given["labels"])
-
-
-@pytest.mark.parametrize(("share", "trusted"), [(0.0, False), (0.5, False), (0.5, True), (0.8, False)])
-def test_labels_that_look_random_are_noted(small: Small, share: float, *, trusted: bool) -> None:
-    """If the model is wrong about most samples, its inputs may be to blame."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((1000, 8)).astype(np.float32)
-    (logits,) = outputs(small.model, x)
-    drawn = rng.random(1000) < share
-    labels = np.where(drawn, rng.integers(0, 5, 1000), np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
-    settings = Settings(search="none", map="ts", trust_labels=trusted)
-    report = recalibrate(job_of(small, calib={"x": x, "labels": labels}, settings=settings, dry_run=True), silent)
-    noted = [note for note in report.notes if "look as if drawn at random" in note]
-    assert len(noted) == (share == 0.5 and not trusted)
 
 
 def scored(nll: float, samples: int = 40) -> SampleScores:

@@ -19,10 +19,11 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside
-from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier

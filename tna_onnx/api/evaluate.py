@@ -16,15 +16,16 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
+from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.images.recipes import source_search
+from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
-from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer, with_quantum
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier

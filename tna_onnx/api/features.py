@@ -23,6 +23,7 @@ from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe, Source
 from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url
+from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
@@ -31,7 +32,7 @@ from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource, open_bucket
 from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, source_slices, table_labels, table_slices
 from tna_onnx.data.sources.tables import label_names, table_columns
-from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features

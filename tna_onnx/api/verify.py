@@ -9,9 +9,9 @@ from typing import Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked, stated_in
+from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.data.suspicion import preprocessing_notes
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import PRESETS, Recipe
-    from tna_onnx.data.images.recipes import read_recipe
+    from tna_onnx.data.images.recipe_files import read_recipe
     from tna_onnx.data.source import Batch, InputSpec, Source
     from tna_onnx.data.sources.arrays import open_precomputed
 
@@ -35,7 +35,7 @@ _HOMES = {
     "Source": "source",
     "open_precomputed": "sources.arrays",
     "open_source": "formats",
-    "read_recipe": "images.recipes",
+    "read_recipe": "images.recipe_files",
 }
 
 

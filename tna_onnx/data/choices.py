@@ -107,6 +107,7 @@ class _Fields(TypedDict, total=False):
     std: tuple[float, ...]
     color: Color
     interpolation: Interpolation
+    per_image: bool
 
 
 PRESET_FIELDS: dict[str, _Fields] = {
@@ -128,6 +129,8 @@ PRESET_FIELDS: dict[str, _Fields] = {
     "cifar100": {"mean": (0.5071, 0.4865, 0.4409), "std": (0.2673, 0.2564, 0.2762)},
     # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
     "mnist": {"color": "L", "mean": (0.1307,), "std": (0.3081,)},
+    # tf.image.per_image_standardization, as of TensorFlow's CIFAR-10 tutorial.
+    "per-image": {"per_image": True},
 }
 
 IGNORED = -100

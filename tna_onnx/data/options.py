@@ -22,7 +22,7 @@ from tna_onnx.data.data_settings import DataFields
 from tna_onnx.data.foreign import is_url, local_path, parse_json, read_text, text_lines
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
-from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
 from tna_onnx.data.positions import Several
 from tna_onnx.data.request import BESIDE, Request, label_columns, names_of

@@ -1,5 +1,4 @@
-"""What looks wrong about samples although nothing fails: labels that disagree with the model, classes that are missing,
-and pixels on another scale.
+"""Labels that disagree with the model's predictions although nothing fails.
 
 Let H be the confusion matrix, H[y, k] the number of samples of label y that are predicted as k, and N its sum.
 
@@ -15,42 +14,20 @@ Let H be the confusion matrix, H[y, k] the number of samples of label y that are
   part, as each half is compared under one. But with differences a and b of such classes in the halves, the sum of b
   where a > 0 and of a where b > 0 is what is compared, and its variance is 1 + 1/pi times that of the samples that
   move; so the 2.33 standard errors below which 99 % of a normal distribution lie are times the root of that.
-
-- Labels drawn at random: a label that was drawn from all classes is any of the C - 1 that the model did not predict as
-  often as any other, and as often where the model is sure; errors of the model are mostly its next best classes, and
-  grow rare where it is sure. So let k of the m surest samples be wrong, and in h of them let the label be among the
-  half of the classes that the model holds for least likely, b = floor(C/2) of them. A share h/m C/b of the labels is
-  random, if h is no less than three quarters of what k random ones have there, k b / (C - 1). It is reported if it is
-  5 % or more, by its lower bound (one-sided, 95 %), from 200 samples and five classes on.
-
-A map with parameters of its own for each class learns from labels without a class that this class never occurs. If
-classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each on
-average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation measures that cost, since samples of a
-fold belong to classes that the other folds lack. If many more classes have none than one, they were left out of the
-data, and nothing in the data can measure that cost. Good (1953) estimates the unseen share in the same way, from the
-classes seen once.
-
-Wrong preprocessing raises no error: the model runs, with a lower accuracy. So two cases are warnings:
-
-1. Nobody has stated how a floating-point input is normalised, so pixels were scaled to 0 to 1.
-2. Values are far from those of any usual preprocessing: normalised pixels lie within -3 to 3, plain ones in 0 to 255.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tna_onnx.data.source import InputSpec, Source, source_notes
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import AnyArray, IntArray
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
@@ -241,233 +218,3 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
-
-
-_FEWEST_SAMPLES = 200
-_FEWEST_CLASSES = 5
-_RANDOM = 0.05
-_EVEN = 0.75
-_ONE_SIDED = 1.645
-
-
-def random_label_share(surest: int, ranks: IntArray, samples: int, n_classes: int) -> float | None:
-    """Return the share of labels that look as if drawn from all classes; None where it does not show.
-
-    `surest`: how many of the `samples` the model is surest of, about a quarter; `ranks`: of those of them that it gets
-    wrong, how many classes are likelier than the label, 1 to C - 1.
-
-    Of 1,816 draws of right labels (5 to 50 classes, 200 to 1,500 samples, models of digits, images and made-up tables,
-    with noise on the inputs of some) it shows in 14. With 10, 20, 30 and 50 % random labels, it shows in 20, 44, 56 and
-    73 %, and is 19, 27, 36 and 54 % on average where it does.
-    """
-    if samples < _FEWEST_SAMPLES or n_classes < _FEWEST_CLASSES:
-        return None
-    half = n_classes // 2
-    unlikely = int(np.count_nonzero(ranks >= n_classes - half))
-    share = unlikely / surest
-    low = share - _ONE_SIDED * math.sqrt(share * (1 - share) / surest)
-    if low * n_classes / half < _RANDOM or unlikely < _EVEN * len(ranks) * half / (n_classes - 1):
-        return None
-    return min(1.0, share * n_classes / half)
-
-
-FEW = 5
-"""A class with fewer samples is named."""
-
-# So many times as many classes have no sample as have one: left out, not missed by chance. A hundredth of the classes
-# at least, as counts of two or three classes tell little, and little depends on them.
-_LEFT_OUT = 2
-_SHARE = 0.01
-
-_MAX_NAMES = 8
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How labels cover C classes."""
-
-    classes: int  # number of classes C
-    unseen: tuple[int, ...]  # classes without a sample
-    scarce: tuple[int, ...]  # classes with fewer than `FEW` samples, but with one at least
-    left_out: bool  # whether classes are missing that sampling alone would not miss
-
-    @classmethod
-    def of(cls, labels: IntArray, n_classes: int) -> Coverage:
-        """Count labels (N,) in [0, C).
-
-        >>> Coverage.of(np.array([0, 0, 1, 1, 1, 1, 1]), 3)
-        Coverage(classes=3, unseen=(2,), scarce=(0,), left_out=True)
-        """
-        counts = np.bincount(labels, minlength=n_classes)
-        unseen = np.flatnonzero(counts == 0)
-        scarce = np.flatnonzero((counts > 0) & (counts < FEW))
-        missed = _LEFT_OUT * int(np.count_nonzero(counts == 1))
-        left_out = len(unseen) > max(missed, _SHARE * n_classes)
-        return cls(n_classes, tuple(unseen.tolist()), tuple(scarce.tolist()), left_out)
-
-    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
-        """Name the classes that lack samples, in one sentence; empty if none do.
-
-        >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
-        'the calibration data have no sample of 1 of 2 classes (dog)'
-        """
-        parts = []
-        if self.unseen:
-            parts.append(f"no sample of {self._listed(self.unseen, class_names)}")
-        if self.scarce:
-            parts.append(f"fewer than {FEW} of {self._listed(self.scarce, class_names)}")
-        if not parts:
-            return ""
-        return f"{subject} have {' and '.join(parts)}"
-
-    def _listed(self, classes: tuple[int, ...], names: Sequence[str] | None) -> str:
-        return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
-
-
-def marks_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
-    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
-
-    `marks`: (N, C) of 0 and 1.
-
-    >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
-    'the data have no sample with 1 of 2 labels (dog)'
-    """
-    positives = marks.sum(axis=0)
-    parts = []
-    for count, word in ((positives, "with"), (len(marks) - positives, "without")):
-        none = np.flatnonzero(count == 0)
-        rare = np.flatnonzero((count > 0) & (count < FEW))
-        for group, how in ((none, "no sample"), (rare, f"fewer than {FEW} samples")):
-            if len(group):
-                listed = _named(tuple(group.tolist()), names)
-                parts.append(f"{how} {word} {len(group):,} of {len(positives):,} labels ({listed})")
-    if not parts:
-        return ""
-    return f"{subject} have {' and '.join(parts)}"
-
-
-def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
-    """List classes by name, or by number."""
-    listed = [str(c) for c in classes[:_MAX_NAMES]]
-    if names:
-        listed = [names[c] for c in classes[:_MAX_NAMES]]
-    if len(classes) > _MAX_NAMES:
-        listed.append(f"{len(classes) - _MAX_NAMES:,} more")
-    return ", ".join(listed)
-
-
-_MAX_PIXEL = 255.0
-_NORMALISED = 16.0  # normalised pixels lie within 3, and even a small --std keeps them below
-_PROBED = 32  # samples: what is wrong with the scale of a data set is wrong with each of them
-_MIN_SIDE = 8  # smaller ones are no images
-
-
-def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
-    """Return a source's notes, one line on the preprocessing of its images, and the warnings."""
-    recipe = source.recipe()
-    notes = [*source_notes(source)]
-    if recipe is not None:
-        notes.append(f"preprocessing: {recipe_text(recipe)}")
-    return [*notes, *preprocessing_warnings(source, inputs, stated)]
-
-
-def preprocessing_warnings(
-    source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None
-) -> list[str]:
-    """Return the warnings alone; see `preprocessing_notes`."""
-    recipe = source.recipe()
-    if recipe is None:
-        return _array_warnings(source, inputs)
-    if not str(recipe.get("dtype")).startswith("float"):
-        return []
-    if _says_nothing(stated):
-        return [
-            "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
-            "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
-        ]
-    # what pixels of 0 and 255 become, over all channels
-    ends = (np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"] - np.array(recipe["mean"])) / np.array(recipe["std"])
-    low, high = float(ends.min()), float(ends.max())
-    if max(-low, high) > _MAX_PIXEL:
-        return [
-            f"WARNING: preprocessing takes pixels to {low:.4g} to {high:.4g}, which no usual recipe does; --mean and "
-            "--std count in scaled pixels: with --scale 1 they must be 255 times as large"
-        ]
-    return []
-
-
-def other_scale(values: np.ndarray[Any, Any]) -> float:
-    """Return by what stored images may have to be multiplied; 1 where no other scale is plausible.
-
-    Fractions may belong to a model of pixels of 0 to 255; values beyond those of normalised pixels to one of fractions.
-
-    >>> [other_scale(np.array(values)) for values in ([0.0, 0.98], [-2.1, 2.6], [0.0, 249.9])]
-    [255.0, 1.0, 0.00392156862745098]
-    """
-    low = float(values.min())
-    high = float(values.max())
-    if max(-low, high) > _NORMALISED:
-        return 1 / _MAX_PIXEL
-    if low >= 0 and 0 < high <= 1:
-        return _MAX_PIXEL
-    return 1.0
-
-
-def recipe_text(recipe: Mapping[str, object]) -> str:
-    """Write a resolved recipe.
-
-    >>> recipe_text({"crop": [224, 224], "mean": [0.485], "resize": None})
-    'crop (224, 224), mean (0.485)'
-    """
-    return ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
-
-
-def _says_nothing(stated: Recipe | str | Path | None) -> bool:
-    if isinstance(stated, (str, Path)):
-        return False
-    return stated is None or (stated.mean, stated.std, stated.scale) == (None, None, None)
-
-
-def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
-    """Return a warning about the values of the first stored samples, for inputs that take images."""
-    images = [spec.name for spec in inputs if takes_images(spec)]
-    if not images or not len(source):
-        return []
-    rows = np.arange(min(_PROBED, len(source)))
-    batch = next(iter(source.batches(len(rows), rows)))
-    return [warning for name in images if (warning := _value_warnings(name, batch[name]))]
-
-
-def takes_images(spec: InputSpec) -> bool:
-    """Tell whether an input takes images of floats."""
-    if spec.dtype.kind != "f" or len(spec.shape) != 4:
-        return False
-    sides = {1: spec.shape[2:], 3: spec.shape[1:3]}
-    return any(
-        spec.shape[axis] in (1, 3) and all(side is None or side >= _MIN_SIDE for side in sides[axis]) for axis in sides
-    )
-
-
-def _value_warnings(name: str, values: np.ndarray[Any, Any]) -> str:
-    low = float(values.min())
-    high = float(values.max())
-    if max(-low, high) > _MAX_PIXEL:
-        return (
-            f"WARNING: {name!r} has values from {low:.4g} to {high:.4g}, which no usual preprocessing of images gives; "
-            "store the samples as the model was trained on them"
-        )
-    if low >= 0 and high > _NORMALISED and np.array_equal(values, np.trunc(values)):
-        return (
-            f"{name!r} holds whole numbers from {low:g} to {high:g}, like pixels that nothing has normalised; this is "
-            "right only for a model that does so by itself"
-        )
-    return ""
-
-
-def _plain(value: object) -> str:
-    """Write a value of the recipe: 0.485, (224, 224)."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_plain(v) for v in value) + ")"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return str(value)

@@ -26,7 +26,7 @@ from tna_onnx.data import Batch, InputSpec, Recipe
 from tna_onnx.data.choices import BATCH_SIZE, DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
-from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.request import Request, names_of
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.arrays import Kind

@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Color
+from tna_onnx.data.images.known_recipes import NamedRecipe
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.images.recipes import NamedRecipe, RecipeScore
+from tna_onnx.data.images.recipe_search import RecipeScore
 from tna_onnx.data.source import Batch, InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
@@ -42,6 +43,9 @@ FIRST = 32
 
 SAMPLES = 256
 """Images after which recipes are compared."""
+
+ENOUGH = 64
+"""Images after which a recipe that is stated, and the best, needs no more."""
 
 _MOST = 1024  # where recipes are tied
 _BATCH = 32
@@ -84,23 +88,13 @@ class Trial:
         color: Color = "L" if self.resolved.color == "L" else "RGB"
         plain = tuple(0.0 for _ in self.resolved.mean)
         unit = tuple(1.0 for _ in plain)
-        return replace(self.resolved, scale=1.0, mean=plain, std=unit, color=color, dtype=np.dtype(np.float32))
+        pixel = np.dtype(np.float32)
+        return replace(self.resolved, scale=1.0, mean=plain, std=unit, color=color, dtype=pixel, per_image=False)
 
     @property
     def channel_axis(self) -> int:
         """The axis of the channels in a batch."""
         return 1 if self.resolved.layout == "NCHW" else 3
-
-    def prepared(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        """Return a batch of pixels, R G B or grey, as the model takes it."""
-        resolved = self.resolved
-        axis = self.channel_axis
-        values = np.flip(pixels, axis) if resolved.color == "BGR" else pixels
-        if resolved.dtype.kind == "f":
-            shape = tuple(-1 if k == axis else 1 for k in range(4))
-            mean, std = (np.array(numbers, np.float32).reshape(shape) for numbers in (resolved.mean, resolved.std))
-            values = (values * np.float32(resolved.scale) - mean) / std
-        return np.ascontiguousarray(values, resolved.dtype)
 
     def add(self, parts: Sequence[FloatArray], labels: NDArray[np.int64]) -> None:
         """Append the log-probabilities of further images; `labels` are those of all images in order."""
@@ -148,6 +142,11 @@ class Trial:
         """Share of right predictions."""
         return float(np.mean(self.logs.argmax(axis=1) == labels[: len(self)]))
 
+    @property
+    def confidence(self) -> float:
+        """Mean confidence at the model's own temperature, a fraction."""
+        return float(np.mean(1 / np.exp(self.logs).sum(axis=1)))  # the largest of each row is 0
+
     def score(self, best: Trial, labels: NDArray[np.int64]) -> RecipeScore:
         """Return what reports show of this recipe, compared with the best one."""
         behind = min(self.z(best), 99.0)
@@ -183,7 +182,7 @@ class TrialImages:
             for batch in self.batches(trial.pixels, 0, FIRST):
                 # a network may declare an axis of any length, and take one
                 if batch.shape[1:] not in shapes:
-                    self._logs(trial.prepared(batch))
+                    self._logs(trial.resolved.values(batch))
                 shapes.add(batch.shape[1:])
         except DataError:
             return False
@@ -200,7 +199,7 @@ class TrialImages:
             parts: list[list[FloatArray]] = [[] for _ in group]
             for batch in self.batches(pixels, start, end):
                 for trial, logs in zip(group, parts, strict=True):
-                    logs.append(self._logs(trial.prepared(batch)))
+                    logs.append(self._logs(trial.resolved.values(batch)))
             for trial, logs in zip(group, parts, strict=True):
                 trial.add(logs, self.labels)
 
@@ -312,11 +311,13 @@ def hardly_differ(images: TrialImages, first: Trial, second: Trial) -> bool:
 
 def _distance(first: ResolvedRecipe, second: ResolvedRecipe) -> float:
     """Return the root mean square of the difference that two recipes make of usual pixels, in standard deviations."""
+    if first.per_image != second.per_image:
+        return math.inf
     mean, deviation = _USUAL
     squares, spreads = [], []
     for k in range(len(first.mean)):
         slopes, offsets = zip(*((r.scale * 255 / r.std[k], r.mean[k] / r.std[k]) for r in (first, second)), strict=True)
         slope, offset = slopes[0] - slopes[1], offsets[0] - offsets[1]
         squares.append((slope * mean - offset) ** 2 + (slope * deviation) ** 2)
-        spreads.append(sum(slopes) / 2 * deviation)
+        spreads.append(sum(map(abs, slopes)) / 2 * deviation)
     return math.sqrt(float(np.mean(squares))) / float(np.mean(spreads))

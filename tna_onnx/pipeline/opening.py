@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
+from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
-from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
+from tna_onnx.data.suspicion import Suspicion
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import DataError, UsageError

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tna_onnx.data.images.recipes import source_search
+from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.source import source_beside
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import beside_earlier

@@ -17,10 +17,10 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, source_beside
-from tna_onnx.data.suspicion import random_label_share, recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.labels import LabelOutput
@@ -33,7 +33,7 @@ from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.operating_points import Recalls
-from tna_onnx.numerics.ops import own_column, to_host
+from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
@@ -344,7 +344,6 @@ def _input_notes(
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     notes += labels
-    notes += _random_labels_note(task, outcome)
     notes += task.data_notes
     notes += [
         note
@@ -379,41 +378,6 @@ def _input_notes(
         accuracy = outcome.before.mean("hit")
         notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
-
-
-# Confidences above this quantile are the surest. If fewer of these are wrong, too few labels to count are random; if
-# more, the model tells nothing of these samples, such as blurred photographs, and so nothing of their labels.
-_SUREST = 0.75
-_FEW_WRONG = 0.02
-_MOST_WRONG = 0.5
-_RANKED = 2**26  # logits in memory at once
-
-
-def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
-    """Say how many calibration labels look as if drawn at random, unless they are trusted or no labels of classes."""
-    before = outcome.before
-    known = task.settings.trust_labels or outcome.map == "bias-robust"
-    if known or task.readout.multi_label or task.teacher is not None:
-        return []
-    surest = before.confidence >= np.quantile(before.confidence, _SUREST)
-    if not _FEW_WRONG <= np.mean(~before.hit[surest]) <= _MOST_WRONG:
-        return []
-    logits = task.logits(task.weight)
-    wrong = np.flatnonzero(surest & ~before.hit)
-    ranks = np.zeros(len(wrong), np.int64)
-    step = max(1, _RANKED // task.readout.n_classes)
-    for start in range(0, len(wrong), step):
-        rows = wrong[start : start + step]
-        values = logits.at(rows)  # without a pass over all samples
-        ranks[start : start + step] = (values > own_column(values, logits.labels[rows])).sum(axis=1)
-    share = random_label_share(int(np.count_nonzero(surest)), ranks, len(before), task.readout.n_classes)
-    if share is None:
-        return []
-    return [
-        f"about {share:.0%} of the calibration labels look as if drawn at random: any class, where the model is "
-        "sure of another. If later labels are right, the new probabilities are too low; correct the labels, or use "
-        "--search none --map bias-robust"
-    ]
 
 
 def _zero_notes(task: Task, before: SampleScores) -> list[str]:

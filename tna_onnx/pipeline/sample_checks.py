@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
+from tna_onnx.data.coverage import FEW, Coverage, marks_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
 from tna_onnx.data.source import Source, sample_digests, sample_form, source_beside
-from tna_onnx.data.suspicion import FEW, Coverage, Suspicion, marks_text, warnings_of
+from tna_onnx.data.suspicion import Suspicion, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model

@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
@@ -174,6 +175,9 @@ def _recall_lines(report: Report) -> tuple[str, ...]:
     return (f"recall   most is lost, of {len(recall.classes):,} {kind}, by {one} {lowest.text()}{chance}",)
 
 
+_OF_THE_INPUT = ("layout", "height", "width", "dtype")  # parts of a recipe that the model's input says
+
+
 def _next_step(report: Report) -> str:
     """Say in one line what to do with the result."""
     if report.dry_run:
@@ -190,7 +194,12 @@ def _next_step(report: Report) -> str:
     worst = report.recall.worst
     first = "" if worst is None else f"look at {'label' if report.labels else 'class'} {worst.name} first; then "
     them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
-    return f"{first}{them} in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+    found = ""
+    if report.recipe_search is not None and report.preprocessing is not None:
+        steps = {name: value for name, value in report.preprocessing.items() if name not in _OF_THE_INPUT}
+        found = f"; serve with the same: {recipe_text(steps)}"
+    place = f"{first}{them} in place of {report.model}"
+    return f"{place}: inputs and outputs are the same{found}; -v shows how it was made"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.data.samples import noise, spec, write_folder
 from tna_onnx.data import PRESETS, InputSpec, Recipe, open_source
-from tna_onnx.data.suspicion import preprocessing_notes
+from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.errors import DataError, UsageError
 
 NCHW = spec("image", (None, 3, None, None))
@@ -146,6 +146,19 @@ GREY = spec("image", (None, 1, None, None))
 
 def apply(recipe: Recipe, pixels: npt.NDArray[np.uint8], wanted: InputSpec = NCHW) -> npt.NDArray[Any]:
     return recipe.resolve(wanted)(Image.fromarray(pixels))
+
+
+def test_standardisation_of_each_image_against_its_definition() -> None:
+    """As TensorFlow's per_image_standardization of pixels of 0 to 1; flat images have no deviation to divide by."""
+    for pixels in (noise(20, 31), np.full((4, 4, 3), 7, np.uint8)):
+        x = (pixels / 255.0).transpose(2, 0, 1)
+        expected = (x - x.mean()) / max(x.std(), 1 / np.sqrt(x.size))
+        found = apply(PRESETS["per-image"], pixels)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        batch = PRESETS["per-image"].resolve(NCHW).values(np.stack([pixels, 255 - pixels]).transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(batch[0], found)
+    with pytest.raises(UsageError, match="contradict"):
+        PRESETS["per-image"].override(mean=(0.5,)).resolve(NCHW)
 
 
 def test_imagenet_against_its_definition() -> None:

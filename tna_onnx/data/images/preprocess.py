@@ -9,7 +9,8 @@ channels, dtype) and refuses what it leaves open or contradicts. A `ResolvedReci
 3. Cut (height, width) out of the centre; a half pixel is rounded to even.
 4. Order the channels as `color` says, R G B or B G R or one grey channel.
 5. For a floating-point input, in float32 and per channel c of that order: y[c] = (x[c] * scale - mean[c]) / std[c],
-   with x in 0..255. For an integer input, y = x.
+   with x in 0..255. With `per_image`, mean and std are those of all values of the image, std at least 1 / sqrt(number
+   of values), as of TensorFlow's per_image_standardization. For an integer input, y = x.
 6. Lay out as (C, H, W) or (H, W, C).
 
 Steps 2 and 3 are those of torchvision's `Resize` and `CenterCrop` on PIL images.
@@ -28,6 +29,8 @@ from tna_onnx.data.source import shape_text
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from PIL.Image import Image
 
     from tna_onnx.data.choices import Limits
@@ -53,6 +56,7 @@ class ResolvedRecipe:
         height: height that the model takes, pixels, at least 1; None for any.
         width: width that the model takes, pixels, at least 1; None for any.
         dtype: NumPy's name of the input's dtype.
+        per_image: whether mean and std are those of each image.
     """
 
     resize: int | tuple[int, int] | None
@@ -66,6 +70,7 @@ class ResolvedRecipe:
     height: int | None
     width: int | None
     dtype: np.dtype[Any]
+    per_image: bool = False
 
     def __call__(self, image: Image, limits: Limits = DEFAULT_LIMITS) -> AnyArray:
         """Return the array (C, H, W) or (H, W, C), in `dtype`, of an image with 8 bits per channel.
@@ -77,12 +82,20 @@ class ResolvedRecipe:
             image = image.convert(mode)
         image = self._crop(self._resize(image, limits))
         self._check_size(image)
-        return self._values(np.asarray(image))
+        pixels = np.asarray(image)
+        if self.color == "L":
+            pixels = pixels[..., np.newaxis]
+        # Step 6 goes before step 5: arithmetic in the final layout is twice as fast as in Pillow's.
+        if self.layout == "NCHW":
+            pixels = pixels.transpose(2, 0, 1)
+        return self.values(pixels)
 
     def as_dict(self) -> dict[str, object]:
         """Return all fields as JSON-able values: sizes are [height, width], `dtype` is its name."""
         # JSON has no tuples: with lists, what is read back equals what was written.
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if not self.per_image:
+            del fields["per_image"]
         return fields | {"dtype": self.dtype.name}
 
     def _resize(self, image: Image, limits: Limits) -> Image:
@@ -125,25 +138,22 @@ class ResolvedRecipe:
             "preprocessing; set --resize and --crop so that the sizes agree"
         )
 
-    def _values(self, pixels: AnyArray) -> AnyArray:
-        """Take steps 4 to 6: pixels (H, W) or (H, W, 3) -> (C, H, W) or (H, W, C)."""
-        mean = np.array(self.mean, np.float32)
-        std = np.array(self.std, np.float32)
-        channels = pixels
-        if self.color == "L":
-            channels = channels[..., np.newaxis]
+    def values(self, pixels: AnyArray) -> AnyArray:
+        """Take steps 4 and 5 for one image or a batch: (..., C, H, W) or (..., H, W, C), R G B or grey, in 0..255."""
+        axis = -3 if self.layout == "NCHW" else -1
         if self.color == "BGR":
-            channels = channels[..., ::-1]
-        # Step 6 goes before step 5: arithmetic in the final layout is twice as fast as in Pillow's.
-        if self.layout == "NCHW":
-            channels = channels.transpose(2, 0, 1)
-            mean = mean[:, None, None]
-            std = std[:, None, None]
+            pixels = np.flip(pixels, axis)
         # np.array, not asarray: an unscaled image must not share memory with Pillow's buffer, which is read-only.
         if self.dtype.kind != "f":
-            return np.array(channels, dtype=self.dtype, order="C")
-        values = np.array(channels, dtype=np.float32, order="C")
+            return np.array(pixels, dtype=self.dtype, order="C")
+        values = np.array(pixels, dtype=np.float32, order="C")
         values *= np.float32(self.scale)
+        mean, std = (np.array(numbers, np.float32) for numbers in (self.mean, self.std))
+        if self.layout == "NCHW":
+            mean, std = mean[:, None, None], std[:, None, None]
+        if self.per_image:
+            mean = values.mean((-3, -2, -1), keepdims=True)
+            std = np.maximum(values.std((-3, -2, -1), keepdims=True), 1 / math.sqrt(math.prod(values.shape[-3:])))
         values -= mean
         values /= std
         return values.astype(self.dtype, copy=False)
@@ -178,6 +188,7 @@ class Recipe:
         layout: order of the input's axes; None reads it from the axis that has 1 or 3 channels.
         color: order of the channels; None is RGB for 3 channels and L (grey) for 1.
         interpolation: filter for resizing; None is bilinear.
+        per_image: whether mean and std are those of each image, in place of `mean` and `std`.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -189,6 +200,7 @@ class Recipe:
     layout: Layout | None = None
     color: Color | None = None
     interpolation: Interpolation | None = None
+    per_image: bool = False
 
     def resolve(self, spec: InputSpec) -> ResolvedRecipe:
         """Return the recipe for the model input `spec`, with every automatic value decided.
@@ -212,7 +224,10 @@ class Recipe:
         height, width = spec.shape[axis : axis + 2]
         resize, crop = self._sizes(spec, height, width)
         interpolation = self.interpolation or "bilinear"
-        return ResolvedRecipe(resize, crop, scale, mean, std, layout, color, interpolation, height, width, spec.dtype)
+        sides = (height, width)
+        return ResolvedRecipe(
+            resize, crop, scale, mean, std, layout, color, interpolation, *sides, spec.dtype, self.per_image
+        )
 
     def override(self, **fields: Any) -> Recipe:
         """Return the recipe with some fields replaced; setting `resize` clears `crop_pct`, and the reverse.
@@ -273,6 +288,11 @@ class Recipe:
             scale = 1 / 255 if is_float else 1.0
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
         std = _per_channel("--std", self.std, 1.0, n_channels)
+        if self.per_image and (not is_float or (set(mean), set(std)) != ({0.0}, {1.0})):
+            raise UsageError(
+                f"--preset per-image takes mean and std of each image, so --mean and --std contradict it, and so does "
+                f"an input of {spec.dtype}; leave one out"
+            )
         if not (math.isfinite(scale) and scale != 0):
             raise UsageError(f"--scale must be a finite number other than 0, got {_number_text(self.scale)}")
         if not all(map(math.isfinite, mean)):
@@ -390,3 +410,25 @@ def _check_overflow(spec: InputSpec, scale: float, mean: tuple[float, ...], std:
             f"--scale {scale:g}, --mean {mean} and --std {std} take pixels of 0 and 255 to {ends.tolist()}, which "
             f"input {spec.name!r} ({spec.dtype}) cannot hold; correct them, they are for pixels of 0 to 255"
         )
+
+
+def recipe_text(recipe: Mapping[str, object]) -> str:
+    """Write a resolved recipe.
+
+    >>> recipe_text({"crop": [224, 224], "mean": [0.485], "resize": None})
+    'crop (224, 224), mean (0.485)'
+    """
+    return ", ".join(f"{key} {plain(value)}" for key, value in recipe.items() if value is not None)
+
+
+def plain(value: object) -> str:
+    """Write a value of a recipe, or of another setting.
+
+    >>> plain(0.485), plain([224, 224])
+    ('0.485', '(224, 224)')
+    """
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(plain(v) for v in value) + ")"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

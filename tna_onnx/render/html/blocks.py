@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from tna_onnx.data.images import preprocess
 from tna_onnx.numerics.isotonic import BAND_LEVEL
 from tna_onnx.numerics.metric import JUDGED
 from tna_onnx.numerics.metrics import Interval
@@ -223,24 +224,11 @@ def reach_of(*differences: Interval) -> float:
     return 1.05 * max(1e-12, *ends)
 
 
-def plain(value: object) -> str:
-    """Write a setting.
-
-    >>> plain(0.485), plain([224, 224])
-    ('0.485', '(224, 224)')
-    """
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(map(plain, value)) + ")"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return str(value)
-
-
 def recipe_text(recipe: Mapping[str, object] | None) -> str:
     """Write the preprocessing of images; there is none for arrays."""
     if recipe is None:
         return "none, used as stored"
-    return ", ".join(f"{name} {plain(value)}" for name, value in recipe.items() if value is not None)
+    return preprocess.recipe_text(recipe)
 
 
 def versions_text(versions: Mapping[str, str]) -> str:

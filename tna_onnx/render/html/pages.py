@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tna_onnx.data.images.preprocess import plain
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.html.blocks import (
@@ -30,7 +31,6 @@ from tna_onnx.render.html.blocks import (
     chart_keys,
     interval_cell,
     metric_title,
-    plain,
     reach_of,
     subgroup_blocks,
     table,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from types import SimpleNamespace
 
+from tna_onnx.data.images.preprocess import plain
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
@@ -20,7 +21,6 @@ from tna_onnx.render.html.blocks import (
     capital,
     interval_cell,
     metric_title,
-    plain,
     reach_of,
     recipe_text,
     subgroup_blocks,

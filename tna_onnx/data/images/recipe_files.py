@@ -1,8 +1,8 @@
-"""Recipes for images: those that networks are commonly trained with, and those that are written down with a model.
+"""Recipes for images that are written down with a model.
 
-The latter are in the metadata of a file that this package wrote, and in a `preprocessor_config.json` of Hugging Face or
-a `config.json` of timm in the model's folder (for an export in a folder `onnx`, the parent folder). Such files are
-followed as the library itself does when it evaluates PIL images:
+They are in the metadata of a file that this package or Ultralytics wrote, and in a `preprocessor_config.json` of
+Hugging Face or a `config.json` of timm in the model's folder (for an export in a folder `onnx`, the parent folder).
+Such files are followed as the library itself does when it evaluates PIL images:
 
 - timm (`transforms_imagenet_eval`): `crop_mode` center brings the shorter side to floor(size / crop_pct), squash both
   sides; then the centre is cut out, scaled to 0..1 and normalised.
@@ -11,28 +11,24 @@ followed as the library itself does when it evaluates PIL images:
   versions of that library cut half a pixel further up and left than torchvision and this package do.
 
 A value that cannot be followed is an error, never silently ignored.
-
-A recipe's mean and std are in the order of its channels. Code that reads images with OpenCV often applies the mean and
-std of red, green and blue to blue, green and red; that is a separate recipe here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import foreign_json, parse_json, read_text
-from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
+from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, Recipe
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tna_onnx.data.choices import Interpolation, Limits
-    from tna_onnx.data.source import Source
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
 _TIMM_DEFAULTS: dict[str, Any] = {
@@ -247,121 +243,7 @@ class _Reader:
         )
 
 
-_UNIT = 1 / 255
 _METADATA = "preprocessing"  # the entry's name, behind the prefix of this package
-
-# Subtracted from pixels of 0 to 255 by networks from Caffe, and by several of Keras: ImageNet's means.
-_CAFFE = Recipe(scale=1.0, mean=(123.68, 116.779, 103.939))
-
-# What much CIFAR-10 code has: the mean of the standard deviations of single images.
-_CIFAR10_SINGLE = Recipe(scale=_UNIT, mean=PRESETS["cifar10"].mean, std=(0.2023, 0.1994, 0.2010))
-
-
-@dataclass(frozen=True)
-class NamedRecipe:
-    """A recipe and its name in reports."""
-
-    name: str
-    recipe: Recipe
-
-    @property
-    def flags(self) -> str:
-        """The command-line options that select it."""
-        recipe = replace(self.recipe, color=self.recipe.color or "RGB")
-        for name, preset in PRESETS.items():
-            # on an input with as many channels
-            if replace(preset, scale=_UNIT, color=preset.color or "RGB") == recipe:
-                return f"--preset {name}"
-        words = []
-        for field in fields(Recipe):
-            value = getattr(self.recipe, field.name)
-            if value is None or value == field.default or field.name == "layout":
-                continue
-            words.append(f"--{field.name.replace('_', '-')} {_typed(value)}")
-        return " ".join(words)
-
-
-@dataclass(frozen=True)
-class RecipeScore:
-    """The accuracy and NLL of a model on images under one recipe.
-
-    Attributes:
-        name: of the recipe.
-        flags: options that ask for it.
-        samples: images that were run under it.
-        accuracy: of the model on them, a fraction.
-        nll: NLL on them at the recipe's own temperature, nats.
-        behind: how much larger than that of the best recipe the NLL is on the same images, in units of its standard
-            error.
-    """
-
-    name: str
-    flags: str
-    samples: int
-    accuracy: float
-    nll: float
-    behind: float
-
-
-@dataclass(frozen=True)
-class RecipeSearch:
-    """The result of searching for the preprocessing of images that nothing states.
-
-    Attributes:
-        chosen: name of the recipe that is used.
-        tied: whether recipes that hardly differ from it do as well, as far as these samples tell.
-        recipes: all that were tried, the best first.
-    """
-
-    chosen: str
-    tied: bool
-    recipes: tuple[RecipeScore, ...]
-
-
-def source_search(source: Source) -> RecipeSearch | None:
-    """Return how the preprocessing of images was found; None where something says what it is."""
-    search: RecipeSearch | None = getattr(source, "search", None)
-    return search
-
-
-# Statistics of natural images (ImageNet, CLIP, CIFAR) lie close to one another; one of them stands for all.
-COARSE = ("0 to 1", "0 to 255", "-1 to 1", "imagenet", "mnist")
-"""Names of recipes of which each differs much from the others."""
-
-
-def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
-    """Return the recipes for an input, which differ in scale, mean, std and order of the channels.
-
-    `float_input`: whether the input takes floating-point numbers; others take pixels as they are.
-    """
-    scaled = {
-        "0 to 1": Recipe(scale=_UNIT),
-        "0 to 255": Recipe(scale=1.0),
-        "-1 to 1": Recipe(scale=_UNIT, mean=(0.5,), std=(0.5,)),
-    }
-    if not float_input:
-        scaled = {"pixels": Recipe()}
-    mnist = replace(PRESETS["mnist"], scale=_UNIT)
-    if channels == 1:
-        plain = [NamedRecipe(name, replace(recipe, color="L")) for name, recipe in scaled.items()]
-        if float_input:
-            return [*plain, NamedRecipe("mnist", mnist)]
-        return plain
-    if float_input:
-        for name in ("imagenet", "clip", "cifar10", "cifar100"):
-            scaled[name] = Recipe(scale=_UNIT, mean=PRESETS[name].mean, std=PRESETS[name].std)
-        scaled["cifar10, std 0.2"] = _CIFAR10_SINGLE
-        scaled["mnist"] = replace(mnist, color=None)
-        scaled["caffe"] = _CAFFE
-    named = []
-    for name, recipe in scaled.items():
-        named.append(NamedRecipe(f"{name}, RGB", replace(recipe, color="RGB")))
-        mean = recipe.mean and recipe.mean[::-1]
-        std = recipe.std and recipe.std[::-1]
-        named.append(NamedRecipe(f"{name}, BGR", replace(recipe, mean=mean, std=std, color="BGR")))
-        if name == "imagenet":
-            named.append(NamedRecipe(f"{name}, BGR with mean and std of RGB", replace(recipe, color="BGR")))
-    return named
 
 
 def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
@@ -379,6 +261,32 @@ def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
         raise DataError(
             f"{model}: its metadata tna_onnx.{_METADATA} describe no preprocessing ({error}); state it with options"
         ) from error
+
+
+def ultralytics_recipe(entries: Mapping[str, str]) -> Recipe | None:
+    """Return the recipe of a classifier that Ultralytics exported, by its metadata; None for other models.
+
+    Follows `classify_transforms` (ultralytics/data/augment.py): the shorter side becomes that of the crop, unless the
+    crop is no square.
+
+    >>> ultralytics_recipe({"task": "classify", "imgsz": "[224, 224]"}).resize
+    224
+    """
+    if entries.get("task") != "classify":
+        return None
+    try:
+        sides = foreign_json(entries.get("imgsz", ""))
+    except (ValueError, RecursionError):
+        return None
+    if type(sides) is int:
+        sides = [sides, sides]
+    if not isinstance(sides, list) or len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
+        return None
+    height, width = sides
+    resize: int | tuple[int, int] = (height, width)
+    if height == width:
+        resize = height
+    return Recipe(resize=resize, crop=(height, width), scale=1 / 255)
 
 
 def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
@@ -399,14 +307,6 @@ def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
     return None
 
 
-def _typed(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(_typed(part) for part in value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return str(value)
-
-
 def _stored(name: str, value: Any) -> Any:
     """Convert a value of the metadata to the type of its field."""
     if name in ("layout", "color", "interpolation"):
@@ -420,6 +320,9 @@ def _stored(name: str, value: Any) -> Any:
     elif name in ("mean", "std"):
         if isinstance(value, list) and all(type(part) in (int, float) for part in value):
             return tuple(float(part) for part in value)
+    elif name == "per_image":
+        if isinstance(value, bool):
+            return value
     elif type(value) in (int, float):
         return float(value)
     raise ValueError(f"{name}: {value!r:.80}")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.data.samples import noise, spec
 from tna_onnx.data import Recipe
-from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.errors import DataError, UsageError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -1,0 +1,164 @@
+"""A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
+
+The loss of a pair (a, m) is that of any recipe, the NLL at its own temperature. It is smooth in log |a| and m, so a
+coarse grid of both signs of a is thinned out on more and more images. From its best pair, in either order of the
+channels, or from the best known recipe, the way goes downhill along one coordinate after the other, by parabolas
+through three points. What is found is rounded as far as the images cannot tell the difference.
+
+The search runs no more images through the model than there are, nor more than 4,000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tna_onnx.data.choices import Color
+from tna_onnx.data.images.known_recipes import NamedRecipe
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.extraction.recipe_trials import SAMPLES, Trial, TrialImages
+
+Point = tuple[float, float, Color]  # a, m and the order of the channels
+
+_MOST_RUNS = 4000
+# without those that lie near a known recipe
+_POSITIVE = ((1, 0.5), (4, 0.0), (16, 0.0), (16, 0.5), (64, 0.0), (64, 0.5))
+_GRID: tuple[tuple[float, float], ...] = (*_POSITIVE, *((-a, m) for a in (1, 4, 16, 64, 255) for m in (0.5, 1.0)))
+_ORDERS: dict[Color, tuple[Color, ...]] = {"RGB": ("BGR",), "BGR": ("RGB",)}
+_FIRST = 8  # images under each point of the grid
+_FOLLOWED = 64  # images that tell neighbours apart
+_STEPS = (0.7, 0.2)  # of log |a|, as points of the grid are a factor 4 apart, and of m
+_FINEST = 0.1  # of these steps
+_ROUND = (1, 2, 2.5, 5, 10)
+_ALIKE = 0.02  # nats by which rounded numbers may be worse, if by more than a standard error
+_LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
+
+
+@dataclass
+class _Search:
+    """What has been run, and how many images may still be."""
+
+    images: TrialImages
+    like: Trial  # whose sizes are kept
+    left: int
+    seen: dict[Point, Trial] = field(default_factory=dict)
+
+    def run(self, points: Sequence[Point], count: int) -> list[Trial]:
+        """Run the first `count` images under each point; under none where there are not so many left to run."""
+        trials = [self.seen.get(point) or self._trial(*point) for point in points]
+        cost = sum(max(0, count - len(trial)) for trial in trials)
+        if cost > self.left:
+            return []
+        self.left -= cost
+        self.images.run(trials, count)
+        self.seen |= zip(points, trials, strict=True)
+        return trials
+
+    def nll(self, point: Point, count: int) -> float:
+        """Return the NLL of the first images under a point."""
+        return float(np.mean(self.seen[point].losses[:count]))
+
+    def _trial(self, a: float, m: float, color: Color) -> Trial:
+        recipe = affine_recipe(replace(self.like.named.recipe, color=color), a, m)
+        return self.images.trial(NamedRecipe(f"{a:.3g} times (pixels of 0 to 1, minus {m:.3g})", recipe))
+
+
+def affine_search(images: TrialImages, best: Trial) -> Trial | None:
+    """Return the best trial of one scale and one offset; None where there is none, or too few images may be run.
+
+    `best`: of the known recipes.
+    """
+    search = _Search(images, best, min(len(images.source), _MOST_RUNS))
+    final = min(SAMPLES, search.left // 8)
+    search.left -= 5 * final // 2  # for what is found, and for two ways of rounding it
+    color = best.resolved.color
+    # the best known recipe tells nothing of the order of the channels where it tells nothing of the classes
+    orders = [color] if best.suspicion(images.labels) is None else [color, *_ORDERS.get(color, ())]
+    points: list[Point] = [(a, m, order) for a, m in _GRID for order in orders]
+    count = max(1, min(_FIRST, int(search.left / (4.5 * len(points)))))  # two thirds of the runs, at most, for the grid
+    while len(points) > 1:
+        trials = search.run(points, count)
+        if not trials:
+            return None
+        ranked = sorted(zip(points, trials, strict=True), key=lambda pair: pair[1].nll)
+        points = [point for point, _ in ranked[: len(ranked) // 2]]
+        count = min(2 * count, _FOLLOWED)
+    points += [(a, m, other) for a, m, order in points for other in _ORDERS.get(order, ())]
+    trials = search.run(points, count)
+    if not trials:
+        return None
+    usual = _point_of(best)
+    search.seen[usual] = best
+    start = min([*points, usual], key=lambda point: search.nll(point, count))
+    found = _downhill(search, start, count)
+    if found is best:
+        return None
+    rounded = [_rounded(images, found, decimals) for decimals in (1, 2)]
+    images.run(rounded, final // 2)
+    found = next((trial for trial in rounded if trial.z(found) <= 1 or trial.behind(found)[0] <= _ALIKE), found)
+    images.run([found], final)
+    return found
+
+
+def _downhill(search: _Search, start: Point, count: int) -> Trial:
+    """Return the trial at the lowest point that is found, along one coordinate after the other."""
+    here, steps, axis = start, list(_STEPS), 0
+    while max(steps[0] / _STEPS[0], steps[1] / _STEPS[1]) > _FINEST:
+        step = steps[axis]
+        around = [_moved(here, axis, change) for change in (-step, step)]
+        trials = search.run([here, *around], count)
+        if not trials:
+            break
+        middle, low, high = (search.nll(point, count) for point in (here, *around))
+        if middle <= min(low, high):
+            bend = low + high - 2 * middle
+            # the lowest point of the parabola through the three, at most half a step away
+            if bend > 0:
+                here = _moved(here, axis, step / 2 * (low - high) / bend)
+            steps[axis] /= 2
+        else:
+            here = around[int(high < low)]
+            continue
+        axis = 1 - axis
+    seen = [point for point, trial in search.seen.items() if len(trial) >= count]
+    return search.seen[min(seen, key=lambda point: search.nll(point, count))]
+
+
+def _moved(point: Point, axis: int, change: float) -> Point:
+    """Return a point with another log |a|, axis 0, or m, axis 1."""
+    a, m, color = point
+    if axis == 0:
+        return a * math.exp(change), m, color
+    return a, m + change, color
+
+
+def affine_recipe(like: Recipe, a: float, m: float) -> Recipe:
+    """Return the recipe of u = a (x / 255 - m), with the sizes and the order of channels of another."""
+    unit = 255.0 if abs(a) >= _LARGE else 1.0  # what a pixel of 255 becomes by `scale`
+    sign = math.copysign(1.0, a)
+    scale = None if (unit, sign) == (1.0, 1.0) else sign * unit / 255
+    return replace(like, scale=scale, mean=(sign * unit * m,), std=(unit / abs(a),), per_image=False)
+
+
+def _point_of(trial: Trial) -> Point:
+    """Return the point that comes near a known recipe, which may differ from channel to channel."""
+    resolved = trial.resolved
+    std = sum(resolved.std) / len(resolved.std)
+    mean = sum(resolved.mean) / len(resolved.mean)
+    return 255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color
+
+
+def _rounded(images: TrialImages, trial: Trial, decimals: int) -> Trial:
+    """Return a trial with the mean in so many decimals, of pixels of 0 to 1, and a round std."""
+    mean, std = trial.resolved.mean[0], trial.resolved.std[0]
+    unit = round(255 * abs(trial.resolved.scale))  # 1 or 255
+    mean = round(mean, decimals if unit == 1 else decimals - 2) + 0.0  # no -0
+    std = float(f"{std:.2g}")
+    if decimals == 1:
+        power = 10.0 ** math.floor(math.log10(std))
+        std = min((power * each for each in _ROUND), key=lambda value: abs(math.log(value / std)))
+    recipe = replace(trial.named.recipe, mean=(mean,), std=(float(f"{std:.2g}"),))
+    return images.trial(NamedRecipe(trial.named.name, recipe))

@@ -1,0 +1,364 @@
+"""The recipe of images, chosen by their labels, or held against the known ones where it is stated.
+
+A trained model is right under the recipe that it was trained with, so a few images are run under every known recipe,
+and the one whose NLL at its own temperature is least is taken. It is refused where another recipe does as well and
+differs, where one scale and one offset do clearly better (`affine_search`), and where no trained model is so far off.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, known_recipes
+from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.images.recipe_search import RecipeScore, RecipeSearch
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.affine_search import affine_search
+from tna_onnx.extraction.recipe_trials import (
+    CLEAR,
+    DROPPED,
+    ENOUGH,
+    FIRST,
+    SAMPLES,
+    Trial,
+    TrialImages,
+    best_of,
+    hardly_differ,
+    is_harmless,
+    leaves_nothing_to_gain,
+    race,
+    worse_than_guessing,
+)
+
+_MIN_GAIN = 0.03  # of the accuracy
+_RIGHT, _GUESSED = 2 / 3, 0.9  # of the mean confidence, and of the NLL of guessing
+_SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
+
+
+def leaves_open(recipe: Recipe | None) -> bool:
+    """Whether a recipe does not say how pixels are scaled and normalised."""
+    return recipe is None or not (recipe.scale or recipe.mean or recipe.std or recipe.per_image)
+
+
+def geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
+    """Return what a recipe says about sizes, axes and channels."""
+    if recipe is None:
+        return {}
+    names = ("resize", "crop", "crop_pct", "layout", "color", "interpolation")
+    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
+
+
+def choose_recipe(
+    images: TrialImages, stated: Recipe, *, insisted: bool
+) -> tuple[Recipe | None, RecipeSearch | None, list[str]]:
+    """Find the recipe by the labels, and warnings; nothing where there is no choice."""
+    shapes, later_shapes = _shapes(images, stated)
+    trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
+    if len(trials) + len(later_shapes) < 2:
+        return None, None, []
+    ran = list(trials)
+    ranked = race(images, trials)
+    best = _reordered(images, ranked)
+    if later_shapes:
+        best = _reshaped(images, best, ranked, later_shapes, ran)
+    best, tied = _settle_ties(images, best, ran)
+    rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
+    differing = [trial for trial in tied if not is_harmless(images, trial, best)]
+    if not insisted:
+        _refuse_affine(images, best)
+    suspicion = best.suspicion(images.labels)
+    why = ""
+    if suspicion is not None and suspicion.kind == "chance":
+        chance = f"clearly better than chance ({suspicion.chance:.1%})"
+        why = f"under none of {len(ran)} known recipes is the model {chance} on {len(best):,} of them"
+    elif differing and (suspicion is None or suspicion.kind != "order"):
+        why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
+    if why:
+        raise DataError(_refusal(images, stated, best, why, rows))
+    doubt = ""
+    if suspicion is None:
+        doubt = _unlike_trained(images, best, ran) or _rarely_right(images, best)
+    if doubt and not insisted:
+        raise DataError(_refusal(images, stated, best, doubt + _if_images(images, best), rows))
+    warnings = [f"WARNING: {doubt}"] if doubt else []
+    return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows)), warnings
+
+
+def _reordered(images: TrialImages, ranked: Sequence[Trial]) -> Trial:
+    """Return the best recipe; or where labels fit it no better than chance, but another one in another order, that one.
+
+    The check of the labels, which comes later, says so.
+    """
+    suspicion = ranked[0].suspicion(images.labels)
+    if suspicion is None or suspicion.kind == "one class":
+        return ranked[0]
+    found = [trial.suspicion(images.labels) for trial in ranked]
+    reordered = [(s.reordered, k) for k, s in enumerate(found) if s is not None and s.reordered is not None]
+    if not reordered:
+        return ranked[0]
+    return ranked[max(reordered)[1]]
+
+
+def _reshaped(
+    images: TrialImages, best: Trial, ranked: Sequence[Trial], shapes: Sequence[dict[str, Any]], ran: list[Trial]
+) -> Trial:
+    """Return the best recipe with the way of resizing that suits it best; what is run for that joins `ran`."""
+    variants = [images.trial(_shaped(best.named, shape)) for shape in shapes]
+    ran += variants
+    reshaped = race(images, [best, *variants])[0]
+    # what hardly differed under another size may be better under this one
+    near = [trial for trial in ranked if trial is not best and hardly_differ(images, trial, best)]
+    again = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
+    if reshaped is best or not again:
+        return reshaped
+    ran += again
+    return race(images, [reshaped, *again])[0]
+
+
+def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> str:
+    """Say that the NLL at the model's own temperature is none of a trained model, where it is one under another recipe.
+
+    Without normalisation inside, networks are nearly linear far out: on dark images, pixels of 0 to 255 may suit better
+    a model of normalised ones.
+    """
+    other = min(ran, key=lambda trial: trial.plain_nll(images.labels))
+    nll, other_nll = best.plain_nll(images.labels), other.plain_nll(images.labels)
+    if not worse_than_guessing(nll, other_nll, best.logs.shape[1]):
+        return ""
+    return (
+        f"{best.named.name}, the most accurate, gives an NLL of {nll:.3g}, which no trained model has, and "
+        f"{other.named.name} one of {other_nll:.3g}, so either the model was trained with another recipe, or on images "
+        "of another brightness or contrast"
+    )
+
+
+def _rarely_right(images: TrialImages, best: Trial) -> str:
+    """Say that the model is right far less often than it says, and hardly better than guessing in NLL."""
+    accuracy, confidence, nll = best.accuracy(images.labels), best.confidence, best.plain_nll(images.labels)
+    guessing = math.log(best.logs.shape[1])
+    if accuracy >= _RIGHT * confidence or nll <= _GUESSED * guessing:
+        return ""
+    return (
+        f"with {best.named.name}, the best known recipe, the model is right on {accuracy:.1%} of {len(best):,} images "
+        f"and says {confidence:.1%}, with an NLL of {nll:.2f} where guessing has {guessing:.2f}, as under a recipe "
+        "that it was not trained with"
+    )
+
+
+def _refuse_affine(images: TrialImages, best: Trial) -> None:
+    """Refuse images where one scale and one offset suit the model clearly better than the best known recipe.
+
+    A model is best under the recipe that it was trained with, on images like those of its training. If another scale or
+    offset suits it better, one of the two differs, and accuracies are the same whichever it is.
+    """
+    labels = images.labels[: len(best)]
+    if best.resolved.dtype.kind != "f" or images.source.mixed_sizes or leaves_nothing_to_gain(best.logs, labels):
+        return
+    found = affine_search(images, best)
+    if found is None or not best.loses_clearly(found):
+        return
+    n = min(len(best), len(found))
+    before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == labels[:n])) for each in (best, found))
+    if after - before <= _MIN_GAIN:
+        return
+    how = "another scale or offset"
+    if found.resolved.scale < 0:
+        how = "inverted pixels (of a negative)"
+    raise DataError(
+        f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {n:,} of these images the "
+        f"accuracy is {before:.1%} with {best.named.name}, and {after:.1%} with {how}; state that, unless the images "
+        f"differ so from those of the training: {found.named.flags}{_if_images(images, best)}"
+    )
+
+
+def _if_images(images: TrialImages, best: Trial) -> str:
+    """Return what to type where the recipe is right and the images are hard."""
+    return f" (if {best.named.name} is right: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
+
+
+def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, list[Trial]]:
+    """Run more images under the best recipe and those that are tied with it; return the best and what is still tied."""
+    count = len(best)
+    while True:
+        tied = [trial for trial in ran if trial is not best and len(trial) == count and not trial.loses_clearly(best)]
+        # a model that does not care, and sizes that give the same images, need no more of them
+        open_ties = [trial for trial in tied if trial.z(best) != 0]
+        if not open_ties or count >= len(images.rows):
+            return best, tied
+        count = min(2 * count, len(images.rows))
+        images.run([best, *tied], count)
+        best = best_of([best, *tied])
+
+
+def _candidates(images: TrialImages, stated: Recipe, shape: dict[str, Any]) -> list[NamedRecipe]:
+    """Return the known recipes for the input in one size, with what is stated."""
+    # the axis of the channels may be open: then the options have said how many there are
+    recipes = known_recipes(len(images.source.preprocess.mean), float_input=images.spec.dtype.kind == "f")
+    fixed = geometry_and_order(stated)
+    color = fixed.pop("color", None)
+    return [
+        _shaped(named, {**fixed, **shape, "interpolation": stated.interpolation})
+        for named in recipes
+        if color in (None, named.recipe.color)
+    ]
+
+
+def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
+    """Return a recipe with another way of resizing."""
+    plain = named.name.partition(";")[0]
+    recipe = replace(named.recipe, **{"resize": None, "crop": None, "crop_pct": None, **shape})
+    words = []
+    if recipe.resize is not None:
+        words.append(f"resize {recipe.resize}")
+    if recipe.crop is not None:
+        words.append(f"crop {recipe.crop}")
+    if recipe.crop_pct is not None:
+        words.append(f"crop-pct {recipe.crop_pct:g}")
+    if words:
+        words.append(recipe.interpolation or "bilinear")
+    return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)
+
+
+def _shape_of(recipe: Recipe) -> dict[str, Any]:
+    names = ("resize", "crop", "crop_pct", "interpolation")
+    return {name: getattr(recipe, name) for name in names}
+
+
+def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return sizes to begin with, and those to try with the best recipe; empty ones leave images as they are."""
+    resolved = stated.resolve(images.spec)
+    if resolved.resize is not None or resolved.crop is not None:
+        return [{}], []
+    height, width = resolved.height, resolved.width
+    shapes: list[dict[str, Any]]
+    as_they_are = images.fit(stated)
+    if height is None and width is None:
+        if as_they_are and images.source.mixed_sizes:
+            return [{}], []
+        # ImageNet's networks are often exported for any size
+        imagenet = {"resize": 256, "crop": 224}
+        shapes = [{}] if as_they_are else []
+        shapes += [imagenet] if images.fit(replace(stated, resize=256, crop=224)) else []
+        return shapes or [{}], []
+    if height is None or width is None:
+        return [{}], []
+    if as_they_are:
+        return [{}], []
+    shapes = [{"resize": (height, width)}]
+    if height == width:
+        shapes = [{"crop_pct": share} for share in _SHARES] + shapes
+    filters = (None, "bicubic") if stated.interpolation is None else (stated.interpolation,)
+    first, *rest = [{**shape, "interpolation": name} for name in filters for shape in shapes]
+    return [first], rest
+
+
+def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list[str]:
+    """Hold a recipe that is stated against the known ones; return a warning if another is clearly better."""
+    base = images.trial(NamedRecipe("the stated recipe", stated))
+    images.run([base], FIRST)
+    few = len(images.rows) < ENOUGH  # those of the first round are all that are compared
+    if few and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
+        return []
+    shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
+    plain = replace(stated, scale=None, mean=None, std=None, color=None)
+    rivals = []
+    for named in _candidates(images, plain, shape):
+        name, _, order = named.name.partition(";")[0].partition(", ")
+        trial = images.trial(named)
+        usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)
+        if usual and not hardly_differ(images, trial, base):
+            rivals.append(trial)
+    inverted = images.trial(NamedRecipe("inverted pixels", _inverted(stated, base.resolved)))
+    if base.resolved.dtype.kind == "f":
+        rivals.append(inverted)
+    tried = [base, *rivals]
+    count = FIRST
+    best = base
+    while count <= min(SAMPLES, max(FIRST, len(images.rows))) and rivals:
+        images.run([base, *rivals], count)
+        best = best_of([base, *rivals])
+        if best is base and count >= ENOUGH:
+            break
+        rivals = [trial for trial in rivals if trial.z(best) <= DROPPED]
+        count *= 2
+    labels = images.labels
+    plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
+    enough = len(base) >= FIRST  # a few images tell nothing of a mean
+    nonsense = enough and worse_than_guessing(base.plain_nll(labels), plain_best.plain_nll(labels), base.logs.shape[1])
+    if nonsense and plain_best.accuracy(labels) >= base.accuracy(labels):
+        best = plain_best
+    elif best is base or base.z(best) <= CLEAR:
+        return []
+    text = (
+        f"the model seems to be trained with another preprocessing: accuracy is {base.accuracy(labels):.1%} with the "
+        f"stated one and {best.accuracy(labels):.1%} with {best.named.name} ({best.named.flags}), on "
+        f"{len(base):,} images"
+    )
+    suspicion = base.suspicion(labels)
+    if insisted or (not nonsense and (suspicion is None or (suspicion.kind == "order" and best is not inverted))):
+        return [f"WARNING: {text}"]
+    why = "next to chance with the stated one"
+    if nonsense:
+        why = f"with an NLL of {base.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
+    raise DataError(
+        f"{images.source.describe()}: {text}, {why}; state the other, or say that this is what the model has: "
+        f"--expect-accuracy {100 * base.accuracy(labels):.0f}"
+    )
+
+
+def _inverted(stated: Recipe, resolved: ResolvedRecipe) -> Recipe:
+    """Return what a recipe makes of 255 - x: ((255 - x) scale - mean) / std."""
+    if stated.per_image:
+        return replace(stated, scale=-resolved.scale)
+    mean = tuple(value - 255 * resolved.scale for value in resolved.mean)
+    return replace(stated, scale=-resolved.scale, mean=mean, std=resolved.std)
+
+
+def size_note(images: TrialImages, stated: Recipe, chosen: Recipe) -> str:
+    """Say to which size images were brought, where neither the model nor the recipe that is stated determines it.
+
+    Empty where one of them does.
+    """
+    resolved = stated.resolve(images.spec)
+    sizes = (resolved.height, resolved.width, resolved.resize, resolved.crop)
+    text = "the model takes images of any size, and nothing says which one it was trained with"
+    if any(sizes) or (chosen.resize is None and images.source.mixed_sizes):
+        return ""
+    if chosen.resize is None:
+        return f"{text}: these go in as they are; if it is another one, state --resize and --crop"
+    return f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"
+
+
+def search_text(search: RecipeSearch) -> str:
+    """Say which recipe was found."""
+    best = next(row for row in search.recipes if row.name == search.chosen)
+    text = (
+        f"preprocessing found by the labels: {best.name}, with an accuracy of {best.accuracy:.1%} and, at its best "
+        f"temperature, an NLL of {best.nll:.3f} on {best.samples:,} images"
+    )
+    runner_up = next((row for row in search.recipes if row is not best), None)
+    if runner_up is not None:
+        text += f"; next of {len(search.recipes)} recipes is {runner_up.name} ({runner_up.accuracy:.1%}"
+        text += f", NLL {runner_up.nll:.3f})"
+    if search.tied:
+        text += ", which does as well as far as these images tell and hardly differs"
+    return f"{text}; {best.flags} says the same"
+
+
+def _refusal(images: TrialImages, stated: Recipe, best: Trial, why: str, rows: Sequence[RecipeScore]) -> str:
+    """Return the message that nothing tells the preprocessing, with a table of what was tried."""
+    width = max(len(row.name) for row in rows)
+    lines = [
+        f"  {row.name:{width}}  accuracy {100 * row.accuracy:5.1f} %  NLL {row.nll:6.3f}  {row.flags}" for row in rows
+    ]
+    if size := size_note(images, stated, best.named.recipe):
+        lines.append(size.removeprefix("WARNING: "))
+    head = (
+        f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}; state the "
+        "preprocessing that it was trained with by the flags in the last column, or others (if none is right, check "
+        "the labels and the order of the classes):"
+    )
+    return "\n".join([head, *lines])
