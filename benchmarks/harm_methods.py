@@ -105,6 +105,15 @@ def applies(name: str, problem: Problem) -> bool:
     return problem.weight is not None or not MAPS[name].needs_features
 
 
+def _clamps(problem: Problem, settings: Settings) -> tuple[str, ...]:
+    """Return the maps that the command looks at with predictions kept."""
+    by_argmax = problem.test.logits.shape[1] > 2 and not problem.several
+    if settings.predictions == "change" or not (by_argmax or settings.predictions == "keep"):
+        return ()
+    able = (name for name in MAPS if applies(name, problem) and name not in _NOT_OF_AUTO)
+    return tuple(name for name in able if not (MAPS[name].keeps_order or MAPS[name].needs_features))
+
+
 # A choice does not look at them.
 _NOT_OF_AUTO = tuple(name for name in MAPS if MAPS[name].max_classes_of_auto == 0)
 
@@ -128,6 +137,7 @@ def ours(name: str, problem: Problem) -> Ours:
         allowed=("none", *(word for word in MAPS if applies(word, problem) and word not in _NOT_OF_AUTO)),
         options=settings.fit_options,
         predictions=settings.predictions,
+        clamps=_clamps(problem, settings),
         free=problem.several and settings.predictions == "auto",
         two_classes=problem.test.logits.shape[1] == 2 and not problem.several,
     )

@@ -16,7 +16,7 @@ from tests.api.test_choice import drawn
 from tests.conftest import Small
 from tests.graph.samples import run
 from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
-from tests.support import ok
+from tests.support import cli, ok
 
 Array = NDArray[Any]
 
@@ -78,6 +78,33 @@ def test_the_class_of_the_input_stays_beside_new_probabilities(model: str, tmp_p
     np.testing.assert_array_equal(original, before.argmax(1))
     assert np.mean(built.probabilities(y).argmax(1) != original) > 0.02
     ok("verify", tmp_path / "m.onnx", tmp_path / "o.onnx")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_any_map_goes_with_predictions_kept(model: str, tmp_path: Path) -> None:
+    """The file predicts what the source does, on samples of the fit and others, and is the record's, byte by byte."""
+    built = MODELS[model]()
+    data = data_of(built)
+    onnx.save(built.proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", **data)
+    words = ("--search", "none", "--map", "bias", "--output-name", "y", "--device", "cpu", "--predictions", "keep")
+    command = ("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "--json", tmp_path / "r.json")
+    ok(*command, "-o", tmp_path / "o.onnx", *words)
+    onnx.checker.check_model(onnx.load(tmp_path / "o.onnx"), full_check=True)
+    x = np.concatenate([data["x"], np.random.default_rng(9).standard_normal((3000, 6)).astype(data["x"].dtype)])
+    before, after = (built.probabilities(run(tmp_path / name, ["y"], x)[0]) for name in ("m.onnx", "o.onnx"))
+    np.testing.assert_array_equal(after.argmax(1), before.argmax(1))
+    assert np.abs(after - before).max() > 0.05
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["map"], report["changed_predictions"]) == ("clamped-bias", 0)
+    assert report["comparison"]["after"]["accuracy"] == report["comparison"]["before"]["accuracy"]
+    assert not report["folded"]
+    ok("verify", tmp_path / "m.onnx", tmp_path / "o.onnx")
+    edited = onnx.load(tmp_path / "o.onnx")
+    (record,) = (entry for entry in edited.metadata_props if entry.key == "tna_onnx.change")
+    record.value = record.value.replace('"is":"ClampedBias"', '"is":"ClampedVectorScaling"')
+    onnx.save(edited, tmp_path / "edited.onnx")
+    assert cli("verify", tmp_path / "m.onnx", tmp_path / "edited.onnx").exit_code == 1
 
 
 def test_no_output_more_where_no_prediction_changes(small: Small, tmp_path: Path) -> None:

@@ -205,7 +205,6 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
     ("flags", "hint", "followed"),
     [
         (["--map", "platt"], "use --map bias, svs or sms", [["--map", name] for name in ("bias", "svs", "sms")]),
-        (["--map", "bias", "--predictions", "keep"], "use --map ts", [["--map", "ts", "--predictions", "keep"]]),
         (["--search", "sparse", "--predictions", "keep"], "leave one of the two out", [["--predictions", "keep"]]),
         (["--search", "none", "--map", "none"], "fit one temperature: --map ts", [["--search", "none", "--map", "ts"]]),
     ],

@@ -21,6 +21,7 @@ from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.clamp import clamped_fit
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
@@ -68,6 +69,8 @@ HONEST: dict[str, dict[str, Any]] = {
     "folded": {"folded": TS},
     "behind": _behind(TS),
     "class of the input": _behind(OriginalClass(), Bias(2.0, BIAS)),
+    "predictions kept": _behind(clamped_fit(Bias(2.0, BIAS), 5)),
+    "labels: predictions kept": _behind(clamped_fit(LabelPlatt((2.0,) * 5, (0.5,) * 5), 0)),
     "labels: behind": _behind(LabelPlatt((2.0,) * 5, (0.0,) * 5)),
     "binary: behind": _behind(Beta(1.0, 0.5, 0.0)),
     "positions: behind": _behind(Bias(2.0, BIAS), shape=Layout(4, 1)),

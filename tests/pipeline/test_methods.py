@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.extraction.collect import FeatureTable
+from tna_onnx.maps import CLAMPED
 from tna_onnx.maps.bias import Bias
 from tna_onnx.numerics.metrics import metric_value, sample_losses
 from tna_onnx.numerics.scores import SampleScores
@@ -25,6 +26,7 @@ TS = Method(tilted=False, map="ts")
 ETS = Method(tilted=False, map="ets")
 BIAS = Method(tilted=False, map="bias")
 SVS = Method(tilted=False, map="svs")
+KEPT = Method(tilted=False, map=f"{CLAMPED}bias")
 TNA = Method(tilted=True, map="none")
 TNA_TS = Method(tilted=True, map="ts")
 
@@ -169,6 +171,22 @@ class Shifts:
     def _one(self, method: Method) -> Iterator[Fit]:
         self.fits[method] += 1
         yield method, self.logits, Bias(1.0, np.array([self.shifts[method], 0.0, 0.0]))
+
+
+@pytest.mark.parametrize(("confidence", "taken"), [(0.505, True), (0.514, True), (0.516, False)])
+def test_a_clamp_may_cost_half_a_point_of_ece(confidence: float, taken: bool) -> None:
+    """The ECE of one temperature is one point here."""
+    loss = 0.1 * np.sin(np.arange(N))  # rule 3 measures a gain by its spread
+    every = {INPUT: BEFORE, TS: scores(0.9 + loss, confidence=0.51), KEPT: scores(0.8, confidence=confidence)}
+    choice = Rule().choice(every, BEFORE)
+    assert choice.method == (KEPT if taken else TS)
+    assert choice.left_out == ({} if taken else {KEPT: "error"})
+
+
+def test_a_clamp_is_no_simpler_than_what_folds_and_replaces_only_what_keeps_predictions() -> None:
+    every = {INPUT: BEFORE, TS: scores(0.9), KEPT: scores(0.8995)}
+    assert Rule().choose(every, BEFORE) == TS  # within the smallest effect
+    assert Rule().choose({**every, BIAS: scores(0.85), KEPT: scores(0.5)}, BEFORE) == BIAS
 
 
 def test_what_loses_clearly_is_fitted_once_and_left_out() -> None:

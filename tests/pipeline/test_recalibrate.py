@@ -82,7 +82,6 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
         ({"search": "none", "map": "none"}, "changes nothing"),
         ({"predictions": "keep", "method": "tna"}, "--predictions keep: a tilted weight (--search sparse) can change"),
         ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
-        ({"predictions": "keep", "search": "none", "map": "bias"}, "--map bias can change predicted classes"),
         ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
         ({"seed": True}, "seed must be a whole number, got True"),
         ({"seed": -1}, "seed is out of its range: -1"),

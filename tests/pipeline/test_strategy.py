@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import CLAMPED, MAPS, maps_of
 from tna_onnx.maps.refit import Refit
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
@@ -68,6 +68,20 @@ def test_predictions_are_kept() -> None:
     assert not any(method.tilted for method in outcome.scores)
     assert len(outcome.candidates) == 1  # what may not be taken is not searched
     np.testing.assert_array_equal(outcome.logits.predictions(outcome.fitted), outcome.logits.predictions())
+
+
+def test_a_map_with_predictions_kept_takes_the_place_of_one_that_keeps_them() -> None:
+    """Two shifts of one map: what changes predictions is fitted for it, and stays out of the choice."""
+    clamps = ("bias", "svs")
+    kept = run(toy("auto", "auto", settings=BY_NLL, predictions="keep", clamps=clamps))
+    found = {method.map for method in kept.scores}
+    assert all(name == "none" or MAPS[name].keeps_order for name in found)
+    assert {name for name in found if name.startswith(CLAMPED)} <= {CLAMPED + name for name in clamps}
+    hits = kept.before.hit
+    for method, scores in kept.scores.items():
+        if method.clamped:
+            np.testing.assert_array_equal(scores.hit, hits)
+    np.testing.assert_array_equal(kept.logits.predictions(kept.fitted), kept.logits.predictions())
 
 
 @pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("none", "bias"), ("sparse", "auto")])

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tna_onnx.maps.base import CalibrationMap
 
-__all__ = ["MAPS", "MapName", "is_map_of", "map_of_class", "maps_of"]
+__all__ = ["CLAMPED", "MAPS", "MapName", "is_map_of", "map_of_class", "maps_of"]
 
 MapName = Literal[
     "ts", "ets", "bias", "bias-robust", "svs", "bias-floor", "sms", "platt", "beta", "isotonic", "irova", "aar",
     "refit", "label-ts", "label-platt", "label-isotonic",
 ]  # fmt: skip
 """Maps by the name that the command line uses."""
+
+CLAMPED = "clamped-"
+"""How the name of a map begins that would change predictions, and is kept from it (`maps.clamp`)."""
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
     "ts": ("temperature", "Temperature"),
@@ -48,12 +51,16 @@ class _Maps(Mapping[str, "type[CalibrationMap]"]):
     """
 
     def __getitem__(self, name: str) -> type[CalibrationMap]:
+        if name.startswith(CLAMPED):
+            clamp = importlib.import_module(f"{__name__}.clamp")
+            kept: type[CalibrationMap] = clamp.clamped_class(self[name.removeprefix(CLAMPED)])
+            return kept
         module, cls = _CLASSES[name]  # type: ignore[index]  # any other word is a KeyError
         map_class: type[CalibrationMap] = getattr(importlib.import_module(f"{__name__}.{module}"), cls)
         return map_class
 
     def __contains__(self, name: object) -> bool:
-        return name in _CLASSES
+        return isinstance(name, str) and name.removeprefix(CLAMPED) in _CLASSES
 
     def __iter__(self) -> Iterator[str]:
         return iter(_CLASSES)
@@ -63,7 +70,7 @@ class _Maps(Mapping[str, "type[CalibrationMap]"]):
 
 
 MAPS: Mapping[str, type[CalibrationMap]] = _Maps()
-"""Map classes by name, read-only."""
+"""Map classes by name, read-only; `clamped-` in front of one names the same with every prediction kept."""
 
 
 def is_map_of(name: str, classes: int, *, labels: bool = False) -> bool:
@@ -80,4 +87,8 @@ def maps_of(classes: int, *, labels: bool = False) -> tuple[str, ...]:
 
 def map_of_class(name: str) -> type[CalibrationMap] | None:
     """Return the map whose class has a name; None if none has."""
-    return next((MAPS[word] for word, (_, cls) in _CLASSES.items() if cls == name), None)
+    plain = name.removeprefix("Clamped")
+    word = next((word for word, (_, cls) in _CLASSES.items() if cls == plain), None)
+    if word is None:
+        return None
+    return MAPS[word if plain == name else CLAMPED + word]

@@ -29,6 +29,7 @@ order of summation, and a softmax moves by at most half of what its logits move.
 6. Classes that a bias masks have no share in a_i: their probability is 0, and |b_c| of -1e9 would allow anything.
 7. The bound is never above 0.05.
 8. A p that trees or classifiers add up rounds by k eps, whatever its size, so its logarithm moves by k eps / p.
+9. Where predictions are kept, a sample whose first two logits are as close as rounding may have either one raised.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ from tna_onnx.graph.readout import Head, Readout, quantization_step
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.maps.clamp import Clamped
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.pipeline.change import Proof, prove
@@ -127,8 +129,10 @@ def probability_bounds(
         bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
     bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounds += _cast_moves(task, logits if fitted is None else apply_map(fitted, logits, features))  # rule 5
-    bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
-    return bounded  # rule 7
+    bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)  # rule 7
+    if isinstance(fitted, Clamped):
+        bounded[fitted.near_ties(logits, moved)] = 1.0  # rule 9
+    return bounded
 
 
 _ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
@@ -163,6 +167,16 @@ def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
         operators = {model.proto.graph.node[j].op_type for j in ancestors(model, node.output[0]) - before}
         casts += [(epsilon(name), bool(operators & {*_ACTIVATIONS})) for name in types if name is not None]
     return casts
+
+
+# Steps that are coarser than those of float16 may make one number of a class and the one just below it.
+_FINEST = 1e-3
+
+
+def tells_apart(task: Task) -> bool:
+    """Whether what lies behind the logits keeps a class above another that is just below it."""
+    steps = [eps for eps, _ in casts_behind(task.model, task.readout)]
+    return not (task.readout.output_step or task.readout.slack) and max(steps, default=0.0) <= _FINEST
 
 
 def _features_moved(task: Task, head: Head) -> float:
@@ -430,9 +444,30 @@ def _differences(
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
     differs = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
+    _require_kept(task, checked, rows, np.argmax(actual, axis=1), s, bound, shipped)
     if task.readout.multi_label:
         differs = np.any((actual > 0.5) != (expected > 0.5), axis=1)
     return np.max(np.abs(actual - expected), axis=1, initial=0), bound, differs
+
+
+def _require_kept(
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    actual: NDArray[np.int64],
+    logits: FloatArray,
+    bound: FloatArray,
+    shipped: Shipped,
+) -> None:
+    """Refuse a file that changes a prediction which its map keeps; the bound of near ties is 1."""
+    if not isinstance(shipped.fitted, Clamped) or task.readout.multi_label:
+        return
+    changed = (actual != np.argmax(logits, axis=1)) & (bound < 1)
+    if changed.any():
+        raise CheckFailed(
+            f"verification: the written file gives sample {rows[changed][0]} of {checked.source.describe()} another "
+            "class than the input does; use --map ts, or --predictions change"
+        )
 
 
 def _check_each(

@@ -118,7 +118,7 @@ def cross_scores(
         raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
     if failed is not None:
         failed.update(failures)
-    return {method: _in_order([part[method] for part in parts], fold) for method in shared}
+    return {method: in_order([part[method] for part in parts], fold) for method in shared}
 
 
 def _lost(scores: Scores, loss: Loss) -> set[Method]:
@@ -192,10 +192,10 @@ def nested(
     """
     fold = folds(len(before), seed, before.clusters)
     chosen = chosen or chosen_per_fold(scores, before, rule, seed)
-    return _in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
+    return in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
 
 
-def _in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores:
+def in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores:
     """Join the scores of all folds in the order of the samples."""
     return SampleScores.in_places([np.flatnonzero(fold == k) for k in range(FOLDS)], parts)
 

@@ -16,6 +16,10 @@ A choice looks at samples that were scored by fits without them. With l the loss
    and nothing at all where a class has fewer than ten samples (`scarce`), or none and is not said not to occur: of all
    samples, as those of four folds may be fewer. Samples of one group count as one.
 
+6. Where that leaves a method that keeps predictions, maps that change them take part with every prediction kept
+   (`maps.clamp`), by rules 3 and 4: where each class has five samples, with a calibration error at most half a point
+   above that of this method. What folds is simpler.
+
 Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
 costs a log loss does not know. A class of few samples cannot show them.
 
@@ -30,7 +34,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.numerics.operating_points import Recalls
@@ -54,6 +58,12 @@ ENOUGH = 10
 """Independent samples of a class that show what happens to its recall."""
 
 _MOST_LOST = 0.10
+
+ENOUGH_TO_CLAMP = 5
+"""Independent samples of each class from which a map with predictions kept is looked at."""
+
+# What keeping predictions may cost in calibration error: confidences of classes that the map would not predict are low.
+_MOST_RISE = 0.005
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,11 @@ class Method:
         return not self.tilted and (self.map == "none" or MAPS[self.map].keeps_order)
 
     @property
+    def clamped(self) -> bool:
+        """Whether its map would change predictions, and is kept from it."""
+        return self.map.startswith(CLAMPED)
+
+    @property
     def rank(self) -> tuple[int, bool, int, str, int]:
         """Sorts methods from the simplest on."""
         rank = 0 if self.map == "none" else MAPS[self.map].rank
@@ -151,6 +166,34 @@ class Rule:
 
     def choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
         """Return the method to take, and why others were left out; of scores as in `choose`."""
+        plain = {method: after for method, after in scores.items() if not method.clamped}
+        if not plain:
+            return self._choice(scores, before)
+        choice = self._choice(plain, before)
+        if len(plain) == len(scores) or not choice.method.keeps_order:
+            return choice
+        return self._with_clamps(choice, scores, before)
+
+    def _with_clamps(self, choice: Choice, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
+        """Rule 6."""
+        limit = self._error(before, scores[choice.method]) + _MOST_RISE
+        left_out = dict(choice.left_out)
+        allowed = {}
+        for method, after in scores.items():
+            if method.clamped and self._error(before, after) > limit:
+                left_out[method] = "error"
+            elif method.keeps_order and method not in left_out:
+                allowed[method] = after
+        among = self._among(allowed, before)
+        return Choice(among.method, left_out | dict(among.left_out))
+
+    def _error(self, before: SampleScores, after: SampleScores) -> float:
+        """Return the calibration error, of P(positive) where there are two classes."""
+        _, scores = self._as_positive(before, after)
+        return weighted_mean(sample_losses(scores, "ece", self.bins), scores.weights)
+
+    def _choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
+        """Rules 1 to 5."""
         careful = self.careful and any(method.keeps_order for method in scores)
         left_out: dict[Method, Reason] = {}
         allowed = {}
@@ -227,12 +270,12 @@ class Rule:
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
 
 
-def scarce(before: SampleScores) -> bool:
-    """Whether a class has too few samples to show what a change of predictions does to it.
+def scarce(before: SampleScores, enough: int = ENOUGH) -> bool:
+    """Whether a class has too few samples to show what a change of predictions, or of probabilities, does to it.
 
     A rare label of several a sample is what these are for: fits of labels have rules of their own (`maps.two_classes`).
     """
-    return before.predicted is None and float(np.min(Recalls.of(before, before).independent)) < ENOUGH
+    return before.predicted is None and float(np.min(Recalls.of(before, before).independent)) < enough
 
 
 def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:

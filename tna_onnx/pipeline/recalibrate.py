@@ -17,11 +17,12 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
+from tna_onnx.maps.clamp import Clamped
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, with_file
+from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task, with_host
@@ -76,8 +77,14 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
     writing = _writing(task, labels)
     choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
-    strategy = _strategy(writing, labels, choices)
+    clamps: list[str] = []
+    if choices and tells_apart(task):
+        clamps = [name for name in writing.clamps if name in choices]
+    strategy = _strategy(writing, labels, choices, clamps)
     outcome = _search(task, strategy, progress)
+    if isinstance(outcome.fitted, Clamped) and _changes_some(task, outcome):
+        strategy = _strategy(writing, labels, choices)
+        outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     entries = beside_earlier(task.model, task.readout.output, provenance_entries(task, outcome))
@@ -131,7 +138,16 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
     return writing
 
 
-def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str]) -> Strategy:
+def _changes_some(task: Task, outcome: Outcome) -> bool:
+    """Whether a map that keeps predictions changes that of any sample."""
+    for collected in filter(None, (task.calibration, task.held_out)):
+        logits = task.logits(task.weight, on=collected)
+        if np.any(logits.predictions() != logits.predictions(outcome.fitted)):
+            return True
+    return False
+
+
+def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clamps: Sequence[str] = ()) -> Strategy:
     task, settings = writing.task, writing.task.settings
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
@@ -139,6 +155,9 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str]) -> S
     threshold = settings.predictions == "auto" and has_own_threshold(task.readout) and not keeps_labels
     free = threshold or (settings.predictions == "auto" and keeps_labels)
     search = _search_of(task, stays=keeps_labels or bool(writing.kept))
+    # of two classes and several labels, the best probabilities may need other predictions
+    if settings.predictions == "change" or (settings.predictions == "auto" and (free or task.readout.n_classes == 2)):
+        clamps = ()
     if threshold and search == "auto":
         # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
         search, choices = "none", [name for name in choices if name == "none" or not MAPS[name].needs_features]
@@ -151,6 +170,7 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str]) -> S
         allowed=tuple(choices),
         options=settings.fit_options,
         predictions=settings.predictions,
+        clamps=tuple(clamps),
         free=free,
         two_classes=task.readout.n_classes == 2 and not task.readout.multi_label,
         # a label of several that never holds has fits of its own

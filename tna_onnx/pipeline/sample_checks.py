@@ -28,7 +28,7 @@ from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.readout import Head
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Collected, Task
@@ -46,6 +46,7 @@ class LabelCheck:
 
     def covers(self, name: str) -> bool:
         """Whether labels say enough for a map: one that can change predictions moves classes against each other."""
+        name = name.removeprefix(CLAMPED)
         keeps_order = name == "none" or MAPS[name].keeps_order
         return keeps_order or self.trusted or not self.coverage.left_out
 

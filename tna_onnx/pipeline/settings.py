@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
-from tna_onnx.maps import MAPS, MapName
+from tna_onnx.maps import CLAMPED, MAPS, MapName
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level, check_numbers
 from tna_onnx.numerics.metric import Objective
 
@@ -80,7 +80,8 @@ class Settings:
         "Whether a choice may change predicted classes. auto: an output with labels stays the model's own, and "
         "the probabilities are free; without one, where each class has ten samples, neither accuracy nor balanced "
         "accuracy falls, and no class loses much recall; change: where accuracy does not fall, and labels become the "
-        "likeliest class; keep: never.",
+        "likeliest class; keep: never, and a map that would change them is clamped: the predicted class is raised "
+        "just above the others.",
         section=_FITTED,
     )
     keep_decision: bool = setting(
@@ -188,11 +189,13 @@ class Settings:
         return self.search
 
     @property
-    def resolved_map(self) -> MapChoice:
-        """The map after `method` and the search."""
+    def resolved_map(self) -> str:
+        """The map after `method` and the search; where predictions are kept, one that keeps them."""
         sets_map = self.method == "tna" or self.search == "complete"
         if self.map == "auto" and sets_map:
             return "ts"
+        if self.predictions == "keep" and self.map in MAPS and not MAPS[self.map].keeps_order:
+            return CLAMPED + self.map
         return self.map
 
     @property
@@ -236,17 +239,11 @@ class Settings:
         return {**asdict(self.for_search), **chosen, "ensemble_size_asked": self.ensemble_size}
 
     def _check_kept(self) -> None:
-        """Refuse a method by name that can change predictions, where they are to be kept."""
+        """Refuse a tilted weight where predictions are to be kept."""
         if self.resolved_search not in ("auto", "none"):
             raise UsageError(
                 f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
                 "leave one of the two out"
-            )
-        name = self.resolved_map
-        if name not in ("auto", "none") and not MAPS[name].keeps_order:
-            raise UsageError(
-                f"--predictions keep: --map {name} can change predicted classes; leave one of the two out, or use "
-                "--map ts"
             )
 
     def _members(self) -> tuple[int, int]:

@@ -15,12 +15,23 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import CLAMPED, MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.maps.clamp import clamped_fit
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.crossfit import Fit, MapFits, Mask, Scores, chosen_per_fold, cross_scores, folds, nested
-from tna_onnx.pipeline.methods import FOLDS, INPUT, Choice, Method, Reason, Rule, scarce
+from tna_onnx.pipeline.crossfit import (
+    Fit,
+    MapFits,
+    Mask,
+    Scores,
+    chosen_per_fold,
+    cross_scores,
+    folds,
+    in_order,
+    nested,
+)
+from tna_onnx.pipeline.methods import ENOUGH_TO_CLAMP, FOLDS, INPUT, Choice, Method, Reason, Rule, scarce
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_weights, choose
 from tna_onnx.search.sparse import search_complete, search_sparse
@@ -170,11 +181,15 @@ class Strategy:
     # any cost, by maps of the logits alone
     free: bool = False
     two_classes: bool = False  # whether the model has two classes, and so P(positive)
+    # maps that take part with predictions kept, too, where they are kept (rule 6): by their own names
+    clamps: tuple[str, ...] = ()
     covered: bool = True  # whether every class has a sample, or is said not to occur
     # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
     part: Part | None = None
     # where the fits of the next fold start: at those of the last one, where that saves time and does no more
     _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)
+    # fits of each fold by map, for those that may be clamped
+    _fold_fits: dict[tuple[str, int], CalibrationMap] = field(default_factory=dict, init=False)
 
     def run(self, progress: Progress) -> Outcome:
         """Search and fit on all calibration data."""
@@ -196,7 +211,7 @@ class Strategy:
             candidates = self._search(None, functools.partial(progress, "search"))
             best = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
-        scores = self._compared(best, before, failed, progress)
+        scores = self._with_clamps(self._compared(best, before, failed, progress), before)
         choice = Choice(self._only, {}) if self._only else self._decided(scores, before)
         likelier = self._likelier(choice.method, scores, choice.left_out)
         choice = replace(choice, method=likelier or choice.method)
@@ -354,7 +369,39 @@ class Strategy:
         every = tuple(methods)
         if self.predictions != "keep":
             return every
-        return tuple(method for method in every if method.keeps_order) or every
+        return tuple(method for method in every if method.keeps_order or self._may_clamp(method)) or every
+
+    def _may_clamp(self, method: Method) -> bool:
+        return not method.tilted and method.map in self.clamps
+
+    def _with_clamps(self, scores: Scores, before: SampleScores) -> Scores:
+        """Add the maps that would be chosen at any cost, of all samples or without one fold, with predictions kept."""
+        able = {method: after for method, after in scores.items() if method.keeps_order or self._may_clamp(method)}
+        clamped: Scores = {}
+        if self.clamps and able and not scarce(before, ENOUGH_TO_CLAMP):
+            free = replace(self.rule, careful=False, max_accuracy_drop=1.0)
+            seed = self.settings.seed
+            best = dict.fromkeys([free.choose(able, before), *chosen_per_fold(able, before, free, seed)])
+            clamped = {
+                replace(method, map=CLAMPED + method.map): self._clamped_scores(method.map, before)
+                for method in best
+                if not method.keeps_order
+            }
+        if self.predictions == "keep":
+            scores = {method: after for method, after in scores.items() if method.keeps_order} or scores
+        return scores | clamped
+
+    def _clamped_scores(self, name: str, before: SampleScores) -> SampleScores:
+        """Return cross-fitted scores of a map with predictions kept, by its fits for the folds."""
+        fold = folds(len(before), self.settings.seed, before.clusters)
+        classes = 0
+        if before.predicted is None:
+            classes = self._original.at(np.zeros(1, np.int64)).shape[1]
+        parts = []
+        for k in range(FOLDS):
+            fitted = clamped_fit(self._fold_fits[name, k], classes)
+            parts.append(self._original.mapped_scores(fitted, fold == k))
+        return in_order(parts, fold)
 
     @property
     def _only(self) -> Method | None:
@@ -483,7 +530,7 @@ class Strategy:
     def _map_fits(self) -> MapFits:
         return MapFits(self.options)
 
-    def _fits_of(self, method: Method, logits: _LogitsPair, rows: Mask) -> Iterator[Fit]:
+    def _fits_of(self, method: Method, logits: _LogitsPair, rows: Mask, k: int) -> Iterator[Fit]:
         """Yield the fits of a method to some samples, with the logits of all samples, and keep them as starts."""
         fits: Iterable[tuple[Method, CalibrationMap | None]]
         if method.has_path:
@@ -491,6 +538,8 @@ class Strategy:
         else:
             fits = [(method, self._map_fits.one(method.map, logits.fitting, rows, self._starts.get(method)))]
         for step, fitted in fits:
+            if fitted is not None and self._may_clamp(method):
+                self._fold_fits[method.map, k] = fitted
             if fitted is not None and fitted.starts_anywhere:
                 self._starts[step] = fitted
             yield step, logits.scoring, fitted
@@ -506,7 +555,7 @@ class Strategy:
         if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
-            yield method, self._fits_of(method, tilted if method.tilted else original, rows)
+            yield method, self._fits_of(method, tilted if method.tilted else original, rows, k)
             progress("cross-validate", done, FOLDS * len(methods))
         if k == FOLDS - 1:
             logits.forget()

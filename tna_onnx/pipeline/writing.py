@@ -27,8 +27,9 @@ from tna_onnx.graph.labels import UNCHANGED, LabelOutput, OutputChange, computed
 from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
-from tna_onnx.maps import MAPS, is_map_of, maps_of
+from tna_onnx.maps import CLAMPED, MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.maps.clamp import can_clamp
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
@@ -83,6 +84,20 @@ class Writing:
         Without those that would take minutes to fit for so many classes.
         """
         return tuple(name for name in self.maps if name == "none" or self._is_choice(name))
+
+    @functools.cached_property
+    def clamps(self) -> tuple[str, ...]:
+        """The maps on logits that `auto` may choose with predictions kept."""
+        if not can_clamp(self.task.readout.n_classes, self.task.readout.logits_type):
+            return ()
+        return tuple(
+            name
+            for name in self.choices
+            if name != "none"
+            and not (MAPS[name].keeps_order or MAPS[name].needs_features)
+            and self._is_held(CLAMPED + name)
+            and self._is_choice(CLAMPED + name)
+        )
 
     def _is_choice(self, name: str) -> bool:
         chosen = MAPS[name]
