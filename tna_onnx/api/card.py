@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import UsageError
-from tna_onnx.files import open_regular, resolved
+from tna_onnx.files import open_regular
 from tna_onnx.results.as_json import from_json
 from tna_onnx.results.report import Card, Report
 
 _MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
-
-# Files of `--figures`, and what they show.
-_FIGURES = {
-    "reliability.svg": "Reliability before and after",
-    "confidence.svg": "Confidences before and after",
-    "risk-coverage.svg": "Error of the answers that are kept, by the share that is kept",
-}
 
 
 def card(
@@ -33,46 +25,30 @@ def card(
 ) -> Card:
     """Write a model card for the Hugging Face Hub.
 
-    Figures of `calibrate --figures` are linked if their folder is called `figures` and stands beside the result.
-
     Args:
         result: the report of `calibrate`, or the path of what its `--json` wrote.
         output: Markdown file to write; None for none.
         task: task of the model on the Hub, such as `image-classification`.
         license: identifier of the model's licence on the Hub.
         base_model: name of the input model on the Hub.
-        overwrite: replace a card that someone else wrote.
+        overwrite: replace a file that is there.
 
     Raises:
         UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost.
         ResultError: a file cannot be written.
     """
-    from tna_onnx.render.card import MARK, model_card  # noqa: PLC0415 - loads what reads models
+    from tna_onnx.render.card import model_card  # noqa: PLC0415 - loads what reads models
 
     check_targets(output)
-    if output is not None and not overwrite and Path(output).is_file():
-        with open_regular(resolved(output)) as stream:
-            if MARK.encode() not in stream.read(2**20):
-                raise UsageError(
-                    f"{output}: was not written by `tna-onnx card`; choose another name, or say --overwrite"
-                )
-    report, where = result, Path()
-    if not isinstance(report, Report):
-        where = Path(report)
-        report = _read_report(where)
+    if output is not None and not overwrite and Path(output).exists():
+        raise UsageError(f"{output}: is there already; choose another name, or say --overwrite")
+    report = result if isinstance(result, Report) else _read_report(Path(result))
     if report.missed or report.dry_run:
-        raise UsageError(f"{where}: is of a run that wrote no model; expected one that did, so run it without the gate")
-    folder = where.parent / "figures"
-    start = Path(output).parent if output is not None else Path()
-    figures = {
-        PurePath(os.path.relpath(folder / name, start)).as_posix(): shown
-        for name, shown in _FIGURES.items()
-        if (folder / name).is_file()
-    }
+        raise UsageError("the result is of a run that wrote no model; expected one that did: run it without the gate")
     # the same network with other numbers in its last layer: of the Hub's words the nearest
     relation = "finetune" if base_model else None
     header = {"license": license, "base_model": base_model, "base_model_relation": relation, "pipeline_tag": task}
-    text = model_card(report, header, figures)
+    text = model_card(report, header)
     if output is not None:
         write_text(output, text)
     return Card(text)
@@ -80,7 +56,7 @@ def card(
 
 def _read_report(path: Path) -> Report:
     try:
-        with open_regular(resolved(path)) as stream:
+        with open_regular(path.resolve()) as stream:
             return from_json(Report, json.loads(stream.read(_MAX_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(

@@ -191,13 +191,13 @@ def features(**arguments: Any) -> None:
 @click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
 @click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
 @click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
-@click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
 def card(result: str, output: str | None, **arguments: Any) -> None:
     """Write a model card from RESULT, the file of `calibrate --json`.
 
     \b
     Example:
-      tna-onnx calibrate model.onnx data/ --json result.json --figures figures/
+      tna-onnx calibrate model.onnx data/ --json result.json
       tna-onnx card result.json -o README.md
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.card import card as run  # noqa: PLC0415 - NumPy loads only when a command runs
