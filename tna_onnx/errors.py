@@ -26,6 +26,7 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "in_words_of_python",
+    "one_line",
     "writing",
 ]
 
@@ -79,6 +80,15 @@ class ResultError(TnaError):
     """A result could not be written, after the work itself succeeded."""
 
     exit_code = 6
+
+
+def one_line(foreign: object) -> str:
+    r"""Return what a library says, on one line.
+
+    >>> one_line(ValueError("in node\n  'head'"))
+    "in node 'head'"
+    """
+    return " ".join(str(foreign).split())
 
 
 @contextlib.contextmanager

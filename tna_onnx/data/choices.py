@@ -25,13 +25,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import check_limits
-
-if TYPE_CHECKING:
-    pass
 
 Format: TypeAlias = Literal["folder", "manifest", "npz", "table"]
 FORMATS: tuple[Format, ...] = get_args(Format)

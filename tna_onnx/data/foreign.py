@@ -244,7 +244,7 @@ def cell_array(values: Sequence[Any]) -> NDArray[Any]:
 
 def any_array(values: Any) -> NDArray[Any]:
     """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one; masked values are None in it."""
-    if hasattr(values, "detach"):
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # files have the former too
         values = values.detach().cpu().to_dense()
         if str(values.dtype) == "torch.bfloat16":  # NumPy has no such type, and float32 holds its values
             values = values.float()

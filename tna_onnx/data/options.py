@@ -50,6 +50,7 @@ class Data(DataFields):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        _refuse_closed(self.samples)
         if isinstance(self.samples, str):
             object.__setattr__(self, "samples", local_path(self.samples))
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
@@ -211,6 +212,13 @@ class Data(DataFields):
         if role == "weight" and self.class_prior is not None:
             return "--class-prior"
         return BESIDE[role][1]
+
+
+def _refuse_closed(samples: Any) -> None:
+    """Refuse an archive of NumPy that is closed, as it is behind its `with` block."""
+    for part in samples if isinstance(samples, tuple) else [samples]:
+        if isinstance(part, Mapping) and getattr(part, "zip", samples) is None:
+            raise DataError("the .npz archive is closed; give its path, or the arrays in it: dict(np.load(PATH))")
 
 
 def _check_rows(data: Data) -> None:

@@ -27,7 +27,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from onnx import AttributeProto
 
-from tna_onnx.errors import UnsupportedModel
+from tna_onnx.errors import UnsupportedModel, one_line
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import byte_count
 
@@ -302,7 +302,7 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     try:
         flat = onnx.inliner.inline_local_functions(_aligned(model))
     except onnx.checker.ValidationError as error:
-        raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {error}") from error
+        raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {one_line(error)}") from error
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()

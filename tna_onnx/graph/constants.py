@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from tna_onnx.errors import one_line
 from tna_onnx.graph.bounds import all_tensors, input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
@@ -228,7 +229,7 @@ def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> 
     try:
         graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
-        raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {error}") from error
+        raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {one_line(error)}") from error
     stored = sum(math.prod(tensor.dims) for tensor in closed.graph.initializer)
     limit = limits.constant_size(stored)
     total = 0  # the evaluator keeps all results until it is done

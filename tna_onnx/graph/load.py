@@ -25,7 +25,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError, one_line
 from tna_onnx.files import model_file, model_name_problem, open_regular
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
@@ -272,7 +272,7 @@ class Model:
                 return _array_on(data, tensor)
             return np.asarray(onnx.numpy_helper.to_array(tensor))
         except (KeyError, OSError, TypeError, ValueError) as error:
-            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
+            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {one_line(error)}") from error
 
     def data_path(self, location: str) -> Path:
         """Return the path of a file with external data, behind all links."""
@@ -298,7 +298,7 @@ class Model:
                 file.seek(place.offset)
                 data = file.read(place.length)
         except OSError as error:
-            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
+            raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {one_line(error)}") from error
         return onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -416,10 +416,10 @@ def checker_complaint(model: Path | onnx.ModelProto) -> str:
     try:
         onnx.checker.check_model(checked, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        return str(error)
+        return one_line(error)
     # Of some damaged files it says so in other ways.
     except (MemoryError, RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {one_line(error)}"
     return ""
 
 

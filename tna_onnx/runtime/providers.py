@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tna_onnx.errors import DeviceError, UnsupportedModel
+from tna_onnx.errors import DeviceError, UnsupportedModel, one_line
 from tna_onnx.runtime.device import DRIVER, Device, allowed_cores, free_device_memory, free_memory
 from tna_onnx.runtime.session import AT_ONCE, CUDA, Session, is_onnxruntime_error
 
@@ -52,6 +52,9 @@ _CUDA_OPTIONS = {
     # The default doubles the arena each time, and so runs out of memory with half of it unused.
     "arena_extend_strategy": "kSameAsRequested",
 }
+
+# The severity of what its loggers print, in colours, on standard error.
+_FATAL = 4
 
 # No file lies below it. Without a folder, ONNX Runtime would look for external data where the process stands.
 _NOWHERE = Path(os.devnull)
@@ -164,6 +167,8 @@ def _onnxruntime() -> ModuleType:
     for name in ("InferenceSession", "__version__"):
         if not hasattr(onnxruntime, name):
             raise _half_installed(f"it has no {name}")
+    # what it has to say comes as an exception; older versions have no such function
+    getattr(onnxruntime, "set_default_logger_severity", int)(_FATAL)
     return onnxruntime  # type: ignore[no-any-return]
 
 
@@ -224,7 +229,8 @@ def _load(
     except Exception as error:
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
-        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+        said = one_line(error)
+        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {said}") from error
     # It keeps the bytes to open the model on other providers, which `disable_fallback` rules out.
     session._model_bytes = None
     return session, printed.getvalue()
@@ -232,7 +238,7 @@ def _load(
 
 def _session_options(ort: ModuleType, folder: Path | None, at_once: int) -> Any:
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # fatal only: what matters is checked and raised here
+    options.log_severity_level = _FATAL
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
     for entry, value in _SESSION_ENTRIES.items():

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import DataError, DeviceError, UnsupportedModel
+from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, one_line
 from tna_onnx.runtime.device import Device
 
 CUDA = "CUDAExecutionProvider"
@@ -190,10 +190,11 @@ class Session:
         except Exception as error:  # onnxruntime raises its own classes, which it does not export as a family
             # Errors of a binding are plain RuntimeErrors.
             from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
+            said = one_line(error)
             if isinstance(error, MemoryError) or (from_runtime and _NO_MEMORY.search(str(error))):
                 raise OutOfMemory(
                     f"{self._name}: no memory for a batch of {count} on {self.provider}; choose a smaller --batch-size "
-                    f"({error})"
+                    f"({said})"
                 ) from error
             if not from_runtime:
                 raise
@@ -201,9 +202,9 @@ class Session:
             if missing is not None:
                 raise DeviceError(
                     f"{self._name}: {missing[0]}, and a node needs it; `pip install 'tna-onnx[gpu]'` brings it, or use "
-                    f"--device cpu ({error})"
+                    f"--device cpu ({said})"
                 ) from error
-            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {error}") from error
+            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {said}") from error
         values = {**feeds, **{name: _as_array(result) for name, result in zip(computed, results, strict=True)}}
         return [values[name] for name in outputs]
 

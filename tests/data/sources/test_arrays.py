@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tna_onnx
+from tests.conftest import Demo
 from tests.data.samples import gather, spec, write_npz
 from tna_onnx.data import InputSpec, Recipe, open_source
 from tna_onnx.data.request import Request
@@ -257,3 +259,11 @@ def test_an_input_without_a_shape_is_named() -> None:
     samples = {"x": np.zeros((4, 3), np.float32), "labels": np.array([0, 1, 0, 1])}
     with pytest.raises(DataError, match="does not say which shape its input 'x' has"):
         open_source(samples, [InputSpec("x", (), np.dtype(np.float32))], 2)
+
+
+def test_a_closed_archive(demo: Demo) -> None:
+    with np.load(demo.calib) as archive:
+        pass
+    for samples in (archive, (archive, np.arange(3))):
+        with pytest.raises(DataError, match="closed"):
+            tna_onnx.Data(samples)

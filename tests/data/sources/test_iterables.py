@@ -155,6 +155,7 @@ def test_other_objects(data: Any) -> None:
 
 def test_a_function_that_returns_no_batches() -> None:
     assert "found int" in refusal(lambda: 3)
+    assert "takes arguments" in refusal(lambda epoch: tuples())
 
 
 def test_errors_of_the_callers_code_pass() -> None:

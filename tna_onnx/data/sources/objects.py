@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -144,7 +145,7 @@ def _batches(data: Any, title: str) -> Iterator[Any]:
     if hasattr(data, "get_next"):
         return iter(data.get_next, None)
     if callable(data) and not isinstance(data, Iterable):
-        data = data()
+        data = _called(data, title)
         if hasattr(data, "get_next"):
             return iter(data.get_next, None)
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
@@ -153,6 +154,16 @@ def _batches(data: Any, title: str) -> Iterator[Any]:
         f"{title}: expected batches from an iterable, from a function that returns one, or from get_next(), found "
         f"{type(data).__name__}"
     )
+
+
+def _called(function: Callable[..., Any], title: str) -> Any:
+    """Return what a function without arguments returns."""
+    with contextlib.suppress(ValueError):  # a compiled one that does not say what it takes
+        try:
+            inspect.signature(function).bind()
+        except TypeError as error:
+            raise DataError(f"{title}: found a function that takes arguments ({error}); call it with these") from error
+    return function()
 
 
 def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
