@@ -127,9 +127,9 @@ def test_fail_if_worse_and_its_opposite(small: Small, data: Data, tmp_path: Path
     missed = cli(*command)
     assert missed.exit_code == 1
     assert missed.stderr.startswith(
-        "Error: --fail-if-worse missed: the result is worse on 1,500 held-out samples: NLL changes by +"
+        "Error: the result is worse than the input on 1,500 held-out samples: NLL changes by +"
     )
-    assert missed.stderr.endswith("; no file was written\n")
+    assert missed.stderr.endswith("--no-fail-if-worse; no file was written\n")
     assert len(missed.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
     assert ", ECE changes by +" in missed.stderr
@@ -260,7 +260,7 @@ def test_gates_name_all_that_got_worse_and_not_the_objective_that_did_not() -> N
     better, worse = Interval(-0.03, -0.04, -0.02, 0.95), Interval(0.03, 0.02, 0.04, 0.95)
     differences = {"accuracy": better, "nll": worse, "ece": better}
     lines = Gates(require_improvement=True).changes_missed(differences, "ece", metrics(), "held-out")
-    assert [line.split()[0] for line in lines] == ["--require-improvement", "--fail-if-worse"]
+    assert [line.split()[0] for line in lines] == ["--require-improvement", "the"]
     for line in lines:
         assert "NLL changes by +0.03 nats (95% interval +0.02 to +0.04), accuracy changes by -3 points" in line
         assert "ECE" not in line

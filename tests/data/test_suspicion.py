@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
 from tna_onnx.data.coverage import FEW, Coverage
-from tna_onnx.data.suspicion import below_expectation, label_suspicion
+from tna_onnx.data.suspicion import auc, below_expectation, label_suspicion
 
 Ints = npt.NDArray[np.int64]
 
@@ -202,3 +202,28 @@ def test_classes_that_sampling_misses_are_not_left_out(size: int) -> None:
 @pytest.mark.parametrize("size", [40, 1000, 20_000])
 def test_half_of_the_classes_is_left_out(size: int) -> None:
     assert Coverage.of(np.random.default_rng(size).integers(0, 5, size), 10).left_out
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_model_that_ranks_well_is_not_suspected_where_one_class_dominates(*, biased: bool) -> None:
+    """Of a rare event that is never likeliest; of a model that says "positive" too often, as naive Bayes may."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(2000) < 0.1).astype(np.int64)
+    p = 1 / (1 + np.exp(-(2 * labels + rng.standard_normal(2000) + (1 if biased else -4))))
+    predicted = (p > 0.5).astype(np.int64)
+    confidence = np.maximum(p, 1 - p)
+    suspicion = label_suspicion(predicted, labels, 2)
+    assert suspicion is not None
+    assert suspicion.kind == ("order" if biased else "one class")
+    assert label_suspicion(predicted, labels, 2, lambda: confidence) is None
+    # ranks that say the opposite, or nothing, excuse no model
+    assert label_suspicion(1 - predicted, labels, 2, lambda: confidence) is not None or not biased
+    noise = rng.permutation(confidence)
+    assert label_suspicion(predicted, rng.permutation(labels), 2, lambda: noise) is not None
+
+
+def test_the_area_is_that_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    scores, holds = np.round(rng.random(500), 1), rng.random(500) < 0.3
+    assert auc(scores, holds) == pytest.approx(metrics.roc_auc_score(holds, scores), abs=1e-12)

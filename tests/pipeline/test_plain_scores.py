@@ -167,3 +167,16 @@ def test_scores_that_are_the_graphs_input(activation: str, search_map: Any, tmp_
     nll = -np.log(p[np.arange(N), labels]).mean()
     softmax = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     assert nll < -np.log(softmax[np.arange(N), labels]).mean()
+
+
+def test_logits_far_apart_are_cut_in_the_file_as_in_its_check(tmp_path: Path) -> None:
+    """Naive Bayes on heavy tails: log p of a class is -30,000, which float32 cuts at -87, and float64 at -708."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((N, 2)) * rng.choice([1, 1000], (N, 1), p=[0.9, 0.1])).astype(np.float32)
+    nodes = [helper.make_node("Mul", ["x", "one"], ["s"]), helper.make_node("Softmax", ["s"], ["y"], axis=1)]
+    proto = small_model(nodes, {"x": ["N", 2]}, [tensor_info("y", ["N", 2])], {"one": np.float32(1)})
+    labels = (rng.random(N) < 1 / (1 + np.exp(-0.002 * (x[:, 1] - x[:, 0])))).astype(np.int64)
+    report = with_options(
+        tna_onnx.calibrate, proto, (x, labels), output=tmp_path / "o.onnx", map="beta", trust_labels=True, **QUICK
+    )
+    assert report.verification.max_difference < 1e-5

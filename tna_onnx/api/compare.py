@@ -227,7 +227,7 @@ def run_model(
         names=classifier.names,
         label=answer_of(model, output),
     )
-    suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
+    suspicion = data.check(classes, source.labels, classifier.names, output.n_classes, lambda: scores.confidence)
     more = [
         *doubtful_logits(output, scores, classes),
         *preprocessing_notes(source, classifier.inputs, data.preprocessing),

@@ -140,7 +140,10 @@ def evaluate(
             opened = _open(model, labelled, options, parse_device(device), batch_size, bins)
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
-    notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
+    notes = (
+        *opened.notes,
+        *warnings_of(opened.suspicion(predicted, lambda: scores.confidence), opened.classifier.names),
+    )
     notes += doubtful_logits(opened.output, scores, predicted)
     classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
     evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)

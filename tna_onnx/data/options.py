@@ -8,7 +8,7 @@ skipped. Classes are referred to by name, if the model's names are known, or by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -114,16 +114,21 @@ class Data(DataFields):
         return None
 
     def check(
-        self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
+        self,
+        predicted: NDArray[Any],
+        labels: NDArray[np.int64],
+        names: Sequence[str] | None,
+        n_classes: int,
+        confidence: Callable[[], NDArray[Any]] | None = None,
     ) -> Suspicion | None:
         """Return why labels look wrong when compared with the model's predictions; None if they look right.
 
-        `predicted`: predicted classes (N,).
+        `predicted`: predicted classes (N,). `confidence`: of `label_suspicion`.
         """
         suspicion = None
         warning = ""
         if labels.ndim == 1:  # of several labels, each holds or does not: there is no order of classes
-            suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
+            suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes, confidence)
         if suspicion is not None:
             warning = suspicion.text(names)
         self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)

@@ -14,12 +14,16 @@ Let H be the confusion matrix, H[y, k] the number of samples of label y that are
   part, as each half is compared under one. But with differences a and b of such classes in the halves, the sum of b
   where a > 0 and of a where b > 0 is what is compared, and its variance is 1 + 1/pi times that of the samples that
   move; so the 2.33 standard errors below which 99 % of a normal distribution lie are times the root of that.
+
+Neither is said where one class has two thirds of the labels or of the predictions, and the probabilities rank samples
+better than chance: the area under the ROC curve of that class is above 1/2 by 2.33 standard errors, and that of each
+other class is above 1/2. So it is of a model of a rare event, or one that is biased towards a class.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -35,7 +39,9 @@ _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,
 # of data sets were reported where no order is better (2 to 50 classes, 60 to 1,000 samples), and 2 of 27,000 where the
 # accuracy was 60 to 95 %; and 98 % of those with two of ten classes swapped (100 samples, an accuracy of 85 %).
 _MIN_GAIN = 0.05
-_MIN_ERRORS = 2.33 * math.sqrt(1 + 1 / math.pi)
+_NORMAL = 2.33
+_MIN_ERRORS = _NORMAL * math.sqrt(1 + 1 / math.pi)
+_DOMINATES = 2 / 3  # of the labels, or of the predictions
 _ONE_CLASS = 0.9  # of all predictions
 _MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
 _MAX_EXAMPLES = 3
@@ -101,10 +107,13 @@ class Suspicion:
         ]
 
 
-def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:
+def label_suspicion(
+    predicted: IntArray, labels: IntArray, n_classes: int, confidence: Callable[[], AnyArray] | None = None
+) -> Suspicion | None:
     """Return why the labels look wrong; None if they look right.
 
-    `predicted`: predicted classes (N,) int, in [0, C); `labels`: class indices (N,), likewise.
+    `predicted`: predicted classes (N,) int, in [0, C); `labels`: class indices (N,), likewise. `confidence`: gives the
+    probabilities (N,) of the predicted classes, where these are known; it is called where predictions alone look wrong.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 10, 1000)
@@ -115,6 +124,43 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
     """
     if not len(labels):
         raise ValueError("no samples")
+    suspicion = _suspicion(predicted, labels, n_classes)
+    if suspicion is not None and confidence is not None and _rank_well(predicted, labels, confidence()):
+        return None
+    return suspicion
+
+
+def _rank_well(predicted: IntArray, labels: IntArray, confidence: AnyArray) -> bool:
+    """Whether one class dominates, and probabilities rank samples better than chance all the same."""
+    classes, counts = np.unique(labels, return_counts=True)
+    usual, predictions = np.unique(predicted, return_counts=True)
+    dominant = classes[counts.argmax()] if counts.max() >= predictions.max() else usual[predictions.argmax()]
+    if max(counts.max(), predictions.max()) < _DOMINATES * len(labels) or dominant not in classes:
+        return False
+    for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
+        other = len(labels) - count
+        area = auc(np.where(predicted == c, confidence, 1 - confidence), labels == c)
+        error = math.sqrt((len(labels) + 1) / (12 * count * max(1, other)))
+        if not area - 0.5 > (_NORMAL * error if c == dominant else 0):
+            return False
+    return True
+
+
+def auc(scores: AnyArray, holds: AnyArray) -> float:
+    """Return the area under the ROC curve: how often a sample where it `holds` has the larger score; ties count half.
+
+    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, True, False, True]))
+    0.875
+    """
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    positives = int(np.count_nonzero(holds))
+    pairs = positives * (len(scores) - positives)
+    return float(np.sum(ranks[holds]) - positives * (positives + 1) / 2) / pairs if pairs else 0.5
+
+
+def _suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:
+    """Return what predictions alone say."""
     hits = _confusion(predicted, labels, n_classes)
     n_samples = int(hits.sum())
     accuracy = float(np.trace(hits)) / n_samples

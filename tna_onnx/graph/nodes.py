@@ -18,6 +18,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_nodes
 from tna_onnx.graph.difference import PLACEHOLDER_INT, WrittenValues
 from tna_onnx.graph.load import Model
+from tna_onnx.numerics.ops import least_probability
 
 PREFIX = "tna_onnx"
 
@@ -93,7 +94,7 @@ class NodeOps:
     @property
     def tiny(self) -> float:
         """Smallest normal number of the dtype."""
-        return float(np.finfo(self._dtype).tiny)
+        return least_probability(np.finfo(self._dtype).tiny)
 
     @property
     def names(self) -> set[str]:

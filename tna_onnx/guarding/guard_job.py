@@ -160,8 +160,9 @@ def _label_warnings(
     data: Data, samples: Source, classifier: Classifier, size: int, *, trusted: bool
 ) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
-    _, predicted = score_model(classifier.session, classifier.output, samples, size, silent)
-    suspicion = data.check(predicted, samples.labels, classifier.names, classifier.output.n_classes)
+    scores, predicted = score_model(classifier.session, classifier.output, samples, size, silent)
+    classes = classifier.output.n_classes
+    suspicion = data.check(predicted, samples.labels, classifier.names, classes, lambda: scores.confidence)
     return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
 
 

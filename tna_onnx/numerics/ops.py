@@ -84,7 +84,7 @@ class ArrayOps:
 
     @property
     def tiny(self) -> float:
-        return float(self._xp.finfo(self._dtype).smallest_normal)
+        return least_probability(self._xp.finfo(self._dtype).smallest_normal)
 
     def const(self, value: Any) -> Any:
         return self._xp.asarray(np.asarray(value, np.float64), dtype=self._dtype, device=self._device)
@@ -123,6 +123,11 @@ class ArrayOps:
 
     def sum_square(self, a: Any) -> Any:
         return row_sum(a * a)
+
+
+def least_probability(smallest_normal: Any) -> float:
+    """Return the floor of probabilities in a dtype; of float64, in which files of float32 are checked, float32's."""
+    return max(float(smallest_normal), float(np.finfo(np.float32).tiny))
 
 
 def blocks(logits: Any) -> list[slice]:

@@ -480,7 +480,7 @@ def _check_each(
     reason = ""
     if task.readout.output_step:
         reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
-    elif bound[worst] == _MAX_BOUND:
+    elif bound[worst] == _MAX_BOUND and task.head is not None:
         reason = (
             "; the logits are so large that rounding alone explains more than that: subtract from the bias what all "
             "classes have in common"

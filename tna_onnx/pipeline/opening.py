@@ -7,7 +7,7 @@ model (`Opened`) may start behind features or logits that were computed before (
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,9 @@ class Opened:
         """Names of the classes; their numbers where they have none."""
         return self.classifier.names or tuple(map(str, range(self.output.n_classes)))
 
-    def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
+    def suspicion(self, predicted: NDArray[np.int64], confidence: Callable[[], NDArray[Any]]) -> Suspicion | None:
         """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""
-        return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes)
+        return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes, confidence)
 
 
 def open_computed(

@@ -74,12 +74,14 @@ def check_labels(task: Task) -> LabelCheck:
         labels = np.asarray(task.held_out.table.labels)
         logits = task.logits(task.weight, on=task.held_out)
         predicted = logits.predictions()
+        suspicion = job.held_out.check(predicted, labels, names, classes, lambda: logits.scores().confidence)
         logits.forget()  # the search comes first
-        suspicion = job.held_out.check(predicted, labels, names, classes)
         warnings += _trust(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
-    predicted = task.logits(task.weight).predictions()
-    suspicion = job.calib.check(predicted, calibration_labels, names, classes)
+    original = task.logits(task.weight)
+    suspicion = job.calib.check(
+        original.predictions(), calibration_labels, names, classes, lambda: original.scores().confidence
+    )
     warnings += _trust(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
         advice = "maps with numbers of their own for each class were left out; --trust-labels allows them"

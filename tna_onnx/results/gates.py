@@ -217,9 +217,9 @@ class Gates:
             )
         if self.fail_if_worse and standing.word == "worse":
             lines.append(
-                f"--fail-if-worse missed: the result is worse on {_n(metrics, kind)}: "
+                f"the result is worse than the input on {_n(metrics, kind)}: "
                 f"{differences_text(differences, standing.worse)}; check that the calibration and evaluation data are "
-                "alike, and enough"
+                "alike, and enough, or let it pass with --no-fail-if-worse"
             )
         return tuple(lines)
 

@@ -320,7 +320,7 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
         details["target"] = restricted(source, settings.only, opened.classifier.names)
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    suspicion = opened.suspicion(old.argmax(axis=1))
+    suspicion = opened.suspicion(old.argmax(axis=1), lambda: old.max(axis=1))
     warnings = checked_warnings(suspicion, opened.classifier.names, where, trusted=settings.trust_labels)
     note = "" if settings.only else off_centre(old, labels, source, opened.names)
     notes = tuple(filter(None, (*warnings, note)))
