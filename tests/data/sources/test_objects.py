@@ -148,7 +148,7 @@ def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
             "data frame: no column for the model's input 'b', 'c'",
         ),
         (Frame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
-        (Frame(parts()), ONE, DataError, "data frame: no column is called 'label'"),
+        (Frame(parts()), ONE, DataError, "data frame: no column is named 'label'"),
         ({**parts(), "target": LABELS[:3]}, ONE, DataError, "one row per sample, found lengths"),
         (Items([(X[0], 0), (X[1], 1)]), ONE, UsageError, r"data set, Items; expected its batches: .*DataLoader"),
         (3, ONE, UsageError, "found int"),
