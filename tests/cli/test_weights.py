@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.cli.test_groups import features, written
 from tests.conftest import Small
-from tests.data.samples import write_columns
 from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
@@ -171,7 +170,7 @@ def test_class_frequencies_are_short_for_weights(small: Small, arrays: Arrays, t
     assert even.accuracy == pytest.approx(balanced, rel=1e-9)
 
 
-def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays: Arrays) -> None:
     data = {name: arrays[name] for name in ("x", "labels")}
     one_less = {name: values[data["labels"] != 2] for name, values in data.items()}
     with pytest.raises(DataError, match="no sample of the classes 2"):
@@ -180,8 +179,6 @@ def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays
         tna_onnx.evaluate(small.model, tna_onnx.Data(data, class_prior="uniform", weights=np.ones(300)))
     with pytest.raises(UsageError, match="class_prior is not used by verify"):
         tna_onnx.verify(small.model, small.model, data=tna_onnx.Data(data, class_prior="uniform"))
-    words = [small.model, write_columns(tmp_path / "d.npz", data), "--eval", small.test, "-o", tmp_path / "s"]
-    refused(2, "--class-prior", "study", *words, "--class-prior", "uniform")
 
 
 def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: Path) -> None:

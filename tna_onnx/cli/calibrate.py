@@ -66,7 +66,7 @@ def _draw(report: Report, folder: str) -> Sequence[str]:
     type=click.Path(),
     help="Write the figures of the report as SVG files into this folder, which is created if missing.",
 )
-@options.data_options
+@options.data_options()
 @options.by_option
 @options.preprocessing_options
 @options.model_options
@@ -165,7 +165,7 @@ def fit(**arguments: Any) -> None:
     help="New folder or URL for Parquet files, which every machine can read. The alternative is --cache.",
 )
 @options.feature_options
-@options.sample_options
+@options.sample_options(*options.ONE_PREDICTION)
 @config_options
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.

@@ -35,7 +35,7 @@ _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet",
     callback=options.passed_on,
     help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
 )
-@options.sample_options
+@options.sample_options(*options.ONE_PREDICTION)
 @config_options
 def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
@@ -94,7 +94,7 @@ def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 @options.written_options(".shift.onnx")
 @options.dry_run_option
 @options.field_options(ShiftSettings)
-@options.sample_options
+@options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE)
 @config_options
 def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.

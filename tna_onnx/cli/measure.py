@@ -20,7 +20,7 @@ from tna_onnx.results.gates import Gates
 @options.labelled_data_options
 @options.ood_data_option
 @options.field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
-@options.data_options
+@options.data_options()
 @options.by_option
 @options.engine_options
 @options.page_option
@@ -68,7 +68,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 @options.ood_data_option
 @options.confidence_option
 @options.page_option
-@options.data_options
+@options.data_options()
 @options.by_option
 @options.preprocessing_options
 @options.table_options
@@ -156,7 +156,7 @@ _OF_SAMPLES = ("labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy"
 )
 @options.labels_option
 @options.field_options(Gates, "max_ece", "max_nll", "min_accuracy")
-@options.sample_options
+@options.sample_options(*options.ALL_ALIKE)
 @config_options
 def verify(**arguments: Any) -> None:
     """Prove that RECALIBRATED was made from ORIGINAL.

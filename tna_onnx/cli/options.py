@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -381,7 +381,13 @@ labelled_data_options = together(
     labels_option,
 )
 
-data_options = field_options(DataFields)
+
+def data_options(without: Collection[str] = ()) -> Callable[[F], F]:
+    """Return the options on how samples are read; `without`: those that a command would always refuse."""
+    flagged = (name for name, (_, about) in settings_of(DataFields).items() if about.section)
+    return field_options(DataFields, *(name for name in flagged if name not in without))
+
+
 by_option = field_options(DataFields, "by")
 engine_options = field_options(EngineFields)
 feature_options = field_options(FeatureFields)
@@ -465,8 +471,16 @@ preprocessing_options = together(
     ),
 )
 
-# How samples are read and run, in this order in the help.
-sample_options = together(data_options, preprocessing_options, model_options, run_options)
+ONE_PREDICTION = ("ignore_label", "position")
+"""What a command has no use for that takes models with one prediction a sample alone."""
+
+ALL_ALIKE = ("group_column", "weight_column", "class_prior")
+"""What a command has no use for that neither groups nor weighs samples."""
+
+
+def sample_options(*without: str) -> Callable[[F], F]:
+    """Return how samples are read and run, in this order in the help; see `data_options`."""
+    return together(data_options(without), preprocessing_options, model_options, run_options)
 
 
 def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:

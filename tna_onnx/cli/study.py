@@ -37,7 +37,7 @@ from tna_onnx.studies.settings import STUDIES, StudySettings
     help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
 )
 @options.field_options(StudySettings)
-@options.sample_options
+@options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE, "expect_accuracy")
 @config_options
 def study(**arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
