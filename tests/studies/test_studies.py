@@ -303,6 +303,9 @@ def test_members_and_rotations_are_those_that_were_asked_for() -> None:
     assert result.members in (1, 3)
     plain = settings.by_default.search(0)
     assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)
+    shaped = StudySettings(alpha=2.0, beta=3.0)
+    assert (shaped.search(0).tilt.alpha, shaped.search(0).tilt.beta) == (2, 3)
+    assert shaped.by_default.search(0).tilt == plain.tilt
     for wrong in ({"theta_s": -1.0}, {"n_t": 0}, {"ensemble_size": 0}):
         with pytest.raises(UsageError):
             StudySettings(**wrong)  # type: ignore[arg-type]
@@ -402,6 +405,21 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
     stops = walk(data.weight, 10, settings.tilt, np.random.default_rng(3), 50 * index, 50)
     last = [stop.tilted.copy() for stop in stops][-1]
     assert np.allclose(found.weight, last.mean(axis=0).T, atol=1e-5)
+
+
+def test_rotations_are_those_that_were_asked_for(data: StudyData) -> None:
+    study = made("rotations", data, replace(SETTINGS, theta_s=0.7, alpha=2.0))
+    assert study.rows[0][:3] == (0.7, 2.0, 1.0)
+    assert {row[0] for row in study.rows} == {0.5, 0.7, 0.9, 1.0, 1.5}
+
+
+def test_confidence_falls_with_the_angle(data: StudyData) -> None:
+    """The proposition of the paper: angles between class vectors and features move towards 90 degrees."""
+    tilted = averages(data.weight, (20.0, 40.0, 60.0, 80.0), 10, Draws(0))
+    weights = [data.weight, *(average.weight for average in tilted)]
+    confidences = [float(np.mean(data.scores(weight).confidence)) for weight in weights]
+    assert confidences == sorted(confidences, reverse=True)
+    assert confidences[-1] < confidences[0] - 0.1
 
 
 def test_zero_vectors_have_no_angle() -> None:

@@ -30,8 +30,8 @@ from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.recalibrations import StudyData, rows_of, walk
 from tna_onnx.studies.settings import StudySettings
 
-# theta_s, alpha, beta: the paper's own setting, its three other theta_s, and its theta_s with other shapes.
-_SHAPES = ((0.9, 5.0, 1.0), (0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
+# theta_s, alpha, beta besides those that are asked for: the paper's three other theta_s, and other shapes.
+_SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
 
 # Points of a curve, and walks behind each for every repeat.
 _POINTS = 24
@@ -45,13 +45,15 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
     """Walk from the original weight, and measure mRC along the way."""
     rows: list[tuple[Cell, ...]] = []
     n = data.weight.shape[1]
-    end = _last_rotation(n)
+    # what is asked for goes first, by default the paper's own setting
+    shapes = tuple(dict.fromkeys([(settings.theta_s, settings.alpha, settings.beta), *_SHAPES]))
+    end = _last_rotation(n, shapes)
     draws = _DRAWS * settings.repeats
-    for k, (theta_s, alpha, beta) in enumerate(_SHAPES):
+    for k, (theta_s, alpha, beta) in enumerate(shapes):
         tilt = TiltParameters(alpha, beta, theta_s)
 
         def tick(share: float, k: int = k) -> None:
-            progress(round(1000 * (k + share)), 1000 * len(_SHAPES))
+            progress(round(1000 * (k + share)), 1000 * len(shapes))
 
         for rotations, *measured in _walked(data.weight, tilt, draws, end, (settings.seed, k), tick):
             rows.append((theta_s, alpha, beta, rotations, *measured, expected_angle(n, rotations, tilt)))
@@ -89,9 +91,9 @@ def expected_angle(n: int, rotations: int, tilt: TiltParameters) -> float:
     return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
 
 
-def _last_rotation(n: int) -> int:
-    """Return the number of rotations after which the slowest of the paper's three settings is past 85 degrees."""
-    tilt = TiltParameters(theta_s=min(theta_s for theta_s, alpha, _ in _SHAPES if alpha > 1))
+def _last_rotation(n: int, shapes: Sequence[tuple[float, float, float]]) -> int:
+    """Return the number of rotations after which the smallest theta_s of Beta(5, 1) is past 85 degrees."""
+    tilt = TiltParameters(theta_s=min(theta_s for theta_s, *shape in shapes if shape == [5.0, 1.0]))
     slowest = 1 - special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real
     return max(_POINTS, math.ceil(math.log(math.cos(math.radians(85))) / math.log1p(-2 / n * slowest)))
 

@@ -52,6 +52,12 @@ class StudySettings:
         section="What is fitted",
     )
 
+    alpha: float = setting(
+        5.0, "First shape parameter of the Beta distribution of the rotation angles.", section="The search"
+    )
+    beta: float = setting(
+        1.0, "Second shape parameter of the Beta distribution of the rotation angles.", section="The search"
+    )
     theta_s: float = setting(0.9, "Largest angle of one rotation, in radians.", section="The search")
     n_t: int | None = setting(
         None,
@@ -103,11 +109,12 @@ class StudySettings:
         }
         if self.printed:
             defaults["n_t"] = PAPER_N_T
-        requested = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
+        names = ("alpha", "beta", "theta_s", "n_t", "ensemble_size")
+        requested = {name: getattr(self, name) for name in names}
         defaults |= {name: value for name, value in requested.items() if value is not None}
         return Settings(**{**keywords, **defaults, **words})
 
     @property
     def by_default(self) -> StudySettings:
         """These settings with the default protocol and search."""
-        return replace(self, protocol="default", theta_s=0.9, n_t=None, ensemble_size=None)
+        return replace(self, protocol="default", alpha=5.0, beta=1.0, theta_s=0.9, n_t=None, ensemble_size=None)
