@@ -1,5 +1,6 @@
 """Files whose bytes say more than the model that a parser makes of them: none is intact but the source itself."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -326,6 +327,48 @@ def test_another_encoding_of_a_source(pair: tuple[Path, Path], small: Small, how
     assert tna_onnx.verify(path, tmp_path / "file.onnx", device="cpu").passed
     # the same model, but not the bytes that a writer makes of it
     assert not tna_onnx.verify(pair[0], path, device="cpu").intact
+
+
+@pytest.fixture(scope="module")
+def large(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a source of 67 MB, whose large values are kept apart from the protobuf, and a file that was made of it."""
+    folder = tmp_path_factory.mktemp("large")
+    model = onnx.load(small.model)
+    table = np.zeros((8, 2**21), np.float32)
+    table[:, :8] = np.eye(8)
+    names = {"table": table, "back": np.array([0]), "eight": np.array([8]), "one": np.array([1])}
+    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in names.items())
+    model.graph.node.insert(0, helper.make_node("MatMul", ["x", "table"], ["wide"]))
+    model.graph.node.insert(1, helper.make_node("Slice", ["wide", "back", "eight", "one"], ["same"]))
+    model.graph.node[2].input[0] = "same"
+    model.producer_version = "1"
+    onnx.save(model, folder / "source.onnx")
+    made(folder / "source.onnx", small, folder / "file.onnx")
+    return folder / "source.onnx", folder / "file.onnx"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "edit",
+    [
+        inside()(in_front(count(1, 8), text(3, b"ORTM"))),
+        inside()(in_front(count(1, 8), text(3, b"1"))),
+        inside()(again(7)),
+        inside()(in_two(7)),
+        inside(7)(again(5)),
+        inside(7)(turned),
+        inside(7)(lambda content: [replace(f, pad=1) if len(f.value) > 2**20 else f for f in content]),
+        inside()(behind(text(900, b"anything"))),
+    ],
+)
+def test_large_files(large: tuple[Path, Path], edit: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    source, file = large
+    content = file.read_bytes()
+    assert len(content) > 2**26
+    assert tna_onnx.verify(source, file, device="cpu").passed
+    (tmp_path / "new.onnx").write_bytes(edit(content))
+    with contextlib.suppress(UnsupportedModel):  # refused as damaged: exit code 3
+        assert not tna_onnx.verify(source, tmp_path / "new.onnx", device="cpu").intact
 
 
 def test_numbers_one_by_one(small: Small) -> None:
