@@ -19,6 +19,7 @@ from tna_onnx.engine.placement import Host, OnDevice, float32_products, placemen
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.threads import LARGE
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device
@@ -77,16 +78,16 @@ class _FakeCuda:
 def test_cuda_is_taken_where_the_session_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = _FakeCuda(2)
     monkeypatch.setitem(__import__("sys").modules, "torch", fake)
-    placed = placement_of("CUDAExecutionProvider", Device("cuda", 1))
+    placed = placement_of("CUDAExecutionProvider", Device("cuda", 1), LARGE)
     assert isinstance(placed, OnDevice)
     assert placed.name == "torch 2.0 on cuda:1"
     assert fake.backends.cuda.matmul.allow_tf32 is True  # which is the process's: only products take it away
-    assert isinstance(placement_of("CPUExecutionProvider", Device("auto")), Host)
-    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 2)), Host)  # torch does not see that one
-    monkeypatch.setitem(__import__("sys").modules, "torch", _FakeCuda(0))
-    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)  # not installed
-    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0)), Host)
+    assert isinstance(placement_of("CPUExecutionProvider", Device("auto"), LARGE), Host)
+    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 1), LARGE - 1), Host)
+    assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 2), LARGE), Host)  # torch does not see it
+    for torch in (_FakeCuda(0), None):  # no device, not installed
+        monkeypatch.setitem(__import__("sys").modules, "torch", torch)
+        assert isinstance(placement_of("CUDAExecutionProvider", Device("cuda", 0), LARGE), Host)
 
 
 @pytest.fixture(params=[True, False])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.numerics.threads import several_threads
+from tna_onnx.numerics.threads import LARGE, several_threads
 from tna_onnx.runtime import Device
 
 # A device that is full, lost or too new for a library or the driver, in the words of torch. Errors that name CUDA but
@@ -157,10 +157,15 @@ def float32_products(array: Any) -> Iterator[None]:
             switch.fp32_precision = precision
 
 
-def placement_of(provider: str, device: Device) -> Placement:
-    """CUDA if the session runs there and torch can use it too; the host otherwise."""
+def placement_of(provider: str, device: Device, multiplications: int) -> Placement:
+    """CUDA if the session runs there, torch can use it too, and there is enough to do; the host otherwise.
+
+    `multiplications`: of one pass over the samples. A pass on the device copies a weight there and scores back, and
+    before the first one torch starts CUDA: what the host does in milliseconds is done there. No device has measured
+    that limit yet.
+    """
     # torch may see fewer devices than ONNX Runtime, or none: its build has a CUDA version of its own
-    if provider == "CUDAExecutionProvider":
+    if provider == "CUDAExecutionProvider" and multiplications >= LARGE:
         try:
             import torch  # noqa: PLC0415 - heavy, and optional
         except (ImportError, OSError):  # a library of CUDA may be missing

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-# Multiplications of a product from which other threads are worth waking: 7 ms of one core.
-_LARGE = 2**28
+LARGE = 2**28
+"""Multiplications of a product from which other threads are worth waking: 7 ms of one core."""
 
 # The number of threads is the whole process's: the first block that is entered sets it, the last one sets it back.
 _LOCK = threading.Lock()
@@ -51,7 +51,7 @@ def several_threads(*shape: int) -> Iterator[None]:
     multiplications = 1
     for length in shape:
         multiplications *= length
-    if multiplications < _LARGE or not _HELD:
+    if multiplications < LARGE or not _HELD:
         yield
         return
     for library, _, was_threaded in _HELD:

@@ -179,6 +179,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     if job.teacher is not None:
         teacher, calibration, judging = taught(job, opened, calibration, judging, size, progress)
     calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
+    multiplications = calibration.table.features.size * probed.readout.n_classes
     early = _data_notes(job, opened, samples, leaks + copies + group_notes((held_out or samples).source))
     return Task(
         job=job,
@@ -190,7 +191,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         provider=provider,
         fallback=fallback,
         batch_size=size,
-        placement=placement_of(provider, opened.device),
+        placement=placement_of(provider, opened.device, multiplications),
         data_notes=early + more + opened.model.class_notes(opened.names),
         teacher=teacher,
     )
