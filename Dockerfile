@@ -1,7 +1,8 @@
 # tna-onnx in a container that is not root:
 #   docker build --target cpu -t tna-onnx .         docker build --target gpu -t tna-onnx:gpu .
 #   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz
-# Versions are those that the tests ran with (.ci/constraints.txt). The target gpu has not run on a GPU yet.
+# Versions are those that the tests ran with (.ci/constraints.txt), with onnxruntime-gpu and torch for CUDA 13.0, which
+# needs driver 580. The target gpu has not run on a GPU yet.
 ARG PYTHON=python:3.12.11-slim-bookworm
 
 FROM ${PYTHON} AS build

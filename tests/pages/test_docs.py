@@ -58,7 +58,7 @@ NOT_RUN = {
     ],
     "docs/how-to/gpu.md": [
         "pip uninstall -y onnxruntime",
-        "pip install '.[gpu]'",
+        "pip install '.[gpu]' -c .ci/constraints.txt",
         "tna-onnx calibrate model.onnx data/ --device cuda",
     ],
     "docs/how-to/hugging-face.md": [
