@@ -1,17 +1,28 @@
 """What is written for CUDA, checked and timed on a machine that has it; one JSON file, whatever fails.
 
-- session: the demo model on CUDA, its outputs against those of the CPU, and which nodes run elsewhere;
-- tf32: how far ONNX Runtime's default (TF32 on, as deployed) moves outputs, and `--device cuda,tf32=off`;
-- spread: how far outputs of a sample move with the batch that it is in;
-- limits: free memory of the device around a session, with `--device cuda,memory=GIB` and without;
-- bfloat16, float16: heads of these types, collected on CUDA;
-- calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
-- memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
-- search: sparse and complete searches at the size of ImageNet in torch, against NumPy on the host;
-- auto: the default choice at a tenth of that size, on both.
+Checks with torch alone, where ONNX Runtime is on the CPU:
 
-Each check runs in a process of its own, cheap ones first, with a time limit each and 45 minutes for all. Its verdict is
-pass, fail or skipped, with the reason; the file is whole after each.
+- environment: versions, driver, device;
+- maps: every map fitted on the device and on the host;
+- memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
+- placed: the demo with its search on the device and on the host: weights and metrics;
+- size: seconds of one pass by the number of multiplications, from which a device is worth its start;
+- sparse, complete, auto: searches at the size of ImageNet, and the default choice at a tenth of it; those whose names
+  end with `-host` in NumPy, to compare with.
+
+And with ONNX Runtime on CUDA:
+
+- runtime: which build of ONNX Runtime it is;
+- session: the demo's outputs against those of the CPU, and which nodes run elsewhere;
+- calibrate: the demo from end to end, with TF32 on and off, against the CPU: features, weights and metrics;
+- forest: a model without a linear head, with text as labels;
+- bfloat16, float16: heads of these types;
+- tf32: how far ONNX Runtime's default (TF32 on, as deployed) moves the product of a head;
+- spread: how far outputs of a sample move with the batch that it is in;
+- limits: free memory of the device around a session, with `--device cuda,memory=GIB` and without.
+
+Each check runs in a process of its own, those of most worth first, with at most eight minutes. Its verdict is pass,
+fail or skipped, with the reason; the file is whole after each, and keeps the checks that are not run again.
 
     python benchmarks/gpu.py --output gpu.json
     python benchmarks/gpu.py --device cpu --samples 500 --features 64 --classes 20   # is the script itself right?
@@ -20,6 +31,7 @@ pass, fail or skipped, with the reason; the file is whole after each.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import platform
@@ -28,8 +40,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +57,7 @@ import tna_onnx
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
 from tna_onnx.extraction.collect import FeatureTable
+from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device
@@ -66,6 +78,8 @@ def environment(_: argparse.Namespace) -> dict[str, Any]:
         **found,
         "torch's CUDA": torch.version.cuda,
         "torch's cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call,unused-ignore]
+        "onnxruntime from": onnxruntime.__file__,
+        "providers": onnxruntime.get_available_providers(),
         "driver": _driver(),
         "device": device,
     }
@@ -178,34 +192,77 @@ def typed_head(element: int, a: argparse.Namespace) -> dict[str, Any]:
     weight = rng.standard_normal((32, 7)).astype(np.float32)
     x = rng.standard_normal((2000, 32)).astype(np.float32)
     labels = np.argmax(x @ weight / 2 + rng.gumbel(size=(2000, 7)), axis=1)
+    return _ends(_product(weight, element), x, labels, a)
+
+
+def _ends(model: onnx.ModelProto, x: np.ndarray, labels: np.ndarray, a: argparse.Namespace) -> dict[str, Any]:
+    """Calibrate a model from end to end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        onnx.save(_product(weight, element), path)
-        output = Path(folder) / "out.onnx"
+        onnx.save(model, path)
         report = tna_onnx.calibrate(
             path, {"x": x[:1000], "labels": labels[:1000]}, eval={"x": x[1000:], "labels": labels[1000:]},
-            output=output, device=a.device,
+            output=Path(folder) / "out.onnx", device=a.device,
         )  # fmt: skip
-    return {"verdict": report.verdict, "notes": list(report.notes)}
+    return {"provider": report.provider, "verdict": report.verdict, "notes": list(report.notes)}
 
 
 def calibrate(a: argparse.Namespace) -> dict[str, Any]:
-    """The demo from end to end on the device and on the CPU."""
+    """The demo with TF32 as deployed, without, and on the CPU: metrics, and what is furthest from the CPU's."""
+    return _compared({device: (device, None) for device in ("cpu", a.device, f"{a.device},tf32=off")})
+
+
+def placed(a: argparse.Namespace) -> dict[str, Any]:
+    """The demo with its search on the host and on the device, behind features of the CPU."""
+    return _compared({"host": ("cpu", Host()), a.device: ("cpu", OnDevice(torch, a.device))})
+
+
+def _compared(runs: dict[str, tuple[str, Placement | None]]) -> dict[str, Any]:
+    """Calibrate the demo in several ways, the first one to compare with."""
     found: dict[str, Any] = {}
-    weights = []
-    for device in (a.device, "cpu"):
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "out.onnx"
+    arrays: list[dict[str, np.ndarray]] = []
+    with np.load(DEMO / "test.npz") as file:
+        images = {"image": file["image"]}
+    for name, (device, placement) in runs.items():
+        with tempfile.TemporaryDirectory() as folder, placed_on(placement):
             run = functools.partial(
-                tna_onnx.calibrate, DEMO / "model.onnx", DEMO / "calib.npz", eval=DEMO / "test.npz", output=output,
-                device=device, search="sparse",
+                tna_onnx.calibrate, DEMO / "model.onnx", DEMO / "calib.npz", eval=DEMO / "test.npz",
+                output=Path(folder) / "out.onnx", device=device, search="sparse", map="none",
             )  # fmt: skip
+            start = time.perf_counter()
             report = run()
-            found[f"{device}: verdict"] = report.verdict
-            found[f"{device}: notes"] = list(report.notes)
-            weights.append([numpy_helper.to_array(t) for t in onnx.load(output).graph.initializer])
-    same = all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
-    return {**found, "the same tensors": same}
+            seconds = time.perf_counter() - start
+            stored = onnx.load(report.output).graph.initializer
+        features = tna_onnx.FeatureExtractor(DEMO / "model.onnx", device=device)(images)["features"]
+        arrays.append({"features": features, **{t.name: numpy_helper.to_array(t) for t in stored}})
+        after = report.comparison.after
+        found[name] = {
+            "seconds": seconds, "angle": report.angle, "members": report.ensemble_size, "nll": after.nll,
+            "ece": after.ece, "notes": list(report.notes), "checked within": report.verification.max_difference,
+            "moved by": _moved(arrays[-1], arrays[0]),
+        }  # fmt: skip
+    return found
+
+
+def _moved(arrays: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest difference of each array that is not the same, over the largest entry."""
+    return {
+        name: float(np.max(np.abs(array - others[name])) / np.max(np.abs(array)))
+        for name, array in arrays.items()
+        if not np.array_equal(array, others[name])
+    }
+
+
+@contextlib.contextmanager
+def placed_on(placement: Placement | None) -> Iterator[None]:
+    """Search there in this block; None for what the package chooses."""
+    before = vars(opening)["placement_of"]
+    if placement is not None:
+        vars(opening)["placement_of"] = lambda *_: placement
+    try:
+        yield
+    finally:
+        vars(opening)["placement_of"] = before
 
 
 def memory(a: argparse.Namespace) -> dict[str, Any]:
@@ -218,26 +275,14 @@ def memory(a: argparse.Namespace) -> dict[str, Any]:
             return super().put(array)
 
     found = {}
-    before = vars(opening)["placement_of"]
-    try:
-        for name, placement in (("no room for features", _without_room(a)), ("out of memory", Full(torch, a.device))):
-            vars(opening)["placement_of"] = functools.partial(_always, placement)
-            with tempfile.TemporaryDirectory() as folder:
-                report = tna_onnx.calibrate(
-                    DEMO / "model.onnx",
-                    DEMO / "calib.npz",
-                    output=Path(folder) / "o.onnx",
-                    device=a.device,
-                    search="sparse",
-                )
-            found[name] = {"verdict": report.verdict, "notes": list(report.notes)}
-    finally:
-        vars(opening)["placement_of"] = before
+    for name, placement in (("no room for features", _without_room(a)), ("out of memory", Full(torch, a.device))):
+        with tempfile.TemporaryDirectory() as folder, placed_on(placement):
+            report = tna_onnx.calibrate(
+                DEMO / "model.onnx", DEMO / "calib.npz", output=Path(folder) / "o.onnx", device="cpu", search="sparse",
+                map="ts",
+            )  # fmt: skip
+        found[name] = {"verdict": report.verdict, "notes": list(report.notes)}
     return found
-
-
-def _always(placement: Placement, *_: object) -> Placement:
-    return placement
 
 
 def _without_room(a: argparse.Namespace) -> OnDevice:
@@ -246,74 +291,127 @@ def _without_room(a: argparse.Namespace) -> OnDevice:
     return placement
 
 
+def maps(a: argparse.Namespace) -> dict[str, Any]:
+    """NLL under every map, fitted on the device and on the host."""
+    found = {}
+    for classes in (2, 5):
+        table, weight, bias = make(1000, 32, classes, lean=0.125, sharpness=0.15)
+        for name in sorted(maps_of(classes)):
+            kind = MAPS[name]
+            means = []
+            for placement in (OnDevice(torch, a.device), Host()):
+                logits = HeadLogits(table, weight, bias, placement)
+                fitted = kind.fit(logits.reduce(features=kind.needs_features))
+                means.append(float(np.mean(logits.mapped_scores(fitted).nll)))
+            found[f"{name}, {classes} classes"] = {"device": means[0], "host": means[1]}
+    return found
+
+
+def size(a: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of scoring all samples once, the least of some, by the number of multiplications."""
+    found = {}
+    for samples, features, classes in (
+        (1000, 64, 10),
+        (10_000, 64, 10),
+        (10_000, 512, 10),
+        (10_000, 512, 100),
+        (50_000, 512, 100),
+    ):
+        table, weight, bias = make(samples, features, classes, lean=0.125, sharpness=0.15)
+        seconds = {}
+        for where, placement in ((a.device, OnDevice(torch, a.device)), ("host", Host())):
+            one_pass = functools.partial(_score_once, table, weight, bias, placement)
+            seconds[where] = min(timed(one_pass) for _ in range(6))
+        found[f"{samples} x {features} x {classes} = {samples * features * classes:.1e}"] = seconds
+    return found
+
+
+def _score_once(table: FeatureTable, weight: Any, bias: np.ndarray, placement: Placement) -> None:
+    HeadLogits(table, weight, bias, placement).scores()
+
+
+def forest(a: argparse.Namespace) -> dict[str, Any]:
+    """Trees with labels of text, written out: two outputs, one of them on the CPU alone."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2000, 4)).astype(np.float32)
+    labels = np.digitize(x[:, 0] + rng.standard_normal(2000), [0.0])
+    leaf = [0.1, 0.9, 0.8, 0.2]
+    info = helper.make_tensor_value_info
+    node = helper.make_node(
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", post_transform="NONE",
+        classlabels_strings=["no", "yes"], nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0], nodes_modes=["BRANCH_LT", "LEAF", "LEAF"], nodes_values=[0.0, 0.0, 0.0],
+        nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0], class_treeids=[0] * 4, class_nodeids=[1, 1, 2, 2],
+        class_ids=[0, 1, 0, 1], class_weights=[leaf[2], leaf[3], leaf[0], leaf[1]],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node], "g", [info("x", TensorProto.FLOAT, ["N", 4])],
+        [info("label", TensorProto.STRING, ["N"]), info("p", TensorProto.FLOAT, ["N", 2])],
+    )  # fmt: skip
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return _ends(helper.make_model(graph, opset_imports=domains, ir_version=8), x, labels, a)
+
+
 def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: Any) -> HeadLogits:
     return HeadLogits(table, weight, bias, placement)
 
 
-def search(a: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of sparse and complete searches on the device and on the host; a first turn of each is not counted."""
+def search(kind: str, name: str, where: str, a: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a search; a first turn is not counted where there are more."""
     table, weight, bias = make(a.samples, a.features, a.classes, lean=0.125, sharpness=0.15)
-    found: dict[str, Any] = {}
-    places: dict[str, Placement] = {a.device: OnDevice(torch, a.device), "host": Host()}
-    for kind, name in (("sparse", "none"), ("complete", "ts")):
-        for where, placement in places.items():
-            logits_of = functools.partial(_logits, table, bias, placement)
-            strategy = Strategy(logits_of, weight, kind, name, replace(SearchSettings(), angle_step=2.0))
-            outcomes: list[Outcome] = []
+    settings = SearchSettings(angle_step=2.0)
+    if kind == "auto":
+        table, weight, bias = make(a.samples // 10, a.features // 4, a.classes // 10, lean=0.125, sharpness=0.15)
+        settings = SearchSettings(objective="nll")
+    placement, turns = (Host(), 1) if where == "host" else (OnDevice(torch, a.device), a.repeats + 1)
+    logits_of = functools.partial(_logits, table, bias, placement)
+    outcomes: list[Outcome] = []
 
-            def run(strategy: Strategy = strategy, outcomes: list[Outcome] = outcomes) -> None:
-                outcomes.append(strategy.run(lambda *_: None))
+    def run() -> None:
+        outcomes.append(Strategy(logits_of, weight, kind, name, settings).run(lambda *_: None))
 
-            turns = [timed(run) for _ in range(a.repeats + 1)]
-            chosen = outcomes[-1].chosen
-            found[f"{kind} {name}, {where}"] = {
-                "seconds": turns[1:], "angle": chosen.angle, "members": chosen.ensemble_size,
-                "candidates": len(outcomes[-1].candidates),
-            }  # fmt: skip
-    return found
-
-
-def _run(strategy: Strategy, outcomes: list[Outcome]) -> None:
-    outcomes.append(strategy.run(lambda *_: None))
+    seconds = [timed(run) for _ in range(turns)]
+    last = outcomes[-1]
+    return {
+        "seconds": seconds, "chosen": last.label, "angle": last.chosen.angle, "members": last.chosen.ensemble_size,
+        "candidates": len(last.candidates),
+    }  # fmt: skip
 
 
-def auto(a: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of the default choice on the device and on the host."""
-    table, weight, bias = make(a.samples // 10, a.features // 4, a.classes // 10, lean=0.125, sharpness=0.15)
-    found: dict[str, Any] = {}
-    places: dict[str, Placement] = {a.device: OnDevice(torch, a.device), "host": Host()}
-    for where, placement in places.items():
-        strategy = Strategy(
-            functools.partial(_logits, table, bias, placement), weight, "auto", "auto", SearchSettings(objective="nll")
-        )
-        outcomes: list[Outcome] = []
-        seconds = timed(functools.partial(_run, strategy, outcomes))
-        found[where] = {"seconds": seconds, "chosen": outcomes[-1].label}
-    return found
+_SEARCHES = {"sparse": ("sparse", "none"), "auto": ("auto", "auto"), "complete": ("complete", "ts")}
 
-
-CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "environment": environment,
-    "session": session,
-    "tf32": tf32,
-    "bfloat16": functools.partial(typed_head, TensorProto.BFLOAT16),
-    "float16": functools.partial(typed_head, TensorProto.FLOAT16),
-    "calibrate": calibrate,
-    "memory": memory,
-    "spread": spread,
-    "limits": limits,
-    "auto": auto,
-    "search": search,
+Check = Callable[[argparse.Namespace], dict[str, Any]]
+PARTS: dict[str, dict[str, Check]] = {
+    "torch": {
+        "environment": environment,
+        "maps": maps,
+        "placed": placed,
+        "memory": memory,
+        "size": size,
+        **{name: functools.partial(search, *words, "device") for name, words in _SEARCHES.items()},
+        **{f"{name}-host": functools.partial(search, *words, "host") for name, words in _SEARCHES.items()},
+    },
+    "onnxruntime": {
+        "runtime": environment,
+        "session": session,
+        "calibrate": calibrate,
+        "forest": forest,
+        "tf32": tf32,
+        "bfloat16": functools.partial(typed_head, TensorProto.BFLOAT16),
+        "float16": functools.partial(typed_head, TensorProto.FLOAT16),
+        "limits": limits,
+        "spread": spread,
+    },
 }
-LIMITS = {"calibrate": 600, "memory": 600, "auto": 600, "search": 1200}
-_LIMIT = 240  # seconds of every other check
-_ALL = 45 * 60
+"""Checks by what they need on CUDA, those of most worth first."""
+CHECKS = {name: check for part in PARTS.values() for name, check in part.items()}
+_LIMIT = 480  # seconds of a check
 
 
 def run_apart(name: str, a: argparse.Namespace, limit: float) -> dict[str, Any]:
     """Run a check in a process of its own, and return its verdict with what it found."""
     if limit <= 0:
-        return {"verdict": "skipped", "why": f"the {_ALL // 60} minutes of all checks are over"}
+        return {"verdict": "skipped", "why": "the time of all checks is over"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         sizes = [f"--{word}={getattr(a, word)}" for word in ("device", "samples", "features", "classes", "repeats")]
@@ -332,7 +430,7 @@ def run_apart(name: str, a: argparse.Namespace, limit: float) -> dict[str, Any]:
 
 def child(name: str, a: argparse.Namespace) -> dict[str, Any]:
     """Run a check in this process."""
-    if a.device == "cuda" and name != "environment" and not torch.cuda.is_available():
+    if a.device == "cuda" and CHECKS[name] is not environment and not torch.cuda.is_available():
         return {"verdict": "skipped", "why": "torch sees no CUDA device"}
     if a.device == "cpu" and name == "bfloat16":
         return {"verdict": "skipped", "why": "ONNX Runtime has no kernels of bfloat16 for the CPU"}
@@ -347,7 +445,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--part", choices=[*PARTS], help="the checks that need this alone on CUDA")
     parser.add_argument("--only", choices=[*CHECKS], action="append")
+    parser.add_argument("--seconds", type=float, default=45 * 60, help="of all checks")
     parser.add_argument("--child", choices=[*CHECKS], help=argparse.SUPPRESS)
     parser.add_argument("--samples", type=int, default=12_500)
     parser.add_argument("--features", type=int, default=2048)
@@ -358,9 +458,11 @@ def main() -> None:
         a.output.write_text(json.dumps(child(a.child, a)), encoding="utf-8")
         return
     found: dict[str, Any] = {}
-    end = time.monotonic() + _ALL
-    for name in a.only or CHECKS:
-        found[name] = run_apart(name, a, min(LIMITS.get(name, _LIMIT), end - time.monotonic()))
+    if a.output and a.output.is_file():
+        found = json.loads(a.output.read_text("utf-8"))
+    end = time.monotonic() + a.seconds
+    for name in a.only or (PARTS[a.part] if a.part else CHECKS):
+        found[name] = run_apart(name, a, min(_LIMIT, end - time.monotonic()))
         if a.output:
             beside = a.output.with_name(f"{a.output.name}.part")
             beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
