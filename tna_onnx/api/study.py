@@ -47,8 +47,7 @@ def study(
         calib: labelled calibration data, as for `calibrate`.
         eval: held-out data to score, likewise; they are needed, and are read as `calib` is, but for what a `Data` says
             of its own. Studies that repeat splits split both sets together.
-        out: folder for each study's CSV and JSON. A study that is there already with the same digest, of
-            model, data and settings, is read and not made again. Without it nothing is written.
+        out: folder for each study's CSV and JSON; without it nothing is written.
         only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`;
             all of them by default.
         repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2; 5 by default.

@@ -24,8 +24,7 @@ from tna_onnx.studies.settings import STUDIES, StudySettings
     metavar="DIR",
     required=True,
     type=click.Path(),
-    help="Folder for the results, created if missing. A study that is already there, with the same model, data"
-    " and settings, is not repeated.",
+    help="Folder for the results, created if missing.",
 )
 @click.option("--cache", type=click.Path(), help="Folder that keeps the features.")
 @click.option(

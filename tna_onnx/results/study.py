@@ -142,7 +142,6 @@ class Study(Displayed):
         charts: pictures.
         notes: what the user should know, in sentences.
         footnotes: what is to be known of some rows.
-        digest: of all that the numbers depend on: model, data, settings, version.
     """
 
     name: str
@@ -154,7 +153,6 @@ class Study(Displayed):
     charts: tuple[Chart, ...] = ()
     notes: tuple[str, ...] = ()
     footnotes: tuple[Footnote, ...] = ()
-    digest: str = ""
 
     def __repr__(self) -> str:
         """Say in one line what it is."""

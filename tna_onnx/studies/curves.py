@@ -271,8 +271,6 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
 # The calibration samples
 
 _SMALLEST = 50
-# Lines of one chart.
-_LINES = 5
 
 _Samples = dict[tuple[str, int], list[Repeat]]
 
@@ -310,7 +308,7 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
             *_columns(NAMES, "low", "high"),
         ),
         tuple(rows),
-        tuple(_samples_charts(methods, sizes, values, level)),
+        tuple(_samples_charts(sizes, values, level)),
         (
             "Where a map cannot be fitted on so few samples, there is no point.",
             "Repeats draw from one set of samples and are scored on one: intervals leave out what other sets would "
@@ -338,24 +336,17 @@ def _interval_cells(repeats: Sequence[Repeat], all_samples: bool) -> Iterator[Ce
         yield from (mean(values), *(ends or (None, None)))
 
 
-def _samples_charts(
-    methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]
-) -> Iterator[Chart]:
-    first = ("tna", *PAPER_MAPS)
-    others = [method for method in methods if method not in first]
-    groups: list[Sequence[str]] = [first, *(others[k : k + _LINES] for k in range(0, len(others), _LINES))]
-    for group in groups:
-        word = "the paper's maps" if group is first else "other maps"
-        for name in ("ece", "nll"):
-            metric = METRICS[name]
-            lines = []
-            for rank, method in enumerate(group):
-                points = {size: numbers(values[method, size], name) for size in sizes if (method, size) in values}
-                if points:
-                    lines.append(_line(LABELS.get(method, method), points, metric.factor, rank, interval=True))
-            input_level = metric.factor * level[name]
-            lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
-            yield _metric_chart(name, f", {word}", "calibration samples", lines, input_level, log_x=True)
+def _samples_charts(sizes: list[int], values: _Samples, level: dict[str, float]) -> Iterator[Chart]:
+    for name in ("ece", "nll"):
+        metric = METRICS[name]
+        lines = []
+        for rank, method in enumerate(("tna", *PAPER_MAPS)):
+            points = {size: numbers(values[method, size], name) for size in sizes if (method, size) in values}
+            if points:
+                lines.append(_line(LABELS.get(method, method), points, metric.factor, rank, interval=True))
+        input_level = metric.factor * level[name]
+        lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
+        yield _metric_chart(name, ", the paper's maps", "calibration samples", lines, input_level, log_x=True)
 
 
 def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]) -> str:
