@@ -8,6 +8,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
+from tna_onnx.numerics.residuals import order_dependence
 
 
 def blobs(n: int, dimensions: int, classes: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -127,3 +128,28 @@ def test_equal_features_count_where_they_are_no_chance(dtype: type[np.floating])
     features[250:] = 0
     assert len(near_copies(features)) == 0
     assert near_copies(features, equal=True).tolist() == [[k, k + 200] for k in range(50)]
+
+
+@pytest.mark.parametrize("ordered", ["shuffled", "by class"])
+def test_independent_samples_hardly_ever_look_like_sequences(ordered: str) -> None:
+    """At most 1 % of 200 sets, though each class is off by an amount of its own."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(200):
+        labels = rng.integers(0, 5, 400)
+        if ordered == "by class":
+            labels = np.sort(labels)
+        confidence = rng.uniform(0.4, 1, 400)
+        hit = rng.random(400) < np.clip(confidence - 0.05 * labels, 0, 1)
+        alarms += order_dependence(hit - confidence, labels) > 4
+    assert alarms <= 2
+
+
+def test_sequences_in_file_order_are_seen_and_not_when_shuffled() -> None:
+    rng = np.random.default_rng(1)
+    noise = np.repeat(rng.standard_normal(100), 10)  # shared by ten samples each
+    hit = rng.random(1000) < 1 / (1 + np.exp(-1 - 1.5 * noise))
+    labels = rng.integers(0, 3, 1000)
+    residuals = hit - 0.7
+    order = rng.permutation(1000)
+    assert order_dependence(residuals, labels) > 4 > order_dependence(residuals[order], labels[order])

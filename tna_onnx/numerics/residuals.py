@@ -75,6 +75,26 @@ def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[n
     return sums
 
 
+# Samples that far apart are still looked at together.
+_LAGS = 10
+
+
+def order_dependence(values: NDArray[Any], labels: NDArray[np.int64]) -> float:
+    """Return how many standard errors the products of neighbours in the order of the samples lie above 0.
+
+    Of (N,) values less the mean of their label, as files often come sorted by class; up to ten places apart. Products
+    of independent values have mean 0 and no covariance, so the variance of their sum is the sum of their squares.
+
+    >>> order_dependence(np.repeat([1.0, -1.0, 1.0, -1.0], 50), np.zeros(200, np.int64)) > 4
+    True
+    """
+    _, number = np.unique(labels, return_inverse=True)
+    rest = values - (np.bincount(number, values) / np.bincount(number))[number]
+    products = np.concatenate([rest[lag:] * rest[:-lag] for lag in range(1, min(_LAGS, len(rest) - 1) + 1)])
+    error = float(np.sqrt(np.sum(products**2)))
+    return float(np.sum(products)) / error if error else 0.0
+
+
 def mean_and_error(
     values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None, weights: NDArray[np.float64] | None = None
 ) -> tuple[float, float]:

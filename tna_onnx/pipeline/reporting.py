@@ -35,7 +35,7 @@ from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes
-from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.numerics.residuals import CrossFit, order_dependence
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
 from tna_onnx.pipeline.job import Collected, Task, class_names
@@ -74,6 +74,7 @@ class Compared:
     folds: tuple[str, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
     kept_label: KeptLabel | None = None  # labels that stay, whatever the likeliest class is
+    in_order: float = 0.0  # standard errors by which samples next to one another err alike
 
     @property
     def changed_labels(self) -> float:
@@ -130,8 +131,9 @@ def compare_heads(
         differences = {part.name: part.differences for part in other_parts}
         subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
     compared_heads = Compared(
-        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups
-    )
+        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
+        in_order=_order_dependence(task, before),
+    )  # fmt: skip
     if places is None:
         return compared_heads
     return replace(compared_heads, kept_label=_kept_label(task, compared_heads, after, labels[0].name, places))
@@ -295,6 +297,7 @@ def notes_on(
     notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(_cross_fitted_note(outcome, compared))
+    notes += _order_note(task, compared.in_order)
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # with the gate a worse result is an error, and needs no note
     if standing.word == "worse" and not job.gates.fail_if_worse:
@@ -303,6 +306,28 @@ def notes_on(
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
+
+
+# Chance takes independent samples this far once in 30,000 sets.
+_IN_ORDER = 4.0
+
+
+def _order_dependence(task: Task, before: SampleScores) -> float:
+    """Return by how many standard errors samples next to one another err alike, where nothing is said of groups."""
+    if before.clusters is not None or before.predicted is not None or task.teacher is not None:
+        return 0.0
+    labels = np.asarray(task.reported.table.labels)
+    return order_dependence(before.hit - before.confidence.astype(np.float64), labels)
+
+
+def _order_note(task: Task, z: float) -> list[str]:
+    if z <= _IN_ORDER:
+        return []
+    return [
+        f"{task.reported.source.describe()}: samples next to one another err alike (z {z:.1f}), as frames of a video "
+        "or lines of a document do: intervals are too narrow, and folds share them. Name what belongs together: "
+        "--group-column"
+    ]
 
 
 def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
