@@ -244,7 +244,7 @@ def test_lines_are_labels_with_spaces_unless_all_start_with_a_path(tmp_path: Pat
         ("a.csv", "", "is empty"),
         ("a.csv", "path,label\na.png,1\nb.png\n", "expected 2 cells .* found 1 in row 2"),
         ("a.csv", "a,b,c\n1,2,3\n", "names of the columns, path and label, found 'a', 'b', 'c'"),
-        ("a.csv", "path,colour\na.png,1\n", "no column is called 'label'"),
+        ("a.csv", "path,colour\na.png,1\n", "no column is named 'label'"),
         ("a.csv", "path,class,category\na.png,1,2\n", "several columns can hold the labels .*--label-column"),
         ("a.csv", "file,image,label\na,b,1\n", "several columns can hold the paths"),
         ("a.csv", 'path,label\n"a.png,1\n', "cannot be read as a table"),
