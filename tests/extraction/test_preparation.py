@@ -392,6 +392,8 @@ def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> 
     assert report.preprocessing["per_image"]
     assert tna_onnx.evaluate(out, data).preprocessing == report.preprocessing
     assert tna_onnx.evaluate(model, data, preset="per-image").preprocessing == report.preprocessing
+    text = ok("calibrate", model, data, "--map", "ts", "--search", "none", "-o", out).output
+    assert "serve with the same: " in " ".join(text.split())
 
 
 def test_a_negative_is_called_one_where_the_recipe_is_stated(saved: Make, tmp_path: Path) -> None:

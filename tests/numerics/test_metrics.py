@@ -557,3 +557,18 @@ def ece_of_shares(votes: Array, hit: Array, bins: int) -> float:
     """The definition in whole numbers: j / B < k / 100 <= (j + 1) / B."""
     index = (-(-votes * bins // 100)) - 1
     return float(sum(abs(np.sum(hit[index == j] - votes[index == j] / 100)) for j in range(bins)) / len(votes))
+
+
+@pytest.mark.parametrize("step", [1 / 64, 1 / 100, 1e-5])
+def test_the_adaece_is_that_of_ties_in_float32_and_in_float64(step: float) -> None:
+    """Confidences that are tied but for rounding: their order, and the type, decide nothing."""
+    rng = np.random.default_rng(0)
+    confidence = np.round((0.3 + 0.69 * rng.random(2000)) / step) * step
+    hit = rng.random(2000) < confidence
+    rounded = confidence * (1 + rng.integers(-1, 2, 2000) * np.finfo(np.float32).eps / 2)
+    zero = np.zeros(2000)
+    values = [
+        ada_ece(SampleScores(each.astype(kind), hit, zero, zero)) for each in (confidence, rounded) for kind in "fd"
+    ]
+    # the mean confidence of a bin is known to an ulp of float32
+    assert max(values) - min(values) < 1e-7
