@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import UsageError
-from tna_onnx.files import open_regular
+from tna_onnx.files import open_regular, resolved
 from tna_onnx.results.as_json import from_json
 from tna_onnx.results.report import Card, Report
 
@@ -56,7 +56,7 @@ def card(
 
 def _read_report(path: Path) -> Report:
     try:
-        with open_regular(path.resolve()) as stream:
+        with open_regular(resolved(path)) as stream:
             return from_json(Report, json.loads(stream.read(_MAX_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
