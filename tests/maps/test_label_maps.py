@@ -157,6 +157,9 @@ def test_fewer_samples_than_named_are_too_few(name: str, enough: int) -> None:
         labels[np.argsort(-logits[:, 2])[::3][:positives], 2] = 1
         fitted: Any = MAPS[name].fit(reduce_of(logits, labels))
         assert (2 in fitted.shared) == (positives < enough)
+        if name == "label-platt" and positives < enough:
+            mean = special.expit(apply_map(fitted, logits)[:, 2]).mean()
+            assert mean == pytest.approx((positives + 0.5) / (400 + 1), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["label-ts", "label-platt"])

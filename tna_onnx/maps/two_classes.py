@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -186,6 +187,8 @@ def _sides(factors: tuple[float, float], logits: Any) -> Any:
 FEW = 5
 """Samples with the label, or without it, below which it has no fit of its own."""
 
+_HALVINGS = 60  # of an interval of logits: to the last digit
+
 _Fit = TypeVar("_Fit")
 
 
@@ -232,6 +235,22 @@ class LabelColumns:
                 fits[c] = fit(self.reduce(c))
         labels = range(self.labels.shape[1])
         return [fits.get(c, together) for c in labels], tuple(c for c in labels if c not in fits)
+
+    def level(self, c: int, slope: float) -> float:
+        """Return the intercept with which the mean probability of label c is its frequency, by bisection.
+
+        One sample is added, of which half has the label: of few samples, a share of them is too extreme.
+        """
+        weights = np.ones(len(self.labels)) if self.weights is None else self.weights
+        frequency = (weights @ (self.labels[:, c] == 1) + 0.5) / (np.sum(weights) + 1)
+        scaled = slope * self.logits[:, c].astype(np.float64)
+        target = math.log(frequency / (1 - frequency))
+        low, high = target - float(np.max(scaled)), target - float(np.min(scaled))
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            above = weights @ expit(scaled + middle) > frequency * np.sum(weights)
+            low, high = (low, middle) if above else (middle, high)
+        return (low + high) / 2
 
 
 def _gathered(logits: Any, labels: Any, *_: Any) -> SampleColumns:
@@ -305,7 +324,7 @@ class LabelPlatt(_LabelMap):
 
     slopes: tuple[float, ...]  # a_c, C values
     intercepts: tuple[float, ...]  # b_c, C values
-    shared: tuple[int, ...] = ()  # labels that are divided by the temperature of all labels
+    shared: tuple[int, ...] = ()  # labels with the slope of all labels, and the intercept that their frequency tells
 
     name: ClassVar[str] = "label-platt"
     title: ClassVar[str] = "slope and intercept for each label"
@@ -319,7 +338,7 @@ class LabelPlatt(_LabelMap):
 
     @property
     def brief(self) -> dict[str, Any]:
-        """Slopes and intercepts, and the labels with the shared temperature."""
+        """Slopes and intercepts, and the labels with the shared slope."""
         return brief_of(self.shared, slopes=self.slopes, intercepts=self.intercepts)
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
@@ -332,10 +351,13 @@ class LabelPlatt(_LabelMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: LabelPlatt | None = None) -> LabelPlatt:  # noqa: ARG003
-        """Fit the shared T, then each label's slope and intercept."""
+        """Fit the shared T, then each label's slope and intercept, or the intercept alone where it lacks samples."""
         columns = LabelColumns.of(reduce)
         together = Platt(1 / Temperature.fit(reduce).temperature, 0.0)
         lines, shared = columns.fits(Platt.fit, together)
+        # of a label that none has, or all, samples tell nothing
+        for c in set(shared) - {*np.flatnonzero(columns.scarce(1)).tolist()}:
+            lines[c] = Platt(together.slope, columns.level(c, together.slope))
         return cls(tuple(line.slope for line in lines), tuple(line.intercept for line in lines), shared)
 
 
