@@ -11,7 +11,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.support import with_options
+from tests.support import outputs_of, with_options
 
 N, FEATURES, CLASSES = 600, 5, 3
 QUICK: dict[str, Any] = {"search": "none", "device": "cpu"}
@@ -180,3 +180,38 @@ def test_logits_far_apart_are_cut_in_the_file_as_in_its_check(tmp_path: Path) ->
         tna_onnx.calibrate, proto, (x, labels), output=tmp_path / "o.onnx", map="beta", trust_labels=True, **QUICK
     )
     assert report.verification.max_difference < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Sigmoid"])
+@pytest.mark.parametrize("source", ["leaves", "columns"])
+def test_a_number_of_classes_that_has_only_a_name(source: str, kind: str, tmp_path: Path) -> None:
+    """As Hummingbird declares the leaves of a tree: nodes tell how many classes there are."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4)).astype(np.float32)
+    leaves = (2 * rng.normal(size=(16, 3))).astype(np.float32)
+    steps = [("Greater x zero", "g"), ("Cast g", "f"), ("MatMul f w", "i"), ("Cast i", "k"), ("Gather leaves k", "z")]
+    if source == "columns":
+        steps = [("Sin x", "f"), ("Gather f first", "z")]
+    nodes = [helper.make_node(step.split()[0], step.split()[1:], [output]) for step, output in steps]
+    for node in nodes:
+        if node.op_type == "Cast":
+            node.attribute.append(helper.make_attribute("to", 7 if node.output[0] == "k" else 1))
+        if source == "columns" and node.op_type == "Gather":
+            node.attribute.append(helper.make_attribute("axis", 1))
+    nodes.append(helper.make_node(kind, ["z"], ["p"]))
+    tensors = {"leaves": leaves, "w": np.array([1, 2, 4, 8], np.float32), "zero": np.float32(0), "first": np.arange(3)}
+    used = {name: value for name, value in tensors.items() if any(name in node.input for node in nodes)}
+    onnx.save(small_model(nodes, {"x": ["N", 4]}, {"p": ["N", "classes"]}, used), tmp_path / "m.onnx")
+    z = leaves[(x > 0) @ np.array([1, 2, 4, 8])] if source == "leaves" else np.sin(x[:, :3])
+    z = z.astype(np.float64)
+    labels: Any = np.argmax(z / 2 + rng.gumbel(size=z.shape), axis=1)
+    if kind == "Sigmoid":
+        labels = (z / 2 > rng.logistic(size=z.shape)).astype(np.int64)
+    words: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu", "output": tmp_path / "o.onnx"}
+    with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **words)
+    scaled = z / float(tna_onnx.inspect(tmp_path / "o.onnx").provenance["temperature"])
+    p = 1 / (1 + np.exp(-scaled))
+    if kind != "Sigmoid":
+        p = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
+    found = outputs_of(str(tmp_path / "o.onnx"), x)["p"]
+    np.testing.assert_allclose(np.exp(found) if kind == "LogSoftmax" else found, p, atol=1e-5)

@@ -360,7 +360,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     labels = walked.labels
     if walked.node is not None and not labels:
         labels = class_labels(walked.node)
-    sizes = model.sizes(info.name) or []
+    sizes = _sizes(model, info.name)
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
     if kind is None and plain and stands_for_labels(model, walked.node):
@@ -392,6 +392,15 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         multi_label=multi_label,
         quantum=quantum(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )
+
+
+def _sizes(model: Model, output: str) -> list[int | None]:
+    """Return the lengths of an output's axes: as declared, or as its nodes tell where the classes' only have a name."""
+    sizes = model.sizes(output) or []
+    if len(sizes) != 2 or sizes[1] is not None:
+        return sizes
+    inferred = onnx.shape_inference.infer_shapes(cut_at(model, [output])).graph.output[0]
+    return [dim.dim_value or None for dim in inferred.type.tensor_type.shape.dim]
 
 
 def _logits_type(model: Model, walked: State, declared: int) -> str:
