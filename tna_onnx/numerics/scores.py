@@ -165,6 +165,9 @@ def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np
 SUM_TOLERANCE = 1e-2
 """A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to 1 well within this."""
 
+# Of 8 bits and more; votes, which come in larger ones, add up to 1.
+_LARGEST_STEP = 0.01
+
 # A forest's share of class 0 is 1 less a sum in float32 of the others, which ends a little above 1: no sign of logits.
 _ROUNDING = 1e-5
 
@@ -176,9 +179,10 @@ class NotProbabilities(UnsupportedModel):
 def distributions(p: NDArray[Any], quantum: float | None = None) -> bool:
     """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1.
 
-    Each class is rounded to a multiple of a quantum, where there is one. Rows with NaN are not looked at.
+    A quantiser rounds each class to a multiple of its step, `quantum`. Rows with NaN are not looked at.
     """
-    slack = max(SUM_TOLERANCE, p.shape[1] * (quantum or 0.0) / 2)
+    step = quantum or 0.0
+    slack = max(SUM_TOLERANCE, p.shape[1] * step / 2 if step < _LARGEST_STEP else 0)
     return not (np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > slack))
 
 
