@@ -197,7 +197,7 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
     labels = X[:, 0] + np.random.default_rng(1).standard_normal(150) < 0
     np.savez(tmp_path / "two.npz", X=X, labels=labels.astype(np.int64))
     words = ["calibrate", tmp_path / "model.onnx", tmp_path / "two.npz", *FAST, "-o", tmp_path / "o.onnx"]
-    refused(3, "Then say --output-kind logit", *words)
+    refused(3, "--output-kind logit", *words)
     ok(*words, "--output-kind", "logit")
 
 

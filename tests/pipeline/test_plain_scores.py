@@ -215,3 +215,30 @@ def test_a_number_of_classes_that_has_only_a_name(source: str, kind: str, tmp_pa
         p = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
     found = outputs_of(str(tmp_path / "o.onnx"), x)["p"]
     np.testing.assert_allclose(np.exp(found) if kind == "LogSoftmax" else found, p, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [["N", 1], ["N"]])
+def test_one_column_may_be_the_probability_of_the_second_class(shape: list[str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((N, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Erf", ["x"], ["e"]),
+        helper.make_node("Mul", ["e", "half"], ["h"]),
+        helper.make_node("Add", ["h", "half"], ["p"]),
+        helper.make_node("Reshape", ["p", "shape"], ["y"]),
+    ]
+    values = {"half": np.float32(0.5), "shape": np.array([-1, *[1] * (len(shape) - 1)])}
+    proto = small_model(nodes, {"x": ["N", 1]}, [tensor_info("y", shape)], values)
+    (p,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    odds = np.log(p / (1 - p)).ravel()
+    labels = (rng.random(N) < 1 / (1 + np.exp(-odds / 2 - 1))).astype(np.int64)
+    onnx.save(proto, tmp_path / "m.onnx")
+    words = {"map": "platt", "output": tmp_path / "o.onnx", "output_kind": "probability", **QUICK}
+    report = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", (x, labels), **words)
+    (new,) = onnxruntime.InferenceSession(str(tmp_path / "o.onnx")).run(None, {"x": x})
+    assert new.shape == p.shape
+    slope, intercept = report.parameters["slope"], report.parameters["intercept"]
+    np.testing.assert_allclose(new.ravel(), 1 / (1 + np.exp(-slope * odds - intercept)), atol=1e-5)
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx", data=(x, labels)).intact
+    after = tna_onnx.evaluate(tmp_path / "o.onnx", (x, labels))
+    assert after.metrics.nll == pytest.approx(report.calibration.after.nll, abs=1e-5)

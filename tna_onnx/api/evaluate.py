@@ -168,7 +168,7 @@ def doubtful_logits(output: ClassOutput, scores: SampleScores, predicted: NDArra
     inside = (scores.confidence <= 0.5) | ((predicted == 1) & (scores.confidence <= _LARGEST))
     if output.kind not in STATED_KINDS or not np.all(inside):
         return ()
-    word = STATED_KINDS[output.kind].replace("logits", "probabilities").replace("logit", "probabilities")
+    word = STATED_KINDS[output.kind].replace("logits", "probabilities").replace("logit", "probability")
     return (
         f"output '{output.name}' should hold logits, and all its values lie between 0 and 1: if they are "
         f"probabilities, the numbers are wrong; say --output-kind {word}",

@@ -334,9 +334,10 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     # of a head's one logit the graph says that it is linear in the features, if no HardSigmoid or Clip follows
     straight = isinstance(readout, Head) and (readout.linear or readout.homogeneous)
     if alone and not straight and np.all(raw >= 0) and np.all(raw <= 1):
-        advice = "; use --output-kind label-probabilities" if readout.multi_label else ""
+        word = "label-probabilities" if readout.multi_label else "probability"
         raise UnsupportedModel(
-            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1{advice}"
+            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1; use "
+            f"--output-kind {word}"
         )
     if raw.ndim == 2 and not readout.multi_label and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(

@@ -58,13 +58,15 @@ NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, sparse_bytes=_ANY, inlined_nodes
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
-OutputKind: TypeAlias = Literal["logits", "probabilities", "logit", "label-logits", "label-probabilities"]
+OutputKind: TypeAlias = Literal[
+    "logits", "probabilities", "logit", "probability", "label-logits", "label-probabilities"
+]
 
 OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 """What a user may say that an output holds.
 
-`logit` is one number a sample, of the second of two classes; `label-logits` and `label-probabilities` are of several
-labels a sample, each of which holds or does not by itself.
+`logit` and `probability` are one number a sample, of the second of two classes; `label-logits` and
+`label-probabilities` are of several labels a sample, each of which holds or does not by itself.
 """
 
 LABEL_KINDS: tuple[OutputKind, ...] = ("label-logits", "label-probabilities")

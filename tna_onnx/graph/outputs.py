@@ -33,7 +33,7 @@ OUTPUT_KINDS = {
     "logits": "logits",
     "log_probabilities": "logits",
     "probabilities": "probabilities",
-    "positive_probability": "probabilities",
+    "positive_probability": "probability",
     "positive_logit": "logit",
     "label_logits": "label-logits",
     "label_probabilities": "label-probabilities",

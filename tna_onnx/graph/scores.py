@@ -301,6 +301,8 @@ def choose_readout(
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+    if output is None:
+        _refuse_columns(model)
     readouts = []
     reasons = []
     untold = []
@@ -323,6 +325,31 @@ def choose_readout(
         names = ", ".join(readout.output for readout in readouts)
         raise SeveralHeads(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
     return readouts[0]
+
+
+# What makes an output of a column.
+_TAKERS = ("ArrayFeatureExtractor", "Cast", "Gather", "Reshape", "Slice", "Squeeze")
+
+
+def _refuse_columns(model: Model) -> None:
+    """Refuse outputs that are a class each, columns of one array, as skl2onnx writes with zipmap='columns'."""
+    columns = [name for name in model.outputs if _is_column(model, name)]
+    makers = [model.maker(name, _TAKERS) for name in columns]
+    names = {maker.output[0] for maker in makers if maker is not None}
+    if len(columns) > 1 and len(names) == 1 and None not in makers:
+        raise UnsupportedModel(
+            f"{model.name}: outputs {', '.join(columns)} are columns of one array, a class each; expected one output "
+            "for all classes: export the model with options={'zipmap': False}"
+        )
+
+
+def _is_column(model: Model, name: str) -> bool:
+    """Whether a graph output (N,) is a Reshape of a Slice."""
+    node = model.producer(name)
+    if node is None or node.op_type != "Reshape" or len(model.sizes(name) or ()) != 1:
+        return False
+    before = model.producer(node.input[0])
+    return before is not None and before.op_type == "Slice"
 
 
 def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
@@ -365,7 +392,10 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
     if kind is None and plain and stands_for_labels(model, walked.node):
         kind = "label-probabilities"
-    columns = _single_logit(info, walked) if kind == "logit" else _columns(sizes, class_axis, walked, labels)
+    if kind == "probability" and walked.activation == "sigmoid":
+        kind = None  # the graph says the same
+    single = kind in _SINGLE
+    columns = _single(info, walked) if single else _columns(sizes, class_axis, walked, labels)
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
     if walked.activation == "sigmoid" and not multi_label:
         columns = 2
@@ -382,7 +412,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         holds=holds,
         activation=walked.activation,
         follows=walked.follows,
-        binary=not multi_label and (walked.activation == "sigmoid" or kind == "logit"),
+        binary=not multi_label and (walked.activation == "sigmoid" or single),
         paired=walked.paired,
         n_classes=columns,
         labels=labels,
@@ -425,8 +455,12 @@ def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
     return axis
 
 
-def _single_logit(info: onnx.ValueInfoProto, walked: State) -> int:
-    """Return the two classes of an output that is said to hold one logit."""
+# Words for one number of the second of two classes -> what it is.
+_SINGLE = {"logit": "logits", "probability": "probabilities"}
+
+
+def _single(info: onnx.ValueInfoProto, walked: State) -> int:
+    """Return the two classes of an output that is said to hold one logit, or one probability."""
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
         raise Refused(f"{SINGLE_ONLY}; it has shape {shape_text(info.type.tensor_type.shape)}, {walked.activation}")
@@ -440,8 +474,8 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
     refuse_no_scores(model, walked.output)
     if columns == 1:
         raise Refused(walked.changed or f"holds {ONE_NUMBER}")
-    if kind == "logit":
-        return "logits"
+    if kind in _SINGLE:
+        return _SINGLE[kind]
     if walked.measure:  # the larger, the better, and of any size
         if kind in ("probabilities", "label-probabilities"):
             raise Refused(f"holds {walked.measure}, which are logits; leave --output-kind {kind} out")

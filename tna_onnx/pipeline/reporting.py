@@ -594,7 +594,14 @@ def _unknown(classes: Sequence[ClassRecall]) -> str:
 
 def _head_notes(task: Task, weight: NDArray[Any] | None, changes: Changes, drift: float | None) -> list[str]:
     if task.head is None:
-        return [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
+        notes = [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
+        maker = task.model.producer(task.readout.logits)
+        if task.readout.activation == "softmax" and maker is not None and maker.op_type == "Softmax":
+            notes.append(
+                f"the logits of output '{task.readout.output}' are a Softmax themselves, so they lie in 0 to 1; if "
+                "one of the two is a mistake, export the model with one"
+            )
+        return notes
     stored = task.head.stored_weight
     if stored.integers and weight is task.weight:
         stored_as = "" if stored.quantized is None else f" ({stored.quantized.dtype})"

@@ -32,15 +32,15 @@ from tna_onnx.graph.walk.patterns import SQUARED, distance, products_added_up
 from tna_onnx.graph.walk.steps import PASSED, State
 
 ONE_NUMBER = (
-    "one number a sample. Is it the logit of the second of two classes, whose Sigmoid was left out? Then say "
-    "--output-kind logit; a regression has no probabilities"
+    "one number a sample. If it is the probability of the second of two classes, say --output-kind probability; if it "
+    "is its logit, whose Sigmoid was left out, --output-kind logit; a regression has no probabilities"
 )
 """What is asked where one number a sample comes without a Sigmoid."""
 
 LABELS_ONLY = "--output-kind label-logits is for one number a label, of two labels or more, without a Softmax"
 """The same of several labels."""
 
-SINGLE_ONLY = "--output-kind logit is for one number a sample without a Sigmoid"
+SINGLE_ONLY = "--output-kind logit (or probability) is for one number a sample without a Sigmoid"
 """What the user's word is for, where it does not fit."""
 
 MULTI_LABEL = "logits with a Sigmoid at several positions of a sample: several labels are calibrated one set a sample"
