@@ -375,3 +375,26 @@ def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str, tmp_
     words: dict[str, Any] = {"search": "none", "map": "ts", "trust_labels": True, "device": "cpu", "dry_run": True}
     found = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **words).verification
     assert 1e-4 < found.max_difference <= found.bound
+
+
+def test_an_output_of_a_classifier_that_hides_its_scores_stays(tmp_path: Path) -> None:
+    """The node has to give scores for the map, and goes on giving others its probabilities."""
+    words: dict[str, Any] = {
+        "coefficients": [-2.0, -1.0, 1.0, 2.0, 1.0, -1.0], "intercepts": [0.0, 0.0], "classlabels_ints": [0, 1],
+        "post_transform": "LOGISTIC",
+    }  # fmt: skip
+    classifier = helper.make_node("LinearClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **words)
+    outputs_declared = {"p": ["N", 2], "o": ["N"]}
+    nodes = [classifier, _node("ReduceMax", "p", "o", axes=[1], keepdims=0)]
+    model = small_model(nodes, {"x": ["N", 3]}, outputs_declared, domains={"ai.onnx.ml": 3})
+    onnx.save(model, tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 3)).astype(np.float32)
+    p, largest = outputs(tmp_path / "m.onnx", x)
+    labels = (np.log(p[:, 1] / p[:, 0]) / 2 > rng.logistic(size=600)).astype(np.int64)
+    options: dict[str, Any] = {"output_name": "p", "map": "ts", "search": "none", "output": tmp_path / "o.onnx"}
+    with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **options)
+    q, new = outputs(tmp_path / "o.onnx", x)
+    assert np.array_equal(new, largest)
+    assert np.abs(p - q).max() > 0.1
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed

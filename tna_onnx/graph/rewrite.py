@@ -461,6 +461,9 @@ def _settle_others(model: Model, beside: OutputChange, block: str, result: Rewri
         _rename(model, name, f"{block}/label/{name}", result)
     # an input keeps its name (`_connect`)
     raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
+    hidden = hides_scores(model, readout)
+    if hidden:  # the node gives others scores from now on
+        raw = f"{block}/label/{readout.logits}"
     path = kept_path(model, beside.kept, readout.logits, raw, block)
     for name, new in path.moved.items():
         _rename(model, name, new, result)
@@ -473,6 +476,12 @@ def _settle_others(model: Model, beside: OutputChange, block: str, result: Rewri
     copies = path.copies(model, block)
     for k, copy in reversed(list(zip(path.copied, copies, strict=True))):
         insert_nodes(result.proto.graph, k + 1, [copy])
+    if hidden and (path.edited or path.copied):
+        at = model.producers[readout.logits]
+        copies.append(onnx.NodeProto.FromString(model.proto.graph.node[at].SerializeToString()))
+        copies[-1].name = f"{block}/label_{at}"
+        copies[-1].output[:] = [f"{block}/label/{name}" for name in copies[-1].output]
+        insert_nodes(result.proto.graph, at + 1, copies[-1:])
     result.nodes.update(copy.name for copy in copies)
 
 
