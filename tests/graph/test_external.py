@@ -116,7 +116,7 @@ def data_name(written: Model) -> str:
     """Return the name of the one data file, which says what the file holds."""
     (name,) = written.external_files
     digest = hashlib.sha256((written.folder / name).read_bytes()).hexdigest()
-    assert name == f"{written.path.name}.{digest[:16]}.data"
+    assert name == f"{written.path.name}.{digest[:8]}.data"
     return name
 
 
