@@ -280,8 +280,8 @@ def test_what_is_said_of_a_shifted_file(calibrated: dict[str, Path], tmp_path: P
     """Verified beside its own source, judged on samples that shifted it, and calibrated again."""
     out = run(calibrated, tmp_path, "--target-data", calibrated["target"])
     for original in (calibrated["m"], calibrated["source"]):
-        assert "another file" not in cli("verify", original, out).output
-    assert "another file" in cli("verify", out, calibrated["m"]).output
+        assert "another model" not in cli("verify", original, out).output
+    assert "another model" in cli("verify", out, calibrated["m"]).output
     said = "was shifted with these samples"
     for data, seen in (("fresh", True), ("later", False)):
         assert (said in cli("evaluate", out, "--data", calibrated[data]).output) is seen
