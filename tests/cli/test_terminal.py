@@ -24,7 +24,7 @@ from tna_onnx.cli.terminal import (
     interruption,
     loaded,
     loading,
-    shortage,
+    resource_error,
     stop_reported,
     watch,
 )
@@ -180,7 +180,7 @@ def test_figure_folders(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing(error: Exception, word: str) -> None:
-    said = shortage(error)
+    said = resource_error(error)
     assert said is not None
     assert word in str(said)
 
@@ -197,7 +197,7 @@ def test_what_is_missing(error: Exception, word: str) -> None:
     ],
 )
 def test_others_are_bugs(error: Exception) -> None:
-    assert shortage(error) is None
+    assert resource_error(error) is None
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "OSError(24, 'Too many open files')"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.samples import LISTS, spec
 from tna_onnx.data import InputSpec, Source, open_source
-from tna_onnx.data.coverage import marks_text
+from tna_onnx.data.coverage import label_coverage_text
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices
 from tna_onnx.data.multi_label import LabelSource, marked_labels, order_warning
@@ -420,7 +420,7 @@ def test_rare_labels_are_named() -> None:
     marks = np.zeros((10, 3), np.int64)
     marks[:, 1] = 1
     marks[:2, 2] = 1
-    assert marks_text(marks, "the data", ["a", "b", "c"]) == (
+    assert label_coverage_text(marks, "the data", ["a", "b", "c"]) == (
         "the data have no sample with 1 of 3 labels (a) and fewer than 5 samples with 1 of 3 labels (c) and no sample "
         "without 1 of 3 labels (b)"
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import positions
 from tna_onnx.data.formats import open_source
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, Several, first_batches, sample_labels
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionOptions, PositionSource, first_batches, sample_labels
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 
@@ -19,9 +19,9 @@ LABELS = np.array([[0, 1, -100], [-100, -100, -100], [2, -100, 0], [1, 1, 2]])
 VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def opened(labels: Any = LABELS, several: Several | None = None, **arrays: NDArray[Any]) -> PositionSource:
+def opened(labels: Any = LABELS, several: PositionOptions | None = None, **arrays: NDArray[Any]) -> PositionSource:
     data = {"x": VALUES, "labels": labels, **arrays}
-    source = open_source(data, SPECS, 3, several=several or Several())
+    source = open_source(data, SPECS, 3, several=several or PositionOptions())
     assert isinstance(source, PositionSource)
     return source
 
@@ -59,7 +59,7 @@ def test_pixels_are_counted_row_by_row() -> None:
     labels[:, 1, 0] = [0, 1, 2, 1]
     labels[0, 0, 2] = 1
     data = {"x": VALUES, "labels": labels}
-    source = open_source(data, SPECS, 3, several=Several(ignore_label=255))
+    source = open_source(data, SPECS, 3, several=PositionOptions(ignore_label=255))
     (batch,) = source.batches(4)
     assert batch[SHAPE].tolist() == [2, 3]
     assert batch[POSITIONS].tolist() == [2, 3, 9, 15, 21]
@@ -75,13 +75,13 @@ def test_pixels_are_counted_row_by_row() -> None:
 def test_labels_of_samples_are_those_of_the_last_position(mask: list[list[int]], places: list[int]) -> None:
     specs = (*SPECS, InputSpec("attention_mask", (None, None), np.dtype(np.int64)))
     data = {"x": VALUES, "attention_mask": np.array(mask), "labels": np.array([0, 1, 2, 1])}
-    source = open_source(data, specs, 3, several=Several(position="last"))
+    source = open_source(data, specs, 3, several=PositionOptions(position="last"))
     (batch,) = source.batches(4)
     assert batch[POSITIONS].tolist() == places
 
 
 def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
-    source = opened(np.array(["b", "a", "c", "a"]), Several(position="last"))
+    source = opened(np.array(["b", "a", "c", "a"]), PositionOptions(position="last"))
     assert source.labels.tolist() == [1, 0, 2, 0]
     assert rows_of(source, 3) == [2, 5, 8, 11]
 
@@ -108,7 +108,7 @@ def test_no_label_stays_none_in_any_dtype(dtype: type) -> None:
     """With 256 classes the largest number of uint8 is a class: -1 in that dtype would be taken for it."""
     missing = 100
     labels = np.where(LABELS == -100, missing, LABELS)
-    source = open_source({"x": VALUES, "labels": labels.astype(dtype)}, SPECS, 256, several=Several(missing))
+    source = open_source({"x": VALUES, "labels": labels.astype(dtype)}, SPECS, 256, several=PositionOptions(missing))
     assert isinstance(source, PositionSource)
     assert source.labels.dtype == np.int64
     assert source.labels.tolist() == opened().labels.tolist()
@@ -126,7 +126,7 @@ def test_equal_samples_with_other_labels_can_be_told() -> None:
 def test_the_digest_changes_with_the_labels_alone() -> None:
     other = LABELS.copy()
     other[3, 0] = 2
-    digests = {opened().digest(), opened(other).digest(), opened(several=Several(position="last")).digest()}
+    digests = {opened().digest(), opened(other).digest(), opened(several=PositionOptions(position="last")).digest()}
     assert len(digests) == 3
     assert opened().digest() == opened().digest()
 
@@ -135,19 +135,19 @@ def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(positions, "_MIN_ROWS", 1)
     monkeypatch.setattr(positions, "_MIN_SAMPLES", 1)
     monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 5)  # five rows of ten numbers
-    source = opened(several=Several(n_features=10))
+    source = opened(several=PositionOptions(n_features=10))
     assert 1 <= len(source) <= 5
     whole = opened()
     for sample in source.owners:  # all rows of a sample, or none
         assert np.sum(source.owner == sample) == np.sum(whole.owner == sample)
     assert "taken at random" in source.notes[-1]
-    assert opened(several=Several(n_features=10)).labels.tolist() == source.labels.tolist()
+    assert opened(several=PositionOptions(n_features=10)).labels.tolist() == source.labels.tolist()
 
 
 def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "_MIN_ROWS", 1)
     monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 4)
-    source = opened(several=Several(n_features=10))
+    source = opened(several=PositionOptions(n_features=10))
     assert len(source) == 4
     assert "and positions of those" in source.notes[-1]
     assert rows_of(source, 2) == rows_of(source, 64)
@@ -163,9 +163,9 @@ def test_labels_that_are_the_input_are_refused() -> None:
     specs = (InputSpec("input_ids", (None, None), np.dtype(np.int64)),)
     ids = np.array([[0, 1, 2], [2, 1, 0]])
     with pytest.raises(DataError, match=r"labels\[:, t\] = input_ids\[:, t \+ 1\]"):
-        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=Several())
+        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=PositionOptions())
     following = np.c_[ids[:, 1:], [-100, -100]]
-    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=Several())) == 4
+    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=PositionOptions())) == 4
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(1, 5), st.integers(1, 20))

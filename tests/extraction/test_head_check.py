@@ -16,7 +16,7 @@ from tna_onnx.data import Batch
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction import head_check as tails
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.head_check import Probed, Tail, check_readout
+from tna_onnx.extraction.head_check import CheckedHead, Tail, check_readout
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 
@@ -26,7 +26,7 @@ def head_of(model: OpenModel) -> Head:
     return model.readout
 
 
-def check(model: OpenModel, x: np.ndarray, readout: Readout | None = None) -> Probed:
+def check(model: OpenModel, x: np.ndarray, readout: Readout | None = None) -> CheckedHead:
     return check_readout(model, readout or model.readout, model.session, source_of(model, x), 64)
 
 

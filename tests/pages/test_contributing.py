@@ -55,12 +55,12 @@ def added(copy: Path, what: str) -> list[str]:
         if place == "a command":
             shown += commands(block.text)
         elif place is not None:
-            carry_out(copy / place, block)
+            run_command(copy / place, block)
     assert shown
     return shown
 
 
-def carry_out(file: Path, block: Block) -> None:
+def run_command(file: Path, block: Block) -> None:
     if block.language == "diff":
         file.write_text(apply(block.text, file.read_text(encoding="utf-8")), encoding="utf-8")
     else:

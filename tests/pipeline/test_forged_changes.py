@@ -16,7 +16,7 @@ from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import annotate, beside_earlier, provenance
+from tna_onnx.graph.nodes import annotate, merged_provenance, provenance
 from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps.base import CalibrationMap
@@ -205,7 +205,7 @@ RATIO = log_ratio(EVEN, MOVED)
 
 def _calibrated(model: Model, readout: Readout, **more: str) -> dict[str, str]:
     entries = calibration_entries(model, readout, "ts", temperature=2.0)
-    return {"change": "", **beside_earlier(model, readout.output, entries), **more}
+    return {"change": "", **merged_provenance(model, readout.output, entries), **more}
 
 
 def _shifted(model: Model, source: Any = EVEN, target: Any = MOVED, **more: str) -> dict[str, str]:

@@ -262,7 +262,7 @@ def files_of(job: ModelJob) -> list[Any]:
     return [job.model, job.output, *(value for value in vars(job).values() if isinstance(value, Data))]
 
 
-def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
+def run_with_progress(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
     """Run a job with its progress shown, and write its result as JSON if that is asked for."""
     check_targets(json, others=files_of(job))
     with progress_callback(progress) as advance:

@@ -107,7 +107,7 @@ def guard(
         device=device,
         batch_size=batch_size,
     )
-    return arguments.run_shown(run, job, progress, json)
+    return arguments.run_with_progress(run, job, progress, json)
 
 
 def edit_decision(

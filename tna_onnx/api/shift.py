@@ -110,4 +110,4 @@ def shift(
         device=device,
         batch_size=batch_size,
     )
-    return arguments.run_shown(run, job, progress, json)
+    return arguments.run_with_progress(run, job, progress, json)

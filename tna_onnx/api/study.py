@@ -97,4 +97,4 @@ def study(
         batch_size=batch_size,
         cache=cache,
     )
-    return arguments.run_shown(run_studies, job, progress, json)
+    return arguments.run_with_progress(run_studies, job, progress, json)

@@ -14,19 +14,19 @@ __all__ = ["main"]
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.terminal import shortage  # noqa: PLC0415
+    from tna_onnx.cli.terminal import resource_error  # noqa: PLC0415
 
     try:
         from tna_onnx.cli.command import group  # noqa: PLC0415
-        from tna_onnx.cli.terminal import complain, drop  # noqa: PLC0415 - click loads only when a command runs
+        from tna_onnx.cli.terminal import drop, print_error  # noqa: PLC0415 - click loads only when a command runs
     except ImportError as error:
-        missing = shortage(error)
+        missing = resource_error(error)
         if missing is None:
             raise
-        print(f"Error: {missing}", file=sys.stderr)  # noqa: T201 - `complain` may be what could not be imported
+        print(f"Error: {missing}", file=sys.stderr)  # noqa: T201 - `print_error` may be what could not be imported
         sys.exit(missing.exit_code)
 
-    out_of_memory = f"Error: {shortage(MemoryError())}\n".encode()  # while there is room for it
+    out_of_memory = f"Error: {resource_error(MemoryError())}\n".encode()  # while there is room for it
     try:
         group(prog_name="tna-onnx")
     except KeyboardInterrupt as error:  # the group reports one inside a command; this one came before or after it
@@ -34,14 +34,14 @@ def main() -> None:
         sys.exit(getattr(error, "exit_code", INTERRUPTED))
     except OSError as error:  # commands turn theirs into other errors, so this is the help that could not be printed
         drop(sys.stdout)
-        complain(f"Error: standard output: cannot be written: {error.strerror}")
+        print_error(f"Error: standard output: cannot be written: {error.strerror}")
         sys.exit(ResultError.exit_code)
     except MemoryError:  # outside of a command, which tells such errors itself, or while it told one
         with contextlib.suppress(OSError):
             os.write(2, out_of_memory)
         sys.exit(DeviceError.exit_code)
     except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
-        complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
+        print_error(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
         sys.exit(INTERNAL_ERROR)
     finally:
         ended()

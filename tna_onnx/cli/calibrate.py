@@ -84,7 +84,7 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import Step, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
     if figures is not None:  # before the work: a mistyped path must not cost a run
@@ -100,7 +100,7 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
             made.append(functools.partial(_draw, report, figures))
         return made
 
-    carry_out(
+    run_command(
         run,
         lambda report: report_text(report, detailed=detailed),
         arguments,
@@ -146,11 +146,11 @@ def fit(**arguments: Any) -> None:
       tna-onnx fit logits.parquet -o calibrator.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrator import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
     use = "give it scores as input `scores`; the output `calibrated` has the calibrated ones"
-    carry_out(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
+    run_command(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
 
 
 @click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
@@ -179,10 +179,10 @@ def features(**arguments: Any) -> None:
       tna-onnx calibrate model.onnx features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import collection_text  # noqa: PLC0415
 
-    carry_out(run, collection_text, arguments)
+    run_command(run, collection_text, arguments)
 
 
 @click.command(cls=Command, short_help="Write a model card from a result.")

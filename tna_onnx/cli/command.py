@@ -16,7 +16,7 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment, settings_shown
-from tna_onnx.cli.terminal import complain, drop, interruption, shortage, stop_reported
+from tna_onnx.cli.terminal import drop, interruption, print_error, resource_error, stop_reported
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
@@ -201,7 +201,7 @@ class Command(click.Command):
             with _interruptible(), settings_shown(ctx):
                 return super().invoke(ctx)
         except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
-            missing = shortage(error)
+            missing = resource_error(error)
             if missing is not None:
                 raise missing from error
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -226,11 +226,11 @@ class Group(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             stop_reported()
-            complain(interruption(ctx))
+            print_error(interruption(ctx))
             ctx.exit(getattr(stop, "exit_code", INTERRUPTED))
         # only documented errors end here; any other is a bug, which `main` reports
         except TnaError as error:
-            complain(f"Error: {error}")
+            print_error(f"Error: {error}")
             ctx.exit(error.exit_code)
 
 
@@ -269,7 +269,7 @@ class _Commands(Mapping[str, click.Command]):
         try:
             command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{COMMANDS[name]}"), name)
         except (ImportError, OSError, MemoryError) as error:
-            raise shortage(error) or error from error
+            raise resource_error(error) or error from error
         return command
 
     def __iter__(self) -> Iterator[str]:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tna_onnx.cli.terminal import complain, show_log
+from tna_onnx.cli.terminal import print_error, show_log
 from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular, resolved
 
@@ -87,7 +87,7 @@ def settings_shown(ctx: click.Context) -> Iterator[None]:
     quiet = ctx.params.get("quiet", False)
     if verbose:
         for option, setting in _applied(ctx):
-            complain(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
+            print_error(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
     with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
         yield
 

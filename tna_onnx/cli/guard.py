@@ -54,16 +54,16 @@ def guard(**arguments: Any) -> None:
     if arguments["calib"] is None:
         raise click.UsageError("Missing data. Add them after the model, or as --calib DATA.")
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import guard_text  # noqa: PLC0415
 
-    carry_out(run, guard_text, arguments, ".guard.onnx")
+    run_command(run, guard_text, arguments, ".guard.onnx")
 
 
 def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Change thresholds of the output `decision` of a file."""
     from tna_onnx.api.guard import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
 
     ctx = click.get_current_context()
@@ -75,7 +75,7 @@ def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     def edit(model: str, output: str | None, overwrite: bool, **_: Any) -> Any:
         return edit_decision(model, thresholds, output=output, overwrite=overwrite)
 
-    carry_out(edit, inspection_text, arguments, ".guard.onnx", written="model")
+    run_command(edit, inspection_text, arguments, ".guard.onnx", written="model")
 
 
 @click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
@@ -107,7 +107,7 @@ def shift(**arguments: Any) -> None:
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import shift_text  # noqa: PLC0415
 
-    carry_out(run, shift_text, arguments, ".shift.onnx")
+    run_command(run, shift_text, arguments, ".shift.onnx")

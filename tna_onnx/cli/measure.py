@@ -37,7 +37,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import evaluation_text  # noqa: PLC0415
 
     def drawn(evaluation: Any) -> str:
@@ -45,7 +45,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 
         return evaluation_page(evaluation, command_line())
 
-    carry_out(
+    run_command(
         run,
         evaluation_text,
         arguments,
@@ -85,7 +85,7 @@ def compare(page: str | None, **arguments: Any) -> None:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
@@ -95,7 +95,7 @@ def compare(page: str | None, **arguments: Any) -> None:
 
         return comparison_page(comparison, command_line())
 
-    carry_out(
+    run_command(
         run,
         model_comparison_text,
         arguments,
@@ -170,7 +170,7 @@ def verify(**arguments: Any) -> None:
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.cli.show import run_command  # noqa: PLC0415
     from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
 
     if arguments["data"] is None:
@@ -178,7 +178,7 @@ def verify(**arguments: Any) -> None:
         ctx = click.get_current_context()
         unused = [name for name in _OF_SAMPLES if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE]
         arguments.update(dict.fromkeys(unused))
-    difference = carry_out(run, difference_text, arguments)
+    difference = run_command(run, difference_text, arguments)
     # after the table, which says in what the files differ
     if not difference.passed:
         raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")

@@ -16,10 +16,10 @@ from tna_onnx.cli.config import setting_flags
 from tna_onnx.cli.options import take_recipe
 from tna_onnx.cli.terminal import (
     check_result_file,
-    complain,
     default_output,
     loaded,
     named_files,
+    print_error,
     standard_output,
     watch,
 )
@@ -35,7 +35,7 @@ Step: TypeAlias = Callable[[], Sequence[str]]
 """Writes one kind of result, and returns lines to print about it."""
 
 
-def ready() -> None:
+def prepare() -> None:
     """Load the runtime before the work, and make Ctrl-C an ordinary interruption again."""
     # Ctrl-C must end the process at once while modules load, and loading the runtime takes longest. Without a runtime
     # some commands still work; the others raise this error themselves.
@@ -61,7 +61,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
             failures.append(f"{error}{ending}")
 
     def print_text() -> Sequence[str]:
-        say(Group(text, *(Text(printable(line)) for line in lines)))
+        print_result(Group(text, *(Text(printable(line)) for line in lines)))
         return ()
 
     # files first: a reader who closes the pipe must not cost one
@@ -73,7 +73,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
         raise ResultError("\n".join(failures))
 
 
-def carry_out(
+def run_command(
     run: Callable[..., Any],
     text: Callable[[Any], RenderableType],
     options: Mapping[str, Any],
@@ -99,7 +99,7 @@ def carry_out(
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
-    ready()
+    prepare()
     from tna_onnx.api.arguments import grouped  # noqa: PLC0415 - behind the runtime, which Ctrl-C must end at once
 
     arguments = grouped(run, _with_labels(arguments))
@@ -123,7 +123,7 @@ def carry_out(
     except ResultError as error:
         if missed is None:
             raise
-        complain(f"Error: {error}")  # the missed gate decides on the exit code
+        print_error(f"Error: {error}")  # the missed gate decides on the exit code
     # the numbers are shown first: whoever misses a gate wants to know by how much
     if missed is not None and earlier:
         raise CheckFailed(f"{missed}; the earlier {output} is unchanged")
@@ -142,7 +142,7 @@ def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def say(text: RenderableType) -> None:
+def print_result(text: RenderableType) -> None:
     """Print on standard output."""
     with standard_output():
         show(_Console(), text)

@@ -48,7 +48,7 @@ def study(**arguments: Any) -> None:
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.figures import write_figures  # noqa: PLC0415
     from tna_onnx.render.html.pages import study_page  # noqa: PLC0415
     from tna_onnx.render.terminal import study_text  # noqa: PLC0415
@@ -57,7 +57,7 @@ def study(**arguments: Any) -> None:
     check_figure_folder(arguments["out"], *named_files(arguments))
     folder = Path(arguments["out"])
     page = str(folder / "index.html")
-    carry_out(
+    run_command(
         run,
         study_text,
         arguments,

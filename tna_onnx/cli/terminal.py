@@ -45,7 +45,7 @@ def standard_output() -> Iterator[None]:
         raise ResultError(f"standard output: cannot be written: {error.strerror}") from error
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print a message on standard error, escaped. Where that is closed, only the exit code is left to tell."""
     import click  # noqa: PLC0415 - a click that is missing is an error to report, not one to start with
 
@@ -191,7 +191,7 @@ class _StandardError(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
-        complain(self.format(record))
+        print_error(self.format(record))
 
 
 _MEMORY = "not enough memory; use a smaller --batch-size, fewer samples or a machine with more memory"
@@ -228,7 +228,7 @@ _REQUIRED = (
 )  # fmt: skip
 
 
-def shortage(error: BaseException) -> DeviceError | None:
+def resource_error(error: BaseException) -> DeviceError | None:
     """Return an error that says what is missing and what to do, or None if the machine lacks nothing."""
     text = next((text for fragment, text in _OF_TEXT.items() if fragment in str(error)), None)
     if isinstance(error, MemoryError):

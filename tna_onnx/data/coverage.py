@@ -71,7 +71,7 @@ class Coverage:
         return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
 
 
-def marks_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
+def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
     """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
 
     `marks`: (N, C) of 0 and 1.

@@ -152,7 +152,7 @@ def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArra
     return named
 
 
-def of_dummies(labels: Any) -> Any:
+def class_names_from_one_hot(labels: Any) -> Any:
     """Return the names of the classes where labels are a data frame with a column of 0 and 1 for each; else `labels`.
 
     `pandas.get_dummies` puts the name of the original column in front of those of the classes.

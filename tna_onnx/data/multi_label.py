@@ -23,7 +23,7 @@ import numpy as np
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labels import listed
-from tna_onnx.data.source import IntArray, Presented, Source
+from tna_onnx.data.source import IntArray, Source, SourceView
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def joined_columns(
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSource(Presented):
+class LabelSource(SourceView):
     """Samples of which each has C labels of 0 or 1; made by `LabelSource.of`."""
 
     labels: IntArray  # (N, C) of 0 and 1

@@ -24,7 +24,7 @@ from tna_onnx.data.formats import open_request
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
-from tna_onnx.data.positions import Several
+from tna_onnx.data.positions import PositionOptions
 from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
 from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
@@ -186,7 +186,7 @@ class Data(DataFields):
             self.recipe(),
             class_names=names,
             model_file=model_file,
-            several=Several(ignore_label, self.position or "all", n_features) if several else None,
+            several=PositionOptions(ignore_label, self.position or "all", n_features) if several else None,
             multi_label=multi_label,
             beside=self.with_prior(n_classes, names).beside,
             **{name: getattr(self, name) for name in same},

@@ -26,8 +26,8 @@ from tna_onnx.data.source import (
     AnyArray,
     Batch,
     IntArray,
-    Presented,
     Source,
+    SourceView,
     sample_digests,
     source_beside,
     source_notes,
@@ -55,7 +55,7 @@ _COMPARED = 1000  # samples of which labels and inputs are compared
 
 
 @dataclass(frozen=True)
-class Several:
+class PositionOptions:
     """How labels by position are read, for a model with several predictions per sample."""
 
     ignore_label: int = IGNORED  # stands for no label
@@ -64,7 +64,7 @@ class Several:
 
 
 def placed_labels(
-    values: AnyArray, n_samples: int, n_classes: int, where: str, several: Several, names: Sequence[str] | None
+    values: AnyArray, n_samples: int, n_classes: int, where: str, several: PositionOptions, names: Sequence[str] | None
 ) -> tuple[IntArray, IntArray | None]:
     """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none.
 
@@ -174,7 +174,7 @@ def sample_labels(source: Source) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class PositionSource(Presented):
+class PositionSource(SourceView):
     """Samples whose labelled positions are its rows; made by `PositionSource.of`."""
 
     labels: IntArray  # class indices (R,), a row's
@@ -185,7 +185,7 @@ class PositionSource(Presented):
     notes: tuple[str, ...] = ()  # lines that reports show
 
     @classmethod
-    def of(cls, source: Source, n_classes: int, several: Several) -> PositionSource:
+    def of(cls, source: Source, n_classes: int, several: PositionOptions) -> PositionSource:
         """Make the labelled positions of samples the rows of a source."""
         placed: IntArray | None = getattr(source, "placed", None)
         if placed is None:

@@ -13,7 +13,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.labels import label_indices, listed, of_dummies
+from tna_onnx.data.labels import class_names_from_one_hot, label_indices, listed
 from tna_onnx.data.source import NO_LABELS, ClassPrior, source_beside
 from tna_onnx.errors import DataError, UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.positions import Several
+    from tna_onnx.data.positions import PositionOptions
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray, Source
 
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
@@ -68,7 +68,7 @@ class Request:
     tokenizer: Path | str | None = None
     model_file: Path | None = None  # the model's file, perhaps beside a `tokenizer.json`; None for a model in memory
     # what a model with several predictions a sample wants of labels; None for one prediction a sample
-    several: Several | None = None
+    several: PositionOptions | None = None
     multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
     # what is read beside inputs and labels: `group` -> name of a column, or values (N,)
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Request:
         if isinstance(labels, (str, Path)):
             labels = Path(labels)
         elif labels is not None:
-            labels = any_array(labels) if self.multi_label else of_dummies(labels)
+            labels = any_array(labels) if self.multi_label else class_names_from_one_hot(labels)
         changed = {
             "labels": labels,
             "data_root": None if self.data_root is None else Path(self.data_root),

@@ -224,7 +224,7 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
 
 
 @dataclass(frozen=True, eq=False)
-class Presented:
+class SourceView:
     """Base of sources that present another source: what they do not override comes from that one."""
 
     source: Source  # the samples
@@ -255,7 +255,7 @@ class Presented:
 
 
 @dataclass(frozen=True, eq=False)
-class Part(Presented):
+class Part(SourceView):
     """The samples `rows` of a source, in that order; the laws of `Source` hold."""
 
     rows: IntArray  # (M,) of its samples
@@ -296,7 +296,7 @@ class Part(Presented):
         return self.digests[self.rows]
 
 
-class Drawn(Part):
+class WeightedSample(Part):
     """Samples that were drawn by their weights: they all count the same."""
 
     @property
@@ -322,7 +322,7 @@ def drawn_by_weight(source: Source, seed: int = 0) -> Source:
     rows = rows_by_weight(source, seed)
     if rows is None:
         return source
-    return Drawn(source, rows, "drawn by their weights", sample_digests(source))
+    return WeightedSample(source, rows, "drawn by their weights", sample_digests(source))
 
 
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:

@@ -29,7 +29,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of, require_rows
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
-from tna_onnx.graph.scores import UNTOLD
+from tna_onnx.graph.scores import AMBIGUOUS_SCORES
 from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.numerics.scores import NotProbabilities
@@ -176,7 +176,7 @@ _LINK_ROUNDINGS = 8
 
 
 @dataclass(frozen=True)
-class Probed:
+class CheckedHead:
     """What the first batch showed of a head or of a model without one."""
 
     readout: Readout  # with what was found put in: whether the head is linear, the dtype of the logits
@@ -195,7 +195,7 @@ def check_readout(
     batch_size: int,
     *,
     verified: bool = False,
-) -> Probed:
+) -> CheckedHead:
     """Compare what the head computes with the model's logits on the first batch.
 
     `session`: from the samples to the logits; None if the samples hold the logits. `verified`: whether a file is
@@ -219,11 +219,11 @@ def check_readout(
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
-        return Probed(readout, shape, plain_features=False, notes=notes)
+        return CheckedHead(readout, shape, plain_features=False, notes=notes)
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits, tf32=session is not None and session.tf32)
-        return Probed(readout, shape, _are_plain(readout, features, raw), notes=notes)
+        return CheckedHead(readout, shape, _are_plain(readout, features, raw), notes=notes)
     if readout.parts:
         raise UnsupportedModel(
             f"{model.name}: the features of head '{readout.node}' have shape {features.shape}; expected (N, "
@@ -241,7 +241,7 @@ def check_readout(
     on_cuda = session is not None and session.device is not None
     tail = Tail(model, head, opened.device, sample, fixed_batch, one_session=on_cuda)
     check_tail(model, head, tail, sample, logits)
-    return Probed(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
+    return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
 
 
 def _are_plain(head: Head, features: NDArray[Any], raw: NDArray[Any]) -> bool:
@@ -317,7 +317,7 @@ def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int
     except NotProbabilities as mismatch:
         advice = ""
         if readout.activation == "none" and not isinstance(readout, Head):
-            advice = f"; {UNTOLD}"
+            advice = f"; {AMBIGUOUS_SCORES}"
         raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}{advice}") from mismatch
     except UnsupportedModel as mismatch:
         raise UnsupportedModel(

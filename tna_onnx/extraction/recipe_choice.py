@@ -26,10 +26,10 @@ from tna_onnx.extraction.recipe_trials import (
     Trial,
     TrialImages,
     best_of,
-    hardly_differ,
     is_harmless,
     leaves_nothing_to_gain,
     race,
+    within_noise,
     worse_than_guessing,
 )
 
@@ -110,7 +110,7 @@ def _reshaped(
     ran += variants
     reshaped = race(images, [best, *variants])[0]
     # what hardly differed under another size may be better under this one
-    near = [trial for trial in ranked if trial is not best and hardly_differ(images, trial, best)]
+    near = [trial for trial in ranked if trial is not best and within_noise(images, trial, best)]
     again = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
     if reshaped is best or not again:
         return reshaped
@@ -269,7 +269,7 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
         name, _, order = named.name.partition(";")[0].partition(", ")
         trial = images.trial(named)
         usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)
-        if usual and not hardly_differ(images, trial, base):
+        if usual and not within_noise(images, trial, base):
             rivals.append(trial)
     inverted = images.trial(NamedRecipe("inverted pixels", _inverted(stated, base.resolved)))
     if base.resolved.dtype.kind == "f":

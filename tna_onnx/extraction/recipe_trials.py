@@ -295,10 +295,10 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 def is_harmless(images: TrialImages, trial: Trial, best: Trial) -> bool:
     """Whether it hardly matters which of two tied recipes is taken."""
     mean, error = trial.behind(best)
-    return mean + CLEAR * error <= _HARMLESS or hardly_differ(images, trial, best)
+    return mean + CLEAR * error <= _HARMLESS or within_noise(images, trial, best)
 
 
-def hardly_differ(images: TrialImages, first: Trial, second: Trial) -> bool:
+def within_noise(images: TrialImages, first: Trial, second: Trial) -> bool:
     """Whether two recipes differ little in what they make of pixels, in whatever size."""
     alike = _distance(first.resolved, second.resolved) <= _HARDLY
     if first.resolved.color == second.resolved.color or not alike:

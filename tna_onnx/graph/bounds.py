@@ -34,7 +34,7 @@ from tna_onnx.graph.tensors import byte_count
 _Kind = TypeVar("_Kind", onnx.TensorProto, onnx.SparseTensorProto)
 
 
-def whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model, unknown fields included."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -320,7 +320,7 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     imports = [entry for function in model.functions for entry in function.opset_import]
     if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
         return model
-    copy = whole_copy(model)
+    copy = copy_model(model)
     for function in copy.functions:
         for entry in function.opset_import:
             entry.version = versions.get(entry.domain, entry.version)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import whole_copy
+from tna_onnx.graph.bounds import copy_model
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate
@@ -230,7 +230,7 @@ def add_decisions(
 def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:
     """Return a copy without the outputs of these names, which `add_decisions` has added."""
     gone = {*names}
-    proto = whole_copy(model.proto)
+    proto = copy_model(model.proto)
     graph = proto.graph
     nodes = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
     outputs = [output for output in graph.output if output.name not in gone]
@@ -356,7 +356,7 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
     """Return a copy of a model with the block behind its nodes."""
     renamed = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
     renamed |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
-    proto = whole_copy(model.proto)
+    proto = copy_model(model.proto)
     for tensor in ops.initializers:
         name = _ours(tensor.name)
         tensor.name = ""

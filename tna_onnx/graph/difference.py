@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import all_tensors, whole_copy
+from tna_onnx.graph.bounds import all_tensors, copy_model
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, digest_in, is_external, pieces, place_of, type_name
@@ -109,7 +109,7 @@ Models = tuple[Model, Model]
 
 def _digested(model: Model) -> onnx.ModelProto:
     """Return a copy in which the digest of each tensor's bytes is in their place."""
-    copy = whole_copy(model.proto)
+    copy = copy_model(model.proto)
     for tensor in all_tensors(copy):
         if tensor.HasField("raw_data") or is_external(tensor):
             digest = content_digest(model, tensor)

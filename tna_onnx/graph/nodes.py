@@ -293,7 +293,7 @@ def block_of(output: str) -> str:
     return f"{PREFIX}/{head_key(output)}".removesuffix("/")
 
 
-def beside_earlier(model: Model, output: str, entries: Mapping[str, str]) -> dict[str, str]:
+def merged_provenance(model: Model, output: str, entries: Mapping[str, str]) -> dict[str, str]:
     """Return all entries of a file in which the head of an output is calibrated now, and others may have been before.
 
     The entries of a single head stand as they are, those of several as `head/OUTPUT/KEY`.

@@ -17,7 +17,7 @@ from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, head_provenance, raw_logits
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
-from tna_onnx.graph.scores import UNTOLD, find_readout
+from tna_onnx.graph.scores import AMBIGUOUS_SCORES, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions, resolution_of
@@ -122,9 +122,9 @@ class ClassOutput:
         """
         expected = f"output '{self.name}' should hold probabilities, but some values"
         if self.kind == "probabilities" and not distributions(values, self.quantum):
-            raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {UNTOLD}")
+            raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {AMBIGUOUS_SCORES}")
         if self.kind == "positive_probability" and not are_shares(values):
-            raise NotProbabilities(f"{expected} lie outside of 0 to 1; {UNTOLD}")
+            raise NotProbabilities(f"{expected} lie outside of 0 to 1; {AMBIGUOUS_SCORES}")
         if self.kind == "label_probabilities" and not are_shares(values):
             raise NotProbabilities(
                 f"{expected} lie outside of 0 to 1; if they are logits, say --output-kind label-logits"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import input_at, whole_copy
+from tna_onnx.graph.bounds import copy_model, input_at
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
@@ -212,7 +212,7 @@ def rewrite(
     written: list[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]] = []
     if isinstance(readout, Head) and not (weight is None and bias is None):
         written = list(readout.written(weight, bias))
-    proto = whole_copy(model.proto)
+    proto = copy_model(model.proto)
     result = Rewritten(proto, readout, large_values={**model.large_values}, aside=aside, from_file=from_file)
     if from_file is not None:
         result.large_values |= from_file.model.large_values
@@ -243,7 +243,7 @@ def rewrite(
 
 def unchanged(model: Model, readout: Readout) -> Rewritten:
     """Return a copy of the model in which nothing is new, provenance neither."""
-    return Rewritten(whole_copy(model.proto), readout, large_values={**model.large_values})
+    return Rewritten(copy_model(model.proto), readout, large_values={**model.large_values})
 
 
 def _write_weight_and_bias(
@@ -337,7 +337,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, res
     tensor = _new_value(result, tensor, role)
     for stored in result.proto.graph.initializer:
         if stored.name == name:
-            keep_words(stored, tensor)
+            copy_optional_fields(stored, tensor)
             stored.CopyFrom(tensor)
             return tensor
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
@@ -345,7 +345,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, res
     node = result.touch(at, "attribute:value")
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     result.touch(at, f"attribute:{attribute.name}")
-    keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
+    copy_optional_fields(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
     return tensor
 
@@ -558,7 +558,7 @@ def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
 
 
-def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
+def copy_optional_fields(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
     """Take over what a tensor says about itself, besides its name."""
     if before.HasField("doc_string"):
         after.doc_string = before.doc_string

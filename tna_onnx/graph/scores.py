@@ -6,7 +6,7 @@ The graph says what an output holds (what follows the head), or the user; values
 A map behind the logits, or a scaled bias, changes the logits; whoever reads the scores in front of them would see the
 old ones.
 
-`stands_for_labels` recognises probabilities of several labels that separate classifiers make, put side by side, as
+`is_one_vs_rest` recognises probabilities of several labels that separate classifiers make, put side by side, as
 skl2onnx writes one-vs-rest:
 
     x -> classifier 1 -> (1 - p, p) -> p ]
@@ -37,18 +37,18 @@ from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.output_steps import refuse_no_scores, require_little_slack, require_samples_axis
 from tna_onnx.graph.walk.steps import Refusal, State
 
-UNTOLD = (
+AMBIGUOUS_SCORES = (
     "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
     "scores of classes (but an image, say), the model is no classifier"
 )
 """What a message says of an output that was taken for probabilities, and holds none."""
 
 
-class _Untold(Refused):
+class _AmbiguousScores(Refused):
     """The graph does not tell whether an output holds logits or probabilities."""
 
 
-class Untold(UnsupportedModel):
+class AmbiguousScores(UnsupportedModel):
     """The graph does not tell whether the only `output` that may hold scores holds logits or probabilities."""
 
     def __init__(self, message: str, output: str) -> None:
@@ -219,7 +219,7 @@ _CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
 _MAX_PASSED = 8
 
 
-def stands_for_labels(model: Model, node: onnx.NodeProto | None) -> bool:
+def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
     """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
 
     A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
@@ -257,7 +257,7 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
     Where the graph does not tell, an output (N, C) is taken for probabilities: the run shows whether each row is a
-    distribution, and where one is not, `UNTOLD` asks for a kind.
+    distribution, and where one is not, `AMBIGUOUS_SCORES` asks for a kind.
 
     `kind`: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
     `label-logits` or `label-probabilities` of several labels a sample.
@@ -283,7 +283,7 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
 def _scores_alone(model: Model, output: str | None, kind: str | None) -> Readout:
     try:
         return choose_readout(model, output, kind)
-    except Untold as untold:
+    except AmbiguousScores as untold:
         if kind is not None:
             raise
         readout = choose_readout(model, untold.output, "probabilities")
@@ -313,10 +313,10 @@ def choose_readout(
             readouts.append(_readout(model, info, kind, options))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
-            untold += [info] if isinstance(refused, _Untold) else []
+            untold += [info] if isinstance(refused, _AmbiguousScores) else []
     subject = "" if readouts else purpose(model)
     if len(untold) == 1 and not (readouts or subject):
-        raise Untold(f"{model.name}: no output that can be calibrated{reasons[-1]}", untold[0].name)
+        raise AmbiguousScores(f"{model.name}: no output that can be calibrated{reasons[-1]}", untold[0].name)
     if not readouts:
         if subject:
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
@@ -390,7 +390,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     sizes = _sizes(model, info.name)
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
-    if kind is None and plain and stands_for_labels(model, walked.node):
+    if kind is None and plain and is_one_vs_rest(model, walked.node):
         kind = "label-probabilities"
     if kind == "probability" and walked.activation == "sigmoid":
         kind = None  # the graph says the same
@@ -493,14 +493,14 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
     holds = kind or shown
     if not holds:
         if _adds_up_shares(walked.node):
-            raise _Untold(
+            raise _AmbiguousScores(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
                 f"hold shares from 0 to 1: say so with {options} probabilities"
             )
         source = walked.where
         if walked.node is not None and is_quantized(walked.node):
             source += f", a {walked.node.op_type}, whose quantised weight cannot be replaced"
-        raise _Untold(
+        raise _AmbiguousScores(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {source}); say "
             f"so with {options} logits or {options} probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"

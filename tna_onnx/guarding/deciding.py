@@ -108,7 +108,7 @@ def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], l
 
 
 @dataclass(frozen=True, eq=False)
-class Operated:
+class FittedDecision:
     """Thresholds of a decision."""
 
     thresholds: Floats | None  # [] or (C,); None where no sample can promise the bound
@@ -118,7 +118,7 @@ class Operated:
 
 def operate(
     rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
-) -> Operated:
+) -> FittedDecision:
     """Choose thresholds.
 
     `p`: (N, C) probabilities of the samples that decide. `labels`: (N,), or (N, C) of 0 and 1.
@@ -132,19 +132,21 @@ def operate(
     holds = labels == rule.positive
     if rule.kind == "positive" and holds.all() == holds.any():
         why = f"{'all' if holds.all() else 'none'} of these {len(p):,} samples are of the class {names[rule.positive]}"
-        return Operated(None, OperatingPoint(settings.decide), (f"{why}, so no threshold is better than another",))
+        return FittedDecision(
+            None, OperatingPoint(settings.decide), (f"{why}, so no threshold is better than another",)
+        )
     level = settings.confidence_level / 100
     if goal == "cost":
         return _cheapest(rule, p, labels, settings.seed, level)
     decided = crossfitted(rule, p, labels, goal, settings.seed)
     value, *ends = goal_interval(rule, decided, labels, goal, level, p.shape[1])
     point = OperatingPoint(settings.decide, value, (ends[0], ends[1]))
-    return Operated(best_thresholds(rule, p, labels, goal), point)
+    return FittedDecision(best_thresholds(rule, p, labels, goal), point)
 
 
 def _bounded(
     rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
-) -> Operated:
+) -> FittedDecision:
     goal, level = settings.goal
     delta = settings.delta / 100
     point = OperatingPoint(settings.decide)
@@ -167,9 +169,9 @@ def _bounded(
         scores, holds = _tested(rule, p, labels, lost[0], goal)
         why = _unreached(goal, level, delta, scores, holds, listed(names[c] for c in lost))
         if len(lost) == len(thresholds):
-            return Operated(None, point, (why,))
+            return FittedDecision(None, point, (why,))
         notes = (f"{word} decided, which keeps the promise and says nothing: {why}",)
-    return Operated(np.array(thresholds[0] if of_one else thresholds, np.float32), point, notes)
+    return FittedDecision(np.array(thresholds[0] if of_one else thresholds, np.float32), point, notes)
 
 
 # Goal -> the side of its bound, the samples that it is about, and the rounding to the side on which a bound is true.
@@ -214,7 +216,7 @@ def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDA
     return f"{text}; there are {there:,}; {words}"
 
 
-def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: int, level: float) -> Operated:
+def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: int, level: float) -> FittedDecision:
     """Return thresholds by probability; by counting, where that costs significantly less."""
     classes = p.shape[1]
     plain = np.ones(classes, np.float32)
@@ -244,7 +246,7 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     point = OperatingPoint(
         "cost", -value, (-ends[1], -ends[0]), *thresholds, by_counting, by_probability, lowest, (low, high)
     )
-    return Operated(chosen, point, notes)
+    return FittedDecision(chosen, point, notes)
 
 
 def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:

@@ -28,7 +28,7 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
-from tna_onnx.guarding.deciding import EXCHANGEABLE, Operated, promise_of, rule_of
+from tna_onnx.guarding.deciding import EXCHANGEABLE, FittedDecision, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
@@ -79,7 +79,7 @@ class _Chosen:
     # those of them that thresholds come from: one of each group where samples come in groups
     rows: npt.NDArray[np.int64]
     fresh: npt.NDArray[np.bool_]  # which of `rows` no score was fitted to
-    operated: Operated | None  # thresholds of the decision; None without one
+    operated: FittedDecision | None  # thresholds of the decision; None without one
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:

@@ -20,7 +20,7 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
 from tna_onnx.graph.readout import quantization_step
 from tna_onnx.guarding.guard_settings import ADDITIONS
-from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
+from tna_onnx.guarding.thresholds import RecordingRunner, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
@@ -317,7 +317,7 @@ def score_guarded(
         return scores, predicted, None
     rule = rule_in_file(provenance(model), output.n_classes)
     drawn = drawn_classes(rule, output.n_classes) if "decision" in guards else range(0)
-    listening = Listening(session, output, guards, source.labels, source.describe(), drawn)
+    listening = RecordingRunner(session, output, guards, source.labels, source.describe(), drawn)
     scores, predicted = score_model(listening, output, source, batch_size, progress, label)
     decided = Values(
         source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters,

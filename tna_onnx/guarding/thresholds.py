@@ -19,7 +19,7 @@ from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
 from tna_onnx.graph.outputs import ClassOutput, require_rows
-from tna_onnx.guarding.deciding import Operated, operate
+from tna_onnx.guarding.deciding import FittedDecision, operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     accept_above,
@@ -64,7 +64,7 @@ class Values:
         return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters, p)
 
 
-class Listening:
+class RecordingRunner:
     """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels.
 
     One column a role is filled batch by batch: the scores of all classes are never in memory together.
@@ -152,7 +152,7 @@ def collect_values(
     if rows is None:
         rows = np.arange(len(source))
     labels = source.labels[rows]
-    listening = Listening(session, output, names, labels, source.describe(), drawn)
+    listening = RecordingRunner(session, output, names, labels, source.describe(), drawn)
     hits: list[NDArray[np.bool_]] = []
     confidences: list[NDArray[np.floating[Any]]] = []
     done = 0
@@ -203,7 +203,7 @@ def choose_thresholds(
     settings: GuardSettings,
     n_classes: int,
     where: str,
-    operated: Operated | None = None,
+    operated: FittedDecision | None = None,
 ) -> Thresholds:
     """Choose all thresholds that are asked for, of settings that are reachable.
 
@@ -329,7 +329,7 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
 
 def operable(
     values: Values, settings: GuardSettings, rule: DecisionRule | None, names: Sequence[str], where: str
-) -> tuple[GuardSettings, Operated | None, Unreached | None]:
+) -> tuple[GuardSettings, FittedDecision | None, Unreached | None]:
     """Return the thresholds of the decision, and the settings without it where no sample can promise its bound.
 
     `rule`: of the decision; None without one.

@@ -42,9 +42,9 @@ from tna_onnx.results.details import (
     ClassResult,
     Confusion,
     Details,
-    Made,
     Port,
     RiskCoverage,
+    RunInfo,
     Sample,
     Scored,
     Step,
@@ -222,9 +222,9 @@ class Started:
 _AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first", CLASSES_LAST: "last"}
 
 
-def made_by(task: Task, started: Started) -> Made:
+def made_by(task: Task, started: Started) -> RunInfo:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
-    return Made(
+    return RunInfo(
         # a page is read by people: fractions of a second say nothing
         date=started.date.isoformat(timespec="seconds"),
         seconds=time.monotonic() - started.monotonic,

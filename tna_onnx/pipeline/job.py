@@ -23,7 +23,7 @@ from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.extraction.head_check import Probed
+from tna_onnx.extraction.head_check import CheckedHead
 from tna_onnx.extraction.opened_samples import Samples
 from tna_onnx.graph.cut import mapped_logits, reads
 from tna_onnx.graph.load import Model
@@ -185,7 +185,7 @@ class Task:
 
     job: Job  # the request
     opened: OpenModel  # the source model and its session
-    probed: Probed  # where its logits are, checked against the model itself
+    probed: CheckedHead  # where its logits are, checked against the model itself
     output: Path | None  # path to write; None for a model in memory that stays there
     calibration: Collected  # samples to search and fit on
     held_out: Collected | None  # samples for the report, if given

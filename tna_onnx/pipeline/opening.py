@@ -26,7 +26,7 @@ from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
 from tna_onnx.extraction.collect import FeatureTable, collect_features
-from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
+from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.sessions import open_part
@@ -199,7 +199,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
 
 def _with_head_if_exact(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
-) -> tuple[OpenModel, Probed, int, tuple[str, ...]]:
+) -> tuple[OpenModel, CheckedHead, int, tuple[str, ...]]:
     """Run a first batch; without the head where ONNX Runtime computes other logits than its weight gives.
 
     Gives the model, and what `_probed` does.
@@ -220,7 +220,13 @@ def _with_head_if_exact(
 
 
 def _collected(
-    opened: OpenModel, probed: Probed, size: int, progress: Progress, samples: Samples, stage: str, cache: Path | None
+    opened: OpenModel,
+    probed: CheckedHead,
+    size: int,
+    progress: Progress,
+    samples: Samples,
+    stage: str,
+    cache: Path | None,
 ) -> Collected:
     """Run samples, once, up to the head; those that hold logits are taken as they are.
 
@@ -291,7 +297,7 @@ def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
 
 def _probed(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
-) -> tuple[Probed, int, tuple[str, ...]]:
+) -> tuple[CheckedHead, int, tuple[str, ...]]:
     """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
     size = job.batch_size
     probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)

@@ -12,7 +12,7 @@ import numpy as np
 from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.source import source_beside
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.nodes import beside_earlier
+from tna_onnx.graph.nodes import merged_provenance
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
@@ -87,7 +87,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
-    entries = beside_earlier(task.model, task.readout.output, provenance_entries(task, outcome))
+    entries = merged_provenance(task.model, task.readout.output, provenance_entries(task, outcome))
     rewritten = writing.write(outcome, entries)
     if outcome.unchanged:
         rewritten = unchanged(task.model, task.readout)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.coverage import FEW, Coverage, marks_text
+from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
@@ -102,7 +102,7 @@ def _check_marks(task: Task) -> LabelCheck:
         marks = collected.source.labels
         predicted = task.logits(task.weight, on=collected).predictions()
         data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
-        warnings.append(marks_text(marks, what, task.opened.names))
+        warnings.append(label_coverage_text(marks, what, task.opened.names))
         warning = order_warning(predicted, marks, task.opened.names)
         if warning and not job.settings.trust_labels:
             raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")

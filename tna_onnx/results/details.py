@@ -223,7 +223,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Made:
+class RunInfo:
     """When and from what a result was computed, and the names in its file.
 
     Attributes:
@@ -298,7 +298,7 @@ class Details:
     overconfident: tuple[Sample, ...]
     underconfident: tuple[Sample, ...]
     changes: tuple[Difference, ...]
-    made: Made
+    made: RunInfo
 
 
 @dataclass(frozen=True)

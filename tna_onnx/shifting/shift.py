@@ -20,7 +20,7 @@ from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import BatchRunner, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
-from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.labels import OutputChange
 from tna_onnx.graph.load import Model
@@ -79,7 +79,7 @@ _KINDS = {"logits": "logits", "positive_logit": "logit"}
 class ShiftSamples(Opened):
     """The model, and labelled samples of the data that it was made for, as `source`."""
 
-    probed: Probed  # where its scores are
+    probed: CheckedHead  # where its scores are
     unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
     kept: tuple[str, ...]  # other outputs that stay: those with the class of each sample among them
 
@@ -158,7 +158,7 @@ def shifted(probabilities: NDArray[np.floating], change: FloatArray) -> tuple[Fl
 
 def write(
     model: Model,
-    probed: Probed,
+    probed: CheckedHead,
     change: FloatArray,
     metadata: dict[str, str],
     kept: tuple[str, ...] = (),
@@ -187,7 +187,7 @@ def write(
     return written, "nodes"
 
 
-def _holds(model: Model, head: Head, probed: Probed) -> bool:
+def _holds(model: Model, head: Head, probed: CheckedHead) -> bool:
     """Tell whether a change of the bias changes the logits by as much, and the file has a float for each class."""
     if not head.linear or probed.tail is not None or not head.holds_bias or head.stored_bias is None:
         return False

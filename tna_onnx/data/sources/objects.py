@@ -35,7 +35,7 @@ import numpy as np
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import listed, of_dummies
+from tna_onnx.data.labels import class_names_from_one_hot, listed
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.data.sources.array_files import numeric_array
 from tna_onnx.data.sources.arrays import open_mapping
@@ -205,7 +205,9 @@ def open_object(data: Any, request: Request) -> Source:
         data, labels = data
         if isinstance(data, list):
             data = any_array(data)
-        stored = of_dummies(labels) if _is_frame(labels) and not request.multi_label else any_array(labels)
+        stored = (
+            class_names_from_one_hot(labels) if _is_frame(labels) and not request.multi_label else any_array(labels)
+        )
         request = dataclasses.replace(request, labels=stored)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
         data = data.collect()

@@ -44,7 +44,7 @@ from tna_onnx.render.rows import (
     weight_text,
 )
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Details, LabelMetrics, Made
+from tna_onnx.results.details import Details, LabelMetrics, RunInfo
 from tna_onnx.results.measured import ComparedModel, Evaluation
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.verdict import Recall
@@ -377,7 +377,7 @@ def _run_terms(
     return tuple(terms)
 
 
-def _origin_terms(origin: Made) -> list[Term]:
+def _origin_terms(origin: RunInfo) -> list[Term]:
     when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
     terms = [Term("Date", when), Term("SHA-256 of calibration data", origin.calibration_sha256, code=True)]
     if origin.held_out_sha256:
