@@ -156,7 +156,7 @@ class CalibrationMap(Protocol):
         """
         for name in names:
             value = getattr(self, name)
-            if (isinstance(value, float) and math.isnan(value)) or _holds_infinity(value):
+            if (isinstance(value, float) and math.isnan(value)) or not _all_finite(value):
                 raise DataError(f"{self.name}: {name} is not finite; use another map")
 
     def require_positive(self, name: str) -> None:
@@ -203,11 +203,11 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
     return fitted.forward(ArrayOps(logits), logits, features)
 
 
-def _holds_infinity(value: Any) -> bool:
-    """Whether a number, or one in an array or in tuples of them, is infinite."""
+def _all_finite(value: Any) -> bool:
+    """Whether no number, or one in an array or in tuples of them, is infinite; tuples hold neither texts nor None."""
     if isinstance(value, tuple):
-        return any(map(_holds_infinity, value))
-    return isinstance(value, (float, np.ndarray)) and bool(np.isinf(value).any())
+        return all(item is not None and not isinstance(item, str) and _all_finite(item) for item in value)
+    return not (isinstance(value, (float, np.ndarray)) and np.isinf(value).any())
 
 
 @dataclass(frozen=True, eq=False)

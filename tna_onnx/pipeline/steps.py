@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import DataError
 from tna_onnx.graph import decisions
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
 from tna_onnx.graph.labels import ORIGINAL_CLASS, UNCHANGED, OutputChange
@@ -33,6 +34,11 @@ class Added:
     """Logits plus one number a class: what is left of a change where the file has no place for a bias."""
 
     bias: NDArray[np.floating]  # (C,) numbers
+
+    def __post_init__(self) -> None:
+        """Refuse infinite numbers; NaN stands for those that only a file has."""
+        if np.isinf(self.bias).any():
+            raise DataError("added: bias is not finite")
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002 - as every map is called
         """Return s + c."""
@@ -136,6 +142,9 @@ class Decoder:
         if isinstance(value, list):
             return tuple(self.decoded(item) for item in value)
         if not isinstance(value, dict):
+            # NaN would be a placeholder, which takes the number of the file
+            if isinstance(value, float) and np.isnan(value):
+                raise NotRebuilt("it holds values that are no numbers")
             return value
         if "shape" in value:
             return self._array(np.dtype(value["dtype"]), tuple(map(int, value["shape"])), value.get("values"))
