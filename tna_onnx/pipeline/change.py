@@ -43,7 +43,8 @@ from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout
-from tna_onnx.maps.base import Folding
+from tna_onnx.maps.base import Folding, apply_map
+from tna_onnx.maps.clamp import Clamped
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.pipeline.steps import (
     Added,
@@ -51,6 +52,7 @@ from tna_onnx.pipeline.steps import (
     DecisionStep,
     Decoder,
     Encoder,
+    OriginalClass,
 )
 
 _FORMAT = 1
@@ -429,6 +431,8 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         block=step["block"],
         beside=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
     )
+    for fitted in (change.folded, *change.maps):
+        _require_classes(readout, fitted)
     from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -443,6 +447,21 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
     result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)))
     words = _head_words(step["source"], readout, change, result.digests)
     return result.proto, result.roles, words, None
+
+
+def _require_classes(readout: Readout, fitted: Any) -> None:
+    """Refuse a map that is not of the classes of a readout: it gives logits of another shape, or clamps others."""
+    classes = 0 if readout.multi_label else readout.n_classes
+    if isinstance(fitted, Clamped) and fitted.classes != classes:
+        raise NotRebuilt(f"it keeps the predictions of {fitted.classes} classes, and the scores are of {classes}")
+    if fitted is None or isinstance(fitted, OriginalClass):
+        return
+    logits = np.zeros((1, readout.n_classes))
+    features = np.zeros((1, readout.n_features)) if isinstance(readout, Head) else None
+    with np.errstate(all="ignore"):
+        mapped = apply_map(fitted, logits, features)
+    if mapped.shape != logits.shape:
+        raise NotRebuilt("it names a map that gives one sample logits of another shape")
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
