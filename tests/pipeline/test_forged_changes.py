@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.errors import DataError
+from tna_onnx.graph.labels import OutputChange
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import annotate, merged_provenance, provenance
 from tna_onnx.graph.readout import Layout, Readout
@@ -73,6 +74,9 @@ FORGED: dict[str, dict[str, Any]] = {
     "keeps predictions of two classes": _behind(clamped_fit(Bias(2.0, BIAS), 2)),
     "labels: NaN in place of numbers": _behind(LabelPlatt((2.0,) * 5, (NAN,) * 5)),
     "labels: a text in place of numbers": _behind(_unchecked(LabelPlatt((2.0,) * 5, (0.0,) * 5), ("nan",) * 5)),
+    "keeps the output itself": _behind(Bias(2.0, BIAS), beside=OutputChange(kept=("logits",))),
+    "two: label of another head": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("other",), (0, 1, 2, 3, 4))),
+    "two: other names": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("label",), (4, 3, 2, 1, 0))),
     "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
 }
 
@@ -84,6 +88,7 @@ HONEST: dict[str, dict[str, Any]] = {
     "labels: predictions kept": _behind(clamped_fit(LabelPlatt((2.0,) * 5, (0.5,) * 5), 0)),
     "labels: behind": _behind(LabelPlatt((2.0,) * 5, (0.0,) * 5)),
     "binary: behind": _behind(Beta(1.0, 0.5, 0.0)),
+    "two: likeliest label": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("label",), (0, 1, 2, 3, 4))),
     "positions: behind": _behind(Bias(2.0, BIAS), shape=Layout(4, 1)),
 }
 
@@ -108,6 +113,9 @@ def _source(kind: str, small: Small, folder: Path) -> Path:
         model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), n) for n, v in values.items())
         model.graph.node.append(helper.make_node("Gemm", ["features", "w2", "b2"], ["b"], name="second", transB=1))
         model.graph.output.append(tensor_info("b", ["N", 3]))
+        for name, scores in (("label", "logits"), ("other", "b")):
+            model.graph.node.append(helper.make_node("ArgMax", [scores], [name], name=name, axis=1, keepdims=0))
+            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["N"]))
     else:
         return small.model
     onnx.save(model, folder / "source.onnx")
@@ -117,7 +125,7 @@ def _source(kind: str, small: Small, folder: Path) -> Path:
 def _write(source: Path, forged: dict[str, Any], path: Path) -> None:
     """Write a change with the entries that a calibration of its map has."""
     model = load_model(source)
-    readout = replace(find_readout(model, None, None, None), **forged.get("readout", {}))
+    readout = replace(find_readout(model, None, model.outputs[0], None), **forged.get("readout", {}))
     words = {"shape": (readout.n_classes,), **{key: value for key, value in forged.items() if key != "readout"}}
     fitted = words.get("folded") or words.get("maps", (None,))[-1]
     entries = calibration_entries(model, readout, getattr(fitted, "name", "none"), **getattr(fitted, "brief", {}))
@@ -128,7 +136,8 @@ def _write(source: Path, forged: dict[str, Any], path: Path) -> None:
 def test_an_honest_change_is_proved(small: Small, tmp_path: Path, kind: str) -> None:
     source = _source(kind.partition(":")[0], small, tmp_path)
     _write(source, HONEST[kind], tmp_path / "o.onnx")
-    found = tna_onnx.verify(source, tmp_path / "o.onnx")
+    options = tna_onnx.ModelOptions(output_name=load_model(source).outputs[0])
+    found = tna_onnx.verify(source, tmp_path / "o.onnx", model_options=options)
     assert found.intact, (found.reason, found.unexplained)
 
 
@@ -136,7 +145,8 @@ def test_an_honest_change_is_proved(small: Small, tmp_path: Path, kind: str) -> 
 def test_a_change_that_no_calibration_makes_is_not(small: Small, tmp_path: Path, kind: str) -> None:
     source = _source(kind.partition(":")[0], small, tmp_path)
     _write(source, FORGED[kind], tmp_path / "forged.onnx")
-    found = tna_onnx.verify(source, tmp_path / "forged.onnx")
+    options = tna_onnx.ModelOptions(output_name=load_model(source).outputs[0])
+    found = tna_onnx.verify(source, tmp_path / "forged.onnx", model_options=options)
     assert not found.intact
     assert "KeyError" not in found.reason  # of entries that were forgotten here
 

@@ -34,8 +34,8 @@ from tna_onnx.graph.difference import (
     is_plainly_encoded,
     same_models,
 )
-from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.labels import UNCHANGED
+from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
@@ -433,6 +433,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
     )
     for fitted in (change.folded, *change.maps):
         _require_classes(readout, fitted)
+    _require_outputs(model, readout, change.beside)
     from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -462,6 +463,23 @@ def _require_classes(readout: Readout, fitted: Any) -> None:
         mapped = apply_map(fitted, logits, features)
     if mapped.shape != logits.shape:
         raise NotRebuilt("it names a map that gives one sample logits of another shape")
+
+
+def _require_outputs(model: Model, readout: Readout, beside: OutputChange) -> None:
+    """Refuse to keep the output that is calibrated, and labels that the graph shows to be others.
+
+    What samples alone show to be a label is not checked.
+    """
+    if readout.output in beside.kept:
+        raise NotRebuilt(f"it keeps the output '{readout.output}', which it calibrates")
+    shown: dict[str, tuple[int | str, ...]] = {}
+    for head in find_heads(model)[0]:
+        shown |= {label.name: () for label in label_outputs(model, head.output, head.n_classes)}
+    own = label_outputs(model, readout.output, readout.n_classes)
+    shown |= {label.name: label.classes for label in own}
+    for name in beside.likeliest:
+        if shown.get(name, beside.classes) != beside.classes:
+            raise NotRebuilt(f"it makes output '{name}' the likeliest class, and the graph shows another label there")
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
