@@ -13,7 +13,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.support import with_options
-from tna_onnx.graph.decisions import Guarded
+from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
 from tna_onnx.pipeline.change import _seal, _text_of, prove, write_decisions
@@ -119,6 +119,7 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "outputs in another order": ("two", {"names": {"set": "set", "accept": "accept"}}),
     "decides otherwise": ("one class", {"thresholds": {"decision": np.array(0.99, Float)}}),
     "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
+    "a threshold for each sample": ("two", {"thresholds": {"accept": np.zeros((200, 1), Float)}}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
 }  # fmt: skip
 
@@ -141,3 +142,9 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
     step = replace(made, model=source, guarded=guarded, thresholds=thresholds, names=names)
     onnx.save(write_decisions(step, entries), tmp_path / "forged.onnx")
     assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact
+
+
+@pytest.mark.parametrize("values", [{"temperature": -1.0}, {"temperature": np.nan}, {"weight": np.inf}])
+def test_no_set_score_holds_numbers_that_none_fits(values: dict[str, float]) -> None:
+    with pytest.raises(tna_onnx.DataError):
+        SetScore(**values)  # type: ignore[arg-type]

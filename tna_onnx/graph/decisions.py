@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from tna_onnx.errors import UnsupportedModel
+from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.bounds import copy_model
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
@@ -45,6 +45,14 @@ class SetScore:
     weight: float = 0.0  # penalty for each class behind them
     temperature: float = 1.0  # of the probabilities p^(1/T) that it is computed from; 1 for those of the output
     allow_empty: bool = False  # whether a set may leave out the likeliest class
+
+    def __post_init__(self) -> None:
+        """Refuse T <= 0, a penalty below 0, and what is not finite."""
+        if not (0 < self.temperature < np.inf and 0 <= self.weight < np.inf):
+            raise DataError(
+                f"set score: expected a temperature above 0 and a penalty of at least 0, got {self.temperature} and "
+                f"{self.weight}"
+            )
 
     def penalty(self, classes: int) -> NDArray[np.float64]:
         """Return what is added to the sum at each rank, (C,)."""

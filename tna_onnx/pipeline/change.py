@@ -503,6 +503,8 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
 def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
     decoder = Decoder(size)
     guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
+    if any(np.shape(limit) not in ((), (guarded.output.n_classes,)) for limit in thresholds.values()):
+        raise NotRebuilt("it states thresholds that are neither one number nor one for each class")
     decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"])
     proto, words = _with_decisions(decisions, file, {**model.large_values, **file.large_values})
     return proto, {}, words, decisions
