@@ -113,6 +113,13 @@ def function(name: str, *calls: str) -> onnx.FunctionProto:
     return helper.make_function("local", name, ["a"], ["b"], nodes or [helper.make_node("Relu", ["a"], ["b"])], opsets)
 
 
+def placed(domain: str) -> onnx.FunctionProto:
+    """A function called Gelu in a domain."""
+    made = function("Gelu")
+    made.domain = domain
+    return made
+
+
 def calling(*functions_: onnx.FunctionProto) -> onnx.ModelProto:
     """A classifier whose features pass the last function."""
     b = Builder()
@@ -137,8 +144,12 @@ def ladder(steps: int) -> onnx.ModelProto:
         (calling(function("F"), function("F")), "function 'F' is there twice"),
         (ladder(30), "nodes in "),
         (calling(function("F0"), *(function(f"F{k}", f"F{k - 1}") for k in range(1, 300))), "300 calls deep"),
+        *(
+            (calling(placed(domain)), "an operator of its own")
+            for domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+        ),
     ],
-    ids=["itself", "circle", "twice", "ladder", "deep"],
+    ids=["itself", "circle", "twice", "ladder", "deep", "no domain", "ai.onnx", "ai.onnx.ml", "com.microsoft"],
 )
 def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):

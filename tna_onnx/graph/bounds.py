@@ -288,8 +288,8 @@ def _type_name(kind: int) -> str:
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
 
-# Domains whose versions say something.
-_DEFINED = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"}
+# How domains begin in which ONNX Runtime has operators of its own.
+_DEFINED = ("ai.onnx.", "com.microsoft.", "com.ms.")
 
 _Key: TypeAlias = tuple[str, str, str]
 
@@ -315,7 +315,7 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     A version says which definition of an operator counts; these have one. The inliner wants all versions to be equal,
     and some exporters give a function's own domain that of the standard one.
     """
-    own_domains = {function.domain for function in model.functions} - _DEFINED
+    own_domains = {function.domain for function in model.functions}
     versions = {entry.domain: entry.version for entry in model.opset_import if entry.domain in own_domains}
     imports = [entry for function in model.functions for entry in function.opset_import]
     if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
@@ -328,9 +328,15 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
-    """Check rule 6, and that no function is there twice."""
+    """Check rule 6, that no function is there twice, and that none has the place of an operator."""
     functions: dict[_Key, onnx.FunctionProto] = {}
     for function in model.functions:
+        domain = function.domain or "ai.onnx"
+        if f"{domain}.".startswith(_DEFINED):
+            raise UnsupportedModel(
+                f"{name}: function '{function.name}' is in the domain '{domain}', in which ONNX Runtime may "
+                "run an operator of its own in place of it; export the model with its functions in another domain"
+            )
         key = _key(function.domain, function.name, function)
         if key in functions:
             raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
