@@ -428,6 +428,48 @@ def test_a_constant_per_sample_is_refused_by_numbers(
 # --- functions and hidden layers
 
 
+def _referring(op_type: str, name: str, outer: str, domain: str = "") -> onnx.NodeProto:
+    """A node whose attribute is one of the function around it."""
+    node = helper.make_node(op_type, ["a"], ["b"], domain=domain)
+    node.attribute.add(name=name, ref_attr_name=outer, type=onnx.AttributeProto.FLOAT)
+    return node
+
+
+@pytest.mark.parametrize("how", ["left out", "given", "handed on", "handed on without", "in a branch"])
+def test_defaults_of_functions(how: str, tmp_path: Path) -> None:
+    """ONNX Runtime is the oracle: it inlines the functions itself."""
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    nodes = [_referring("LeakyRelu", "alpha", "slope")]
+    if how == "in a branch":
+        branch = helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("b", 1, None)])
+        yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
+        nodes = [yes, helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch)]
+    leaky = helper.make_function("local", "Leaky", ["a"], ["b"], nodes, versions)
+    leaky.attribute_proto.append(helper.make_attribute("slope", -1.0))
+    outer = helper.make_function(
+        "local", "Outer", ["a"], ["b"], [_referring("Leaky", "slope", "own", "local")], versions
+    )
+    if how == "handed on":
+        outer.attribute_proto.append(helper.make_attribute("own", -2.0))
+    else:
+        outer.attribute.append("own")
+    b = Builder()
+    flags = {"slope": 0.5} if how == "given" else {}
+    b.node("Outer" if how.startswith("handed on") else "Leaky", "trunk_out", out="z", domain="local", **flags)
+    b.linear("y", "z")
+    proto = b.proto("y")
+    proto.functions.extend([leaky, outer])
+    proto.opset_import.append(versions[1])
+    if how == "handed on without":
+        with pytest.raises(UnsupportedModel):
+            load_model(proto)
+        return
+    model = load_model(proto)
+    assert not model.proto.functions
+    x = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(model.proto, ["y"], x)[0], run(proto, ["y"], x)[0])
+
+
 def test_a_head_inside_a_function_is_found(tmp_path: Path) -> None:
     """The function is inlined; what is written needs no function, and gives what the model gave."""
     b = Builder()

@@ -300,7 +300,7 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
         return model, ()
     _check_calls(model, name, limits)
     try:
-        flat = onnx.inliner.inline_local_functions(_aligned(model))
+        flat = onnx.inliner.inline_local_functions(_aligned(_with_defaults(model, name)))
     except onnx.checker.ValidationError as error:
         raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {one_line(error)}") from error
     except (RuntimeError, ValueError):
@@ -325,6 +325,45 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
         for entry in function.opset_import:
             entry.version = versions.get(entry.domain, entry.version)
     return copy
+
+
+def _with_defaults(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return the model with the default attributes of functions in the calls that leave them out.
+
+    The inliner drops defaults. Functions that nothing calls stay as they are: the limits do not count their nodes.
+    """
+    if not any(function.attribute_proto for function in model.functions):
+        return model
+    copy = copy_model(model)
+    functions = {_key(function.domain, function.name, function): function for function in copy.functions}
+    todo: list[onnx.GraphProto | onnx.FunctionProto] = [copy.graph]
+    seen = set[_Key]()
+    while todo:
+        for node in list(all_nodes(todo.pop())):
+            key = _called(node)
+            if key not in functions:
+                continue
+            function = functions[key]
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(each for each in function.attribute_proto if each.name not in given)
+            _check_handed_on(name, node, function, functions)
+            if key not in seen:
+                seen.add(key)
+                todo.append(function)
+    return copy
+
+
+def _check_handed_on(
+    name: str, call: onnx.NodeProto, function: onnx.FunctionProto, functions: Collection[_Key]
+) -> None:
+    """Refuse a call without an attribute that the function hands on to another, whose default would be dropped."""
+    calls = (node for node in all_nodes(function) if _called(node) in functions)
+    handed_on = {attribute.ref_attr_name for node in calls for attribute in node.attribute} - {""}
+    if missing := handed_on - {attribute.name for attribute in call.attribute}:
+        raise UnsupportedModel(
+            f"{name}: a call of function '{function.name}' leaves out attribute '{min(missing)}', which it hands on to "
+            "another function; export the model with that attribute in the call"
+        )
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
