@@ -161,12 +161,27 @@ def test_no_number_of_bytes(key: str, value: str, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["offset", "length"])
-def test_more_than_the_file_has(key: str, folder: Path) -> None:
+def test_more_than_the_file_has(folder: Path) -> None:
     """Nothing is allocated for it."""
     assert "has 228 bytes, but tensor 'weight' ends at 1,000,000,000,000,000," in refused(
-        hostile(folder, **{key: "9" * 18})
+        hostile(folder, offset="9" * 18)
     )
+
+
+@pytest.mark.parametrize("length", ["0", "71", "73", "9" * 18])
+def test_a_length_that_is_not_of_type_and_shape(length: str, folder: Path) -> None:
+    """ONNX Runtime takes a length of 0 for none; the weight has 18 numbers of 4 bytes."""
+    assert "expected 72" in refused(hostile(folder, length=length))
+
+
+def test_words_other_than_those_of_a_place(folder: Path) -> None:
+    """ONNX Runtime takes the bytes at `prepacked_0` in place of the tensor's."""
+    path = hostile(folder)
+    proto = onnx.load(path, load_external_data=False)
+    tensor = next(t for t in proto.graph.initializer if t.name == "weight")
+    tensor.external_data.add(key="prepacked_0", value="MlasSQNBit|0|72")
+    path.write_bytes(proto.SerializeToString())
+    assert "'prepacked_0'" in refused(path)
 
 
 # --- through the public functions

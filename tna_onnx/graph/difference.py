@@ -39,9 +39,6 @@ _BLOCK = 2**24
 # Numbers of a tensor that are compared at a time: 8 MB in double precision.
 _NUMBERS = 2**20
 
-# What external data say of their place; the checksum is of the whole file.
-_PLACE = ("location", "offset", "length", "checksum")
-
 _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -116,9 +113,7 @@ def _digested(model: Model) -> onnx.ModelProto:
             if is_external(tensor):
                 # bytes that another runtime might take in place of those in the file
                 digest += tensor.raw_data
-                kept = [entry for entry in tensor.external_data if entry.key not in _PLACE]
                 del tensor.external_data[:]
-                tensor.external_data.extend(kept)
             tensor.ClearField("data_location")
             tensor.raw_data = digest
     return copy

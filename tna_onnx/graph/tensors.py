@@ -364,6 +364,9 @@ def _varint(message: memoryview, at: int, stop: int) -> tuple[int, int]:
     raise _Unusual
 
 
+# What external data say of their place; the checksum is of the whole file.
+_PLACE = ("location", "offset", "length", "checksum")
+
 # Of the largest file that any system has; its double is still a 64-bit number for ONNX Runtime.
 _MAX_DIGITS = 18
 # Characters of what stands in the place of a number, in a message.
@@ -376,7 +379,7 @@ class Place:
 
     location: str  # the file, relative to the model's folder
     offset: int  # first byte
-    length: int  # number of bytes, from type and shape where the tensor does not say it
+    length: int  # number of bytes, as type and shape have it
 
     @property
     def end(self) -> int:
@@ -402,10 +405,20 @@ def place_of(tensor: TensorProto) -> Place:
         )
     if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
         raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
+    # ONNX Runtime takes packed weights from further places, in place of the tensor
+    if others := sorted(entries.keys() - {*_PLACE}):
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data with the word '{others[0][:_MAX_SHOWN]}'; expected "
+            "location, offset, length and checksum alone; "
+            "`onnx.save(onnx.load(FILE), NEW, save_as_external_data=True)` writes such a model"
+        )
     offset = _number(tensor, "offset", entries.get("offset", "0"))
     length = byte_count(tensor)
-    if "length" in entries:
-        length = _number(tensor, "length", entries["length"])
+    stated = _number(tensor, "length", entries.get("length", str(length)))
+    if stated != length:
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data of {stated:,} bytes; expected {length:,} for its type and shape"
+        )
     return Place(entries.get("location", ""), offset, length)
 
 
