@@ -159,6 +159,17 @@ def test_a_message_of_too_many_fields_stays(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(split_off(data)[1]) == 2
 
 
+def test_a_packed_shape_of_too_many_numbers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parser takes it, and writes a field for each number."""
+    monkeypatch.setattr(apart_module, "_MAX_FIELDS", 100)
+    proto = _model()
+    graph = proto.graph.SerializeToString() + _field(5, _field(1, b"\x01" * 110) + _field(8, b"packed"))
+    proto.ClearField("graph")
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString() + _field(7, graph))
+    with pytest.raises(UnsupportedModel):
+        load_model(tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint16", "int64", "bool"])
 def test_arrays_are_those_of_the_file(dtype: str, tmp_path: Path) -> None:
     values = (np.random.default_rng(1).standard_normal((20, 32)) * 3).astype(dtype)

@@ -381,12 +381,12 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
+    check_bounds(str(name), proto, limits)  # first: a shape may have more numbers than a message has fields
     if (rest := len(data) - total_size(proto, large_values)) > 0:
         raise UnsupportedModel(
             f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
             "model; `onnx.save(onnx.load(FILE), NEW)` writes the model alone"
         )
-    check_bounds(str(name), proto, limits)
     external = filter(is_external, all_tensors(proto))
     if file is not None:
         # Before anything opens the files: what is no part of the model must not become one.
