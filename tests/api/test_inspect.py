@@ -194,6 +194,10 @@ SINGLE: dict[str, tuple[list[onnx.NodeProto], Any, list[Any]]] = {
         [*_nodes("Gather words x > e"), *_nodes("ReduceMean e > m", axes=[0], keepdims=0), *_nodes("MatMul m w > y")],
         (["T"], np.int64), [5],
     ),
+    "words, an axis added": (
+        [*_nodes("Gather words x > e"), *_nodes("ReduceMean e > m", axes=[0]), *_nodes("MatMul m w > y")],
+        (["T"], np.int64), [1, 5],
+    ),
     "a column": (_nodes("MatMul turned x > g", "Add g column > y"), [8, 1], [5, 1]),
     "one sigmoid": (_nodes("MatMul x one > s", "Sigmoid s > y"), [8], [1]),
 }  # fmt: skip
