@@ -76,7 +76,7 @@ def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | No
 
     `marks`: (N, C) of 0 and 1.
 
-    >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
+    >>> label_coverage_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
     'the data have no sample with 1 of 2 labels (dog)'
     """
     positives = marks.sum(axis=0)

@@ -89,6 +89,9 @@ _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_
 # What ONNX Runtime knows its own format by, from byte 4 on; it then reads nothing else.
 _ORT_MARK = b"ORTM"
 
+PARSER_ERROR: type[Exception] = DecodeError
+"""What protobuf raises of bytes that are no message."""
+
 _MAX_PASSED = 50  # nodes that change shape or type, in a row
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 

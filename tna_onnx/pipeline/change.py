@@ -36,7 +36,7 @@ from tna_onnx.graph.difference import (
 )
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_outputs
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import PARSER_ERROR, Model
 from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.graph.parts import Difference
@@ -411,7 +411,7 @@ def _not_rebuilt() -> Iterator[None]:
         yield
     except (
         ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
-        TypeError, ValueError, DataError, UnsupportedModel,
+        TypeError, ValueError, DataError, UnsupportedModel, PARSER_ERROR,
     ) as error:  # fmt: skip
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
