@@ -297,7 +297,7 @@ def choose_readout(
 ) -> Readout:
     """Return the tensor of logits or probabilities behind an output, whatever computes it.
 
-    Raises Untold: the graph does not tell whether the only output holds logits or probabilities.
+    Raises AmbiguousScores: the graph does not tell whether the only output holds logits or probabilities.
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
