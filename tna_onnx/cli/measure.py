@@ -1,5 +1,6 @@
 """`tna-onnx evaluate`, `compare`, `inspect` and `verify`: the commands that look at models and write none."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -37,21 +38,9 @@ def evaluate(page: str | None, **arguments: Any) -> None:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import evaluation_text  # noqa: PLC0415
 
-    def drawn(evaluation: Any) -> str:
-        from tna_onnx.render.html.pages import evaluation_page  # noqa: PLC0415 - only if it is asked for
-
-        return evaluation_page(evaluation, command_line())
-
-    run_command(
-        run,
-        evaluation_text,
-        arguments,
-        files={"HTML": page},
-        steps=lambda evaluation: [page_step(page, lambda: drawn(evaluation))],
-    )
+    _measure(run, evaluation_text, arguments, page, "evaluation_page")
 
 
 @click.command(cls=Command, short_help="Measure several models on the same data.")
@@ -85,22 +74,30 @@ def compare(page: str | None, **arguments: Any) -> None:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
     from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
 
-    def drawn(comparison: Any) -> str:
-        from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
+    _measure(run, model_comparison_text, arguments, page, "comparison_page")
 
-        return comparison_page(comparison, command_line())
+
+def _measure(
+    run: Callable[..., Any],
+    text: Callable[[Any], Any],
+    arguments: Mapping[str, Any],
+    page: str | None,
+    page_name: str,
+) -> None:
+    """Run a command that measures; `page_name`: the function of `render.html.pages` that draws its result."""
+    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
+
+    def drawn(result: Any) -> str:
+        from tna_onnx.render.html import pages  # noqa: PLC0415 - only if it is asked for
+
+        return str(getattr(pages, page_name)(result, command_line()))
 
     run_command(
-        run,
-        model_comparison_text,
-        arguments,
-        files={"HTML": page},
-        steps=lambda comparison: [page_step(page, lambda: drawn(comparison))],
+        run, text, arguments, files={"HTML": page}, steps=lambda result: [page_step(page, lambda: drawn(result))]
     )
 
 

@@ -261,7 +261,7 @@ class Evaluation(Displayed):
         apart = apart_text(self.metrics, self.bin_free.ece_expected)
         if self.off:
             return f"The probabilities are off by more than chance explains: {apart}"
-        return f"Chance alone explains how far the probabilities are off: {apart}"
+        return f"Chance could explain how far the probabilities are off: {apart}"
 
     def records(self) -> list[Record]:
         """Return a row for each metric, with its unit."""

@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import zipfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -30,24 +31,24 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 @dataclass(eq=False)
-class StoredArrays:
+class StoredArrays(ABC):
     """Arrays by name."""
 
     where: str  # what messages start with: the path, or what the object is called
     title: str  # what reports call the file or folder
     names: list[str]  # of all arrays
 
+    @abstractmethod
     def column(self, name: str) -> Any:
         """Return an array of numbers, rows along axis 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loaded(self, name: str) -> AnyArray:
         """Return an array of anything: labels may be names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def digest(self, names: Sequence[str], labels: IntArray) -> str:
         """Return SHA-256 (hex) that changes with any value of the arrays `names` and with the labels."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

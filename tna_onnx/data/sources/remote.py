@@ -54,8 +54,7 @@ class Copy:
         self._remove: Any = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path = self._folder / self._system.file_name(last)
         with self._copying():
-            if self._system.is_folder():
-                self._system.get_folder(self.path)
+            if self._system.copied_folder(self.path):
                 return
             try:
                 self._system.get([last], [self.path])
@@ -126,17 +125,18 @@ class _Bucket:
     system: Any
     limits: Limits
 
-    def is_folder(self) -> bool:
-        return bool(self.system.isdir(self.root))
-
     def file_name(self, last: str) -> str:
         return _file_name(last)
 
-    def get_folder(self, target: Path) -> None:
+    def copied_folder(self, target: Path) -> bool:
+        """Copy the root if it is a folder, and say whether it is."""
+        if not self.system.isdir(self.root):
+            return False
         size = self.system.du(self.root)
         if size > self.limits.download_bytes:
             raise DataError(f"{self.root}: has {size:,} bytes; raise --data-limit download-bytes=NUMBER")
         self.system.get(f"{self.root}/", f"{target}/", recursive=True)
+        return True
 
     def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
         base = self.root.rpartition("/")[0]
@@ -153,14 +153,11 @@ class _Web:
     limits: Limits
     received: int = 0
 
-    def is_folder(self) -> bool:
-        return False
-
     def file_name(self, last: str) -> str:
         return _file_name(unquote(last))
 
-    def get_folder(self, target: Path) -> None:
-        raise NotImplementedError  # there are none
+    def copied_folder(self, target: Path) -> bool:  # noqa: ARG002 - as a bucket has it
+        return False  # a server has none
 
     def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
         """Copy files, whose names count from the folder of the root."""
