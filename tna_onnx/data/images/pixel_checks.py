@@ -45,7 +45,7 @@ def preprocessing_warnings(
     if _says_nothing(stated):
         return [
             "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
-            "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
+            "and std; give --preset, or --mean and --std, or --scale 0.00392157 if this is right"
         ]
     # what pixels of 0 and 255 become, over all channels
     ends = (np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"] - np.array(recipe["mean"])) / np.array(recipe["std"])
