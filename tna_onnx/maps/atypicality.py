@@ -1,65 +1,12 @@
 """Atypicality-aware recalibration (AAR): the temperature depends on how unusual a sample's features are.
 
     s' = (p_2 a^2 + p_1 a + p_0) s + v        the result is log softmax(s')
+    a(x) = min_c d_c^2 / 2 up to a constant, standardised on samples that the space has not seen (`FeatureSpace`)
 
-with the atypicality a (`FeatureSpace`) and one bias v per class. p and v minimise the mean NLL plus 1e-3 |v|^2 / C, a
-convex function, by Newton steps from p = (1, 0, 0) and v = 0. The factor is held above 0: a is cut to the range of
-the calibration samples, as a parabola says nothing outside of it, and the factor at a twentieth of p_0. A negative one
-would turn the order of the classes round. `fit_published` is without both.
+p and v minimise the mean NLL plus 1e-3 |v|^2 / C, a convex function, by Newton steps from p = (1, 0, 0), v = 0. The
+factor of s stays above 0, since a negative one would turn the order of the classes round: a is cut to the range of the
+calibration samples, and the factor at a twentieth of p_0. `fit_published` does neither.
 Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Also Consider Atypicality", section 4.
-
-Atypicality is the distance from the closest class mean, under one covariance for all classes:
-
-    a(x) = -max_c log N(z; mu_c, Sigma), standardised on samples that mu and Sigma have not seen
-
-a is half the least squared Mahalanobis distance up to a constant, which standardising takes away. With
-Sigma^-1 = L L' and u = (z - m) L (m the overall mean, nu_c = (mu_c - m) L):
-
-    d_c^2 = |u|^2 - 2 u . nu_c + |nu_c|^2
-
-one n x n product, one n x C product, no loop over classes. L is scaled by 1/sqrt(n), so that d^2 is about one.
-
-Sigma is the pooled within-class covariance, shrunk to a multiple of the identity by OAS (Chen et al. 2010): with N not
-far above n the sample covariance is nearly singular. OAS rather than Ledoit-Wolf because it needs nothing but the
-covariance and N, which are sums over samples, so that chunks and machines can be added up; it is the better of the two
-on Gaussian data.
-
-Samples are closer to Gaussians that were fitted on them than new samples are, by several standard deviations where N is
-not far above n. The source fits its Gaussians on training data. From the calibration data alone, each sample's distance
-is measured in the space without that sample, and the standardisation is that of these distances. The space itself is
-fitted on all samples. So new samples have mean 0 and standard deviation 1.
-
-Leaving out sample i takes one term from the covariance and moves its class mean. With v = z - mu_y, N_y samples in its
-class, f = N_y / (N_y - 1), and the shrinkage r and its multiple of the identity as they are:
-
-    Sigma_-i = Sigma - k v v'    k = f (1 - r) / N          mu_y,-i = mu_y - v / (N_y - 1)
-
-so that by Sherman and Morrison, with <a, b> = a' Sigma^-1 b,
-
-    d_c,-i^2 = <z - mu_c, z - mu_c> + k <z - mu_c, v>^2 / (1 - k <v, v>)      c != y
-    d_y,-i^2 = f^2 <v, v> / (1 - k <v, v>)
-
-Source: Sherman & Morrison (1950).
-
-The fit: a row of s is taken less its largest, z = s - max s, which changes no probability and keeps the digits of the
-sums below. With q = softmax(s'), the gradient consists of sums over samples of q - onehot(y), for v, and of
-a^k (E_q[z] - z_y), for p_k. Along a direction (d, w), s' moves by t = c z + w with c = d_2 a^2 + d_1 a + d_0, and the
-Hessian times (d, w) consists of sums over samples of
-
-    for v      q (t - E_q[t]) = q w + c q z - q (c E_q[z] + E_q[w])
-    for p_k    a^k (c E_q[z^2] + E_q[w z] - (c E_q[z] + E_q[w]) E_q[z])
-
-The pass that finds the gradient keeps max s, log sum exp s', E_q[z] and E_q[z^2], four numbers a sample. A product with
-the Hessian then takes one exponential an element, and four products of a matrix and a vector.
-
-The preconditioner is the Hessian without what couples two classes,
-
-    M = [A  B]    A_kl = mean a^(k+l) Var_q[z]    B_kc = mean a^k q_c (z_c - E_q[z])
-        [B' D]    D_cc = mean q_c (1 - q_c) + ridge
-
-A and B also come with the gradient; `numerics.multinomial.Arrow` divides by M.
-
-No exponential is taken for less than the root of the smallest normal number (`numerics.scores`).
 """
 
 from __future__ import annotations
@@ -101,10 +48,10 @@ class FeatureSpace:
 
     def atypicality(self, op: Ops, features: Any) -> Any:
         """Return the standardised atypicality, (N, 1)."""
-        # u = (z - m) L of the module docstring
+        # d_c^2 = |u|^2 - 2 u . nu_c + |nu_c|^2, u = (z - m) L, nu_c = (mu_c - m) L, Sigma^-1 = n L L'
         # 8 bits are too few for these products: squares of n differences are added up
         u = op.matmul(op.add(features, op.const(-self.mean)), op.in_float(self.whitening))
-        # -2 u . nu_c + |nu_c|^2 for all classes at once; |u|^2 does not depend on the class
+        # for all classes at once; |u|^2 does not depend on the class
         cross = op.add(op.matmul(u, op.in_float(self.centres)), op.const(self.squares))
         distance = op.add(op.sum_square(u), op.min(cross))
         return op.mul(op.add(distance, op.const(-self.shift)), op.const(1 / self.scale))
@@ -211,7 +158,13 @@ class _Moments:
 def _distance_without_itself(
     space: FeatureSpace, between: FloatArray | None, count: FloatArray, _: Any, labels: NDArray[np.int64], features: Any
 ) -> SampleColumns:
-    """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
+    """Least squared distance of each sample from a class of the others, (N,); `count` (C,): samples of each class.
+
+    Without sample i of class y, v = z - mu_y, f = N_y / (N_y - 1), k = f (1 - shrinkage) / N (Sherman & Morrison 1950):
+
+        Sigma_-i = Sigma - k v v'       d_y^2 = f^2 <v, v> / (1 - k <v, v>)
+        d_c^2 = <z - mu_c, z - mu_c> + k <z - mu_c, v>^2 / (1 - k <v, v>),   <a, b> = a' Sigma^-1 b
+    """
     rows = np.arange(len(labels))
     z = _host(features) - space.mean
     with several_threads(*z.shape, z.shape[1]):
@@ -315,7 +268,7 @@ class AtypicalityLoss:
 
 @dataclass(frozen=True, eq=False)
 class _Curvature:
-    """The Hessian at theta."""
+    """The Hessian at theta, and its preconditioner [A B; B' D], which leaves out what couples two classes."""
 
     loss: AtypicalityLoss  # of which it is the Hessian
     theta: FloatArray  # (3 + C,) p and v
@@ -361,7 +314,10 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 def _loss_sums(
     theta: FloatArray, logits: Any, labels: NDArray[np.int64], _features: Any, atypicality: FloatArray
 ) -> _Passed:
-    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2, B), and what `_Curvature` keeps of each sample."""
+    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2, B), and what `_Curvature` keeps of each sample.
+
+    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z], B = a^k q (z - E_q[z]).
+    """
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
     powers = _powers(atypicality)
@@ -404,7 +360,11 @@ def _hessian_sums(
     atypicality: FloatArray,
     kept: FloatArray,
 ) -> FloatArray:
-    """Sums over samples of the Hessian of the NLL in (p, v) at theta, times d; without sum q w, which is known."""
+    """Sums over samples of the Hessian of the NLL in (p, v) at theta, times d; without sum q w, which is known.
+
+    With c = d_2 a^2 + d_1 a + d_0, w = d_3: and moved = c E_q[z] + E_q[w]: q w + c q z - q moved for v, and
+    a^k (c E_q[z^2] + E_q[w z] - moved E_q[z]) for p_k.
+    """
     op = ArrayOps(logits)
     powers = _powers(atypicality)
     largest, normaliser, mean, square = kept.T

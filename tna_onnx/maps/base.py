@@ -1,16 +1,11 @@
-"""What a calibration map is.
+"""What a calibration map is. Its laws, which one test runs over every map:
 
-Laws, which one test runs over every map:
-
-1. softmax(forward(...)) is the calibrated distribution: every map takes logits and gives logits (log-probabilities
-   up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working. For several labels a
-   sample (`for_labels`) it is the sigmoid, of each logit by itself.
+1. softmax(forward(...)) is the calibrated distribution, so that a Softmax, LogSoftmax or ArgMax behind a map keeps
+   working. For several labels a sample (`for_labels`) it is the sigmoid of each logit.
 2. `fit` needs the data only through `reduce`: the fit of chunks is the fit of the whole.
 3. `forward` is written in the words of `numerics.ops` alone: NumPy, torch and ONNX nodes run the same formula.
 4. A map that says `keeps_order` never changes which class comes first; of several labels, which are above 1/2.
 5. A map that says `foldable` has a `folded()`: weight and bias changed by it give what `forward` gives.
-
-What a report says of one number per class: all of them where they are few, otherwise the largest and the norm.
 """
 
 from __future__ import annotations

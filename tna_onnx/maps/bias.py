@@ -1,27 +1,13 @@
 """Bias: a temperature, and one bias for each class, for classes that have become more or less frequent.
 
     s' = s / T + c        T and c minimise the mean NLL + |c|^2 / (2 N tau^2)
+    tau^2 = max(0, |g|^2 - sum h / N) / |h|^2 within 0.02 to 1,    g = mean (onehot(y) - q),  h = mean q (1 - q)
 
-tau is the standard deviation of a normal prior on the biases, and comes from the samples: with q = softmax(s / T), T of
-a first fit with tau = 0.32, and g = mean (onehot(y) - q), h = mean q (1 - q),
-
-    tau^2 = max(0, |g|^2 - sum h / N) / |h|^2        within 0.02 to 1
-
-since g = h c to first order, with a variance of h / N from the labels alone. Where no class is more or less frequent
-than the model says, that leaves T alone; where they are, c follows. A class without a sample keeps a finite bias.
-Adding a number to all of c changes nothing, so the minimum has sum c = 0.
-Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; the prior is ours.
-
-Bias above a noise floor (`NoiseFloor`): for labels of which some are wrong, and models that are sure and now and then
-wrong.
-
-    p = (1 - e) softmax(s / T + c) + e / C
-
-A linear map cannot say that one label in ten is wrong, and a mixture with the uniform distribution cannot move the
-class that comes first; together, the share e takes up what is noise, and T and c follow the rest. All three minimise
-the mean -log p_y + |c|^2 / (2 N tau^2), with tau as above, which this is for e = 0, and a prior that keeps e
-off 0 and 1 (`numerics.multinomial`): no sample, however wrong, costs more than about log C N.
-Source of the mixture: Huber (1964), "Robust estimation of a location parameter", section 3.
+q = softmax(s / T) with T of a first fit at tau = 0.32. To first order g = h c, with a variance of h / N from the labels
+alone, so tau is small where no class has changed. A class without a sample keeps a finite bias; sum c = 0.
+`NoiseFloor` also mixes with the uniform distribution, for labels of which some are wrong (Huber 1964, section 3):
+p = (1 - e) softmax(s / T + c) + e / C, with the same prior, and one that keeps e off 0 and 1.
+Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; our prior.
 """
 
 from __future__ import annotations

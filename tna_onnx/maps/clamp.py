@@ -1,14 +1,12 @@
 """Clamp: any map, with every prediction kept: the class that the input puts first is raised just above the others.
 
-With s the logits, n = map(s) - max map(s), i the first class of the largest s, and d a small distance:
+With s the logits, n = map(s) - max map(s), i the first class of the largest s, and d = 1e-3 (1e-2 in float16):
 
     s'_i = clip(max over j != i of n_j, + d, 0, d)        s'_j = n_j for the others
 
-Two classes and several labels keep their side of 1/2, and their order: with both centred (labels are as they are),
+Two classes and several labels keep their side of 1/2, and their order; with both centred (labels are as they are),
 
     s' = max(n, d s) where s > 0        s' = min(n, d s) where s < 0        0 where s = 0
-
-Raising all to 1/2 would make one value of many. d is 1e-3, and 1e-2 in float16.
 """
 
 from __future__ import annotations

@@ -2,52 +2,11 @@
 
     p = softmax(s / T)        p' = f(p) / sum_c f_c(p_c)        result s_c / T + g_c(p_c),  g_c(p) = log f_c(p) / p
 
-with the temperature T of TS and f_c the isotonic regression of [y = c] on p_c (`numerics.isotonic`). The softmax of the
-result is p', because s / T is log p up to a constant of the row. g_c is a chain of ramps, constant
-outside of its knots: a probability that is smaller than any seen keeps its proportion, and none becomes zero.
-
-A class keeps its tempered probability, f_c(p) = p, where fewer than 25 samples are of it and fewer than 25 were
-expected (the sum of p_c). With many classes, or where most are such, one function of the largest probability takes the
-place of all (`TopVersusAll`). The published method, without temperature, cells and prior, is `IsotonicOneVsAll`.
-Source: of one function a class, by isotonic regression, Zadrozny & Elkan (2002), "Transforming classifier scores into
-accurate multiclass probability estimates"; the rest is this package's.
-
-Piecewise linear functions as a chain of ramps, for the maps that need one.
-
-A function with knots (x_k, y_k), linear between them and constant outside, is
-
-    y_0 + sum_k clip(a_k x + b_k, 0, 1) d_k,        a = 1 / (x_{k+1} - x_k), b = -a x_k, d = y_{k+1} - y_k
-
-With one function a column, all constants are vectors of shape [C]; a function with fewer knots has ramps of height
-zero. Rounding x by a relative u moves the result by u times the slope d a of the function, however steep a ramp is.
-
-Top-versus-all isotonic regression (TvA): one non-decreasing function of the largest probability.
-
-    p = softmax(s / T)        t = max_c p_c        d(t) = log-odds of f(t) less log-odds of t
-
-f is the isotonic regression of "the prediction is right" on t (`numerics.isotonic`). The largest logit moves by d(t),
-which gives it the probability f(t); the other classes share the rest in proportion. With h_c = (max s - s_c) / T, and
-no word for "the largest", all logits move by
-
-    clip(d - 8 h_c, 0, 100) - clip(-d - h_c / 2, 0, 100)
-
-which is d where h_c = 0. Of classes that are closer than d/8 or 2|d| a part moves along, so that the order stays: the
-difference of two logits keeps its sign, and at least half of its size.
-Source: Le Coz, Herbin & Adjed (2024), "Confidence calibration of classifiers with many classes".
-
-Isotonic regression one-vs-all as published (IROvA, `IsotonicOneVsAll`): a non-decreasing function f_c of each class's
-own probability.
-
-    p = softmax(s)        p'_c = (f_c(p_c) + 1e-9 p_c) / sum of these        result log(f_c(p_c) + 1e-9 p_c)
-
-f_c is the isotonic regression of [y = c] on p_c: constant on blocks of pooled samples, linear between them, constant
-outside. The small term keeps a class that f_c gives nothing from an infinite loss, and is that of Zhang et al. Between
-two blocks f_c is a ramp. It is at least 2^-16 of its place wide (6e-5 in float16), so that rounding moves it by little.
-
-`isotonic` is what to take for a model in use: a temperature first, cells, and a prior. This one is
-the method of the tables that compare with it, and `auto` does not look at it.
-Source: B. Zadrozny, C. Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates",
-section 4; J. Zhang, B. Kailkhura, T. Han (2020), "Mix-n-Match", section 4.1 and its code.
+T is the temperature of TS, and f_c the isotonic regression of [y = c] on p_c (`numerics.isotonic`); f_c(p) = p where
+fewer than 25 samples are of class c and fewer than 25 were expected. g_c is a chain of ramps, constant outside of its
+knots. With many classes, or where most have few samples, `TopVersusAll` takes the place of all these functions.
+`IsotonicOneVsAll` is the published method, for the tables that compare with it; `auto` does not look at it.
+Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 """
 
 from __future__ import annotations
@@ -79,6 +38,8 @@ def knot_counts(functions: Sequence[Knots], of: str) -> dict[str, int]:
 
 def chain(op: Ops, x: Any, functions: Sequence[Knots]) -> Any:
     """Return the value of each column's function at x, (N, C) with C functions or (N, 1) with one.
+
+    A function is linear between knots: y_0 + sum_k clip(a_k x + b_k, 0, 1) d_k, a = 1 / (x_{k+1} - x_k), b = -a x_k.
 
     Functions of one knot each are constants: then the value has the shape [C].
     """
@@ -112,7 +73,13 @@ _MOST = 100.0
 
 @dataclass(frozen=True)
 class TopVersusAll(CalibrationMap):
-    """Logits over `temperature`, the largest moved by a function of its probability."""
+    """Logits over `temperature`, the largest moved by a function d of its probability t: one function for all classes.
+
+    d(t) = log-odds of f(t) less log-odds of t, f the isotonic regression of "the prediction is right" on t. With
+    h_c = (max s - s_c) / T all logits move by clip(d - 8 h_c, 0, 100) - clip(-d - h_c / 2, 0, 100): by d where h_c = 0,
+    and classes close to it move along, so that their order stays.
+    Source: Le Coz, Herbin & Adjed (2024), "Confidence calibration of classifiers with many classes".
+    """
 
     knots: Knots  # the pair (t, d)
     temperature: float = 1.0  # T
@@ -252,7 +219,11 @@ _LEAST = 1e-30
 
 @dataclass(frozen=True)
 class IsotonicOneVsAll(CalibrationMap):
-    """Log of each class's function of its probability."""
+    """Log of each class's function of its probability: log(f_c(p_c) + 1e-9 p_c), without a temperature.
+
+    f_c is constant on blocks of pooled samples and linear between them. Sources: Zadrozny & Elkan (2002), section 4;
+    Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 4.1 and its code.
+    """
 
     steps: tuple[Steps, ...]  # of each class
 

@@ -1,14 +1,11 @@
 """Anchored refit of the last layer: as near to the trained one as the data allow.
 
     min over W', b' of  mean NLL(W' z + b') + lambda ( |(W' - W/T) S^(1/2)|^2 + |b' - b/T|^2 )
-
-with T the temperature of these samples and S the diagonal of the second moments of the features, so that a change
-counts by what it does to the logits. lambda = infinity is temperature scaling. As a map on logits s and features z:
-
     s' = s / T + D z + c          folded: W' = W / T + D, b' = b / T + c
 
-The minimum is found for a path of strengths lambda, the largest first; which one is best is for cross-validation to
-say. Above 2^28 numbers of features, an evenly spaced part of the samples is fitted.
+T is the temperature of these samples, and S the diagonal of the second moments of the features. lambda = infinity is
+temperature scaling. The fit goes along a path of lambdas, the largest first; cross-validation chooses among them. Above
+2^28 numbers of features, an evenly spaced part of the samples is fitted.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     x = P s / T,  P = I - 11'/C        s' = (I + diag v) x + c,        s' = (I + diag v + M) x + c
 
-M has a diagonal of zeros. T is the temperature of TS on the same samples. v, M and c minimise the mean NLL
-+ (C / N) (|v|^2 + |c|^2) + (C (C - 1) / N) |M|^2: the more parameters, the stronger the pull, so that few samples give
-TS. Centring makes the maps blind to a number added to all logits, as softmax is, and keeps them linear. The source
-takes x = log softmax(s / T), which is P s / T less a number per sample, and does not fold.
+T is the temperature of TS; M has a diagonal of zeros. v, M and c minimise the mean NLL + (C / N) (|v|^2 + |c|^2)
++ (C (C - 1) / N) |M|^2, so that few samples give TS. Centring keeps the maps linear, so they fold; the source takes
+log softmax(s / T) for x, which does not.
 Source: Berta, Holzmueller, Jordan & Bach (2026), "Structured matrix scaling for multi-class calibration".
 """
 

@@ -1,26 +1,13 @@
-"""Temperature scaling (TS): s' = s / T with one T > 0 that minimises the NLL.
+"""Temperature scaling (TS): s' = s / T with one T > 0 that minimises the NLL. ETS: a mixture of three distributions.
 
-With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
+    d NLL / d beta = mean_i ( E_p[s_i] - s_iy ),    beta = 1/T, p = softmax(beta s)
 
-    d NLL / d beta   = mean_i ( E_p[s_i] - s_iy )
-    d2 NLL / d beta2 = mean_i Var_p[s_i] >= 0
-    d3 NLL / d beta3 = mean_i E_p[(s_i - E_p[s_i])^3]
+increases in beta, so the fit is its root; the derivatives are mean Var_p[s_i] and the mean third moment.
 
-so the fit is the root of an increasing function. Sums over classes are in the dtype of the logits (the errors of a row
-are those of its logits), sums over samples float64. Source: Guo et al. (2017), section 4.2.
+    ETS    p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C,        w >= 0, sum w = 1, the result is log p
 
-Ensemble temperature scaling (ETS): a mixture of the scaled, the plain and the uniform distribution.
-
-    p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C,        w >= 0, sum w = 1
-
-T is the temperature of TS. The weights minimise the squared error sum_i |p_i - onehot(y_i)|^2 = w'Gw - 2 t'w + N with
-
-    G_kl = sum_i <P_k, P_l>_i        t_k = sum_i (P_k)_iy
-
-over the three distributions P_k: one pass over the data, then a 3 x 3 problem on the simplex. Or they minimise the
-NLL -sum_i log sum_k w_k q_ik with q_ik = (P_k)_iy, by w_k <- mean_i w_k q_ik / sum_l w_l q_il (expectation maximisation
-of a mixture: the NLL never rises, the weights stay on the simplex, the problem is convex). The result is log p.
-Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
+The weights minimise the Brier score, a 3 x 3 problem on the simplex, or the NLL, by expectation maximisation.
+Source: Guo et al. (2017), section 4.2; Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 """
 
 from __future__ import annotations

@@ -1,33 +1,13 @@
-"""Maps for problems of two classes: those of a model with two, and of each of several labels a sample, with the logits
-(0, s).
+"""Maps for problems of two classes: those of a model with two, and of each of several labels, with the logits (0, s).
 
-Platt scaling: the log-odds d = s_1 - s_0 become a d + c. a > 0 and c are those of a logistic regression, with the ridge
-of `numerics.fitting`. Data that a threshold separates have no minimum without one; it is preferred to an error, because
-few samples of a good model often are separable, and to Platt's changed labels, because it vanishes faster.
+    Platt                s' = a s + c, a > 0
+    beta                 s' = a ln p - b ln(1 - p) + c, a, b >= 0; p is the probability of the second class
+    labels: temperature, Platt, isotonic    s / T_c;  a_c s + c_c;  s / T + g_c(s / T) (`maps.isotonic`)
 
-Beta calibration: each side of the distribution has a slope of its own,
-
-    log-odds of p' = a ln p - b ln(1 - p) + c,        a, b >= 0
-
-p is the model's probability of the second class. a, b and c are those of a logistic regression on ln p and -ln(1 - p),
-with the same ridge. Where one slope comes out negative, the minimum under the bounds has a = 0 or b = 0, and the better
-of these two regressions is taken.
-
-Labels:
-
-- `LabelTemperature`: s'_c = s_c / T_c, each T_c > 0 with the least NLL of its label.
-- `LabelPlatt`: s'_c = a_c s_c + b_c, each as in Platt scaling.
-- `LabelIsotonic`: x_c = s_c / T, s'_c = x_c + g_c(x_c), g_c(x) = log-odds of f_c less x, with the temperature T of all
-  labels and f_c the isotonic regression of the label on its probability (`numerics.isotonic`). g_c is a chain of ramps
-  over log-odds (`maps.isotonic`), constant outside of its knots. A label with fewer than 25 samples on one side has no
-  function of its own, f_c = p: the standard error of a frequency among 25 is up to 0.1.
-
-A label's own fit needs samples of both sides. Where there are fewer than `FEW` of one, or the fit fails, the label has
-the temperature that all labels share: it says nothing on how often a label holds, which such data cannot tell.
-
+Fits are logistic regressions with the ridge of `numerics.fitting`, so that separable data have a minimum. A label that
+has too few samples on one side for its own fit (25 for a function, else `FEW`) has the temperature of all labels.
 Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", section 2.2; Kull, Silva Filho & Flach
-(2017), "Beta calibration", section 3; Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass
-probability estimates".
+(2017), "Beta calibration", section 3; Zadrozny & Elkan (2002).
 """
 
 from __future__ import annotations

@@ -1,48 +1,15 @@
-"""Split conformal prediction: the threshold that scores of new samples stay below at a stated rate (`quantile`), and
-the scores of prediction sets in NumPy (`set_scores`), as `graph.decisions` writes them as nodes.
+"""Thresholds with a guarantee: split conformal prediction, selective risk, and the score test of a share.
 
-Scores s_1 ... s_n of calibration samples and s of a new one are exchangeable. Then s <= q with probability level or
-more, where q is the k-th smallest of the n scores and k = ceil((n + 1) level); and with at most level + 1/(n + 1) where
-no two scores are equal. Given the calibration samples, the share of new ones with s <= q has the distribution
-Beta(k, n + 1 - k).
+    quantile     P(s <= q) >= level for q the k-th smallest of n scores, k = ceil((n + 1) level) (Vovk et al. 2005,
+                 section 2.2); the share of new samples below q is Beta(k, n + 1 - k) (Vovk 2012, proposition 2a)
+    set_scores   what `graph.decisions` writes as nodes, here to choose temperature and penalty by the size of sets
+    risk         of the k samples above the threshold at a rank, e are wrong: P(Binomial(k, risk) <= e) is the p-value
+                 of a higher risk. Ranks are tested in order, from three starts with a third of delta each; a test has
+                 the level of the one before if that passed. This holds if less sure samples are wrong more often.
+    share        f agrees with p where |f - p| <= z sqrt(p (1 - p) / n); solved for p, Wilson's interval (1927)
 
-Source: V. Vovk, A. Gammerman, G. Shafer, Algorithmic Learning in a Random World, Springer 2005, section 2.2; V. Vovk,
-Conditional validity of inductive conformal predictors, ACML 2012, proposition 2a.
-
-Sets are only measured here, to choose a temperature and a penalty by their size; thresholds come from what the graph
-computes.
-
-Source: as in `graph.decisions.SetScore`; L. Dabah, T. Tirer, On Temperature Scaling and Conformal Prediction of Deep
-Classifiers, arXiv:2402.05806, section 3 (a temperature that calibrates enlarges adaptive sets).
-
-A threshold on the confidence, so that the error among the samples above it is bounded with a stated probability.
-
-Risk R(t) is the probability that a sample with a confidence above t is classified wrong. Of n calibration samples, let
-t be the confidence at rank k + 1, from the surest down. Given t, the k samples above it are drawn from those above t,
-and e of them are wrong: P(Binomial(k, risk) <= e) is a p-value of R(t) > risk. Ranks are tested in rising order. The
-test at a rank has the level that the last one had, if that passed, or else none, and a third of delta more at each of
-three starts: the fewest samples that can pass, and two between there and n, at equal ratios (Wiens 2003). The lowest
-threshold that passed accepts most samples.
-
-With probability 1 - delta or more its risk is at most the one that was asked for, if every threshold below one of a too
-high risk has a too high risk as well: where less sure samples are wrong more often. For proof, the first rank that is
-tested with a too high risk is a function of the confidences alone; nothing passes wrongly unless that rank passes, with
-the parts of delta of the starts up to it, or a later start does, with its own.
-
-Source: A. Angelopoulos, S. Bates, E. Candes, M. Jordan, L. Lei, Learn then Test, arXiv:2110.01052, section 2.2 (fixed
-sequence testing); Y. Geifman, R. El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017; B. Wiens, A
-fixed sequence Bonferroni procedure for testing multiple endpoints, Pharmaceutical Statistics 2 (2003).
-
-How far a share of n samples may be from its probability: the score test of a proportion, from both sides.
-
-With z the quantile of the normal distribution, a share f of n samples agrees with a probability p where
-
-    |f - p| <= z sqrt(p (1 - p) / n)
-
-Solved for p it is Wilson's interval around a share. Solved for f it is where a share lies if p is the probability.
-
-Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference"; Bröcker & Smith (2007),
-"Increasing the reliability of reliability diagrams", for the second in a reliability diagram.
+Source of the risk: Angelopoulos et al., Learn then Test, arXiv:2110.01052, section 2.2; Wiens, Pharmaceutical
+Statistics 2 (2003). Of sets: Dabah & Tirer, arXiv:2402.05806, section 3. Bands: Bröcker & Smith (2007).
 """
 
 from __future__ import annotations

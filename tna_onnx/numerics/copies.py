@@ -1,17 +1,9 @@
 """Copies among samples: groups of samples that are equal, or so alike that they are not independent.
 
-Frames of one video and augmentations of one image lie much closer in feature space than other samples do. How close is
-too close follows from the data. Let r be the distance from a sample within which k = 32 others lie, of at most 4,096
-that are drawn. Where features have D dimensions there, about
-
-    e(d) = k (d / r)^D
-
-of them are expected within a smaller distance d by chance. Two samples are near copies if e(d), by the smaller r of the
-two, is below 1/1000, and d below r/4; and only if there are more such pairs than chance gives, about N / 2000 of N
-samples: a few are no harm. D is log(2) / log(r / r'), the median over samples, where r' is the distance within which
-k / 2 lie. Copies among those make it smaller. So of groups of copies that are a hundredth of the data each, nothing is
-found. Of many samples, all are held against each other only where some of 400 have near copies.
-
+With r the distance within which k = 32 of at most 4,096 drawn samples lie, e(d) = k (d / r)^D of them are expected
+within d by chance. Two samples are near copies if e(d), by the smaller r, is below 1/1000 and d below r/4; and only if
+there are more such pairs than chance gives, about N / 2000. D = log(2) / log(r / r'), the median over samples, with r'
+the distance of the k/2-th. All of many samples are compared only where some of 400 have near copies.
 Source of D: P. Grassberger & I. Procaccia, Measuring the strangeness of strange attractors, Physica D 9 (1983).
 """
 

@@ -1,26 +1,12 @@
-"""The small optimisation problems that calibration maps reduce to: each returns its solution and how the search ended.
-A positive scale, weights on a simplex, a logistic regression of few features, a convex function of many variables.
+"""The small optimisation problems of calibration maps. Each returns its solution and how the search ended.
 
-- `increasing_root`: the root of an increasing function of a positive scale, by Halley steps in log scale kept inside a
-  bracket (Press et al., *Numerical Recipes*, section 9.4: rtsafe, and equation 9.4.6). Where functions are sums over
-  all data, the second derivative is nearly free and the error is cubed with each pass, not squared.
-- `simplex_weights`: min_w w'Gw - 2 t'w over the probability simplex. The minimum over k weights is the
-  best of the equality-constrained minima over the 2^k - 1 supports, each a linear system (KKT conditions).
-
-`fit_logistic`: logistic regression of the second of two classes on a few features of the logits, with a ridge that
-vanishes with N.
-
-    z = w_0 + f w        loss = mean_i ( log(1 + exp z_i) - y_i z_i ) + (0.05 / N) |standardised w|^2
-
-f is (N, k) with k of one or two, so the Hessian is a small matrix: with g = (1, f) the gradient and the Hessian are
-sums over samples of (p - y) g and p (1 - p) g g', p = 1 / (1 + exp -z), one pass a step. In the ridge, f has mean 0 and
-variance 1, so that neither the zero nor the unit of f matters. From w = 0, by `convex_minimum`.
-
-`convex_minimum`: the minimum of a smooth convex function of many variables, by Newton steps. The linear systems of the
-steps are solved by conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1). Only products with
-the Hessian are needed, so it never has to be in memory. Where the function is a sum over all data, each evaluation and
-each product is a pass over these: a `Curvature` keeps what an evaluation has worked out for the products, and knows as
-much of the Hessian's inverse as is cheap.
+- `increasing_root`: the root of an increasing function of a positive scale, by Halley steps in log scale inside a
+  bracket (*Numerical Recipes*, section 9.4).
+- `simplex_weights`: min_w w'Gw - 2 t'w over the probability simplex, the best of the 2^k - 1 supports.
+- `fit_logistic`: mean_i ( log(1 + exp z_i) - y_i z_i ) + (0.05 / N) |standardised w|^2 with z = w_0 + f w, f (N, 1 or
+  2).
+- `convex_minimum`: Newton steps, solved by conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm
+  7.1). A `Curvature` has products with the Hessian, and as much of its inverse as is cheap.
 """
 
 from __future__ import annotations

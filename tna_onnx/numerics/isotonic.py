@@ -1,44 +1,19 @@
-"""Isotonic regression of binary outcomes on probabilities: as a correction of their log-odds with few knots
-(`isotonic_log_odds`), and as the CORP decomposition of scores of the top label (`Corp`).
+"""Isotonic regression of binary outcomes on probabilities, with few knots, and the CORP decomposition (`Corp`).
 
-1. Cells. The log-odds of the probability, cut to [-9, 9], are split into 72 cells of width 1/4. A cell counts as its
-   centre, with n samples of which k are outcomes: cells are small where probabilities are crowded, near 0 and 1.
-2. Pool adjacent violators on the cells (`pool`): blocks of N samples, one frequency y.
-3. Shrinkage. A block without outcomes says "never" after ten samples as after ten thousand, and a new sample that it is
-   wrong for would cost an infinite NLL. So each cell, at probability p, gets the posterior mean
+1. Log-odds, cut to [-9, 9], are split into 72 cells of 1/4; a cell counts as its centre.
+2. Pool adjacent violators (`pool`): blocks of N samples, one frequency y.
+3. A cell at probability p gets f(p) = (N y + m p) / (N + m), m = 4 / (p (1 - p)): the posterior mean under a beta prior
+   of half a unit of log-odds, so that nothing becomes impossible. Where blocks meet, violators are pooled once more.
+4. The correction, log-odds of f less those of p, is linear between cells and constant outside.
+5. Knots that interpolation restores within `TOLERANCE` of probability are dropped.
 
-       f(p) = (N y + m p) / (N + m),        m = 4 / (p (1 - p))
+CORP, with f the isotonic fit of the hits on the confidence c, a the accuracy and S a mean score:
 
-   under a beta prior around p. The prior's standard deviation is close to p (1 - p) / 2: half a unit of log-odds,
-   everywhere. f increases within a block whatever y is; where blocks meet, violators are pooled once more.
-4. Empty cells: the correction log-odds of f less log-odds of p is interpolated over log-odds, and constant outside.
-5. Thinning: knots that interpolation between the others restores within `TOLERANCE` of probability are dropped. Between
-   knots the correction is linear in p, so that f may fall there, by about as much.
+    S(c) = miscalibration - discrimination + uncertainty,    S(c) - S(f),  S(a) - S(f),  S(a)
 
-Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
-
-CORP says what of NLL and Brier score is miscalibration, what recalibration of the confidence could gain, and what of
-that is chance. The hits are fitted by a non-decreasing function of the confidence (pool adjacent violators, PAV), which
-has no bins to choose. It is the reliability curve, and splits a mean score S of confidences c, with the fit f and the
-accuracy a:
-
-    S(c) = miscalibration - discrimination + uncertainty
-    miscalibration = S(c) - S(f)        discrimination = S(a) - S(f)        uncertainty = S(a)
-
-all three at least 0. For the NLL of C classes the chain rule adds one term: with the top label's binary NLL,
-
-    -log p_y = (-log c if y is predicted, else -log(1 - c)) + (0 if y is predicted, else -log(p_y / (1 - c)))
-
-so NLL = miscalibration - discrimination + uncertainty + others. The miscalibration is what the best monotone map of the
-confidence could gain; the rest stays with every such map.
-
-PAV fits noise too, so a calibrated model has a miscalibration above zero. Resampling under calibration, hits drawn with
-the probabilities c, gives its mean, and the band in which the curve of a calibrated model lies (pointwise). Beyond
-2,000 distinct confidences they are drawn for that many groups of neighbours, which makes the mean a tenth smaller
-(N = 20,000) and the band no narrower than can be seen.
-
-Source: Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118(8):
-decomposition (equation 2) and consistency bands.
+The NLL of C classes adds -log(p_y / (1 - c)) of samples that are classified wrong. Hits drawn with the probabilities c
+give what a calibrated model has, and its band.
+Source: Zadrozny & Elkan (2002); Dimitriadis, Gneiting & Jordan (2021), PNAS 118(8), equation 2.
 """
 
 from __future__ import annotations

@@ -1,39 +1,14 @@
-"""Metrics of scored samples: accuracy, NLL, Brier score, and the calibration errors ECE and AdaECE with their bias and
-their expectation under chance.
+"""Metrics of scored samples: accuracy, NLL, Brier score, ECE and AdaECE, with their bias and what chance explains.
 
-Each calibration error is one signed residual sum per bin: with r_i = hit_i - confidence_i,
+With r_i = hit_i - confidence_i, bins (j/B, (j+1)/B] or of equal mass, and F(d, s) = E|d + s Z|, Z standard normal:
 
-    ECE = 1/N sum_j | sum_{i in bin j} r_i |
+    ECE = 1/N sum_j | sum_{i in bin j} r_i |        as a mean of single losses: 1/N sum_i sign_j(i) r_i
+    debiased ECE = sum_b n_b/N (2 |d_b| - F(d_b, s_b)),        s_b^2 = a_b (1 - a_b) / n_b,  gap d_b, accuracy a_b
+    expected ECE = sum_b sqrt(2 / pi sum_{i in b} c_i (1 - c_i)) / N        of a calibrated model
 
-(the paper's sum_j |B_j|/N |acc(B_j) - conf(B_j)|, multiplied out). ECE has B equal intervals (j/B, (j+1)/B], so that
-confidence 1.0 lies in the last bin; AdaECE has B bins of equal mass in ascending confidence.
-
-Of several labels a sample, every metric is the mean over labels of that of each. A calibration error then has the
-label's probability in place of the confidence, and whether it holds in place of the hit: the class-wise ECE of Kull et
-al. (2019), of labels that do not exclude one another.
-
-`sample_losses` of single samples, whose mean is a metric, compare two models sample by sample. The NLL and the Brier
-score are such means. A calibration error is one too, once the side is known on which each bin errs: with r_i = hit_i -
-confidence_i,
-
-    ECE = 1/N sum_i sign_j(i) r_i        sign_j = sign of the sum of r over bin j
-
-`debiased_ece` and `expected_ece`: the ECE adds absolute values, so the noise of a bin raises it: a calibrated model has
-an ECE above zero on finite data. For bin b with n_b samples, gap d_b = acc - conf, acc a_b and F(d, s) = E|d + s Z|
-with Z standard normal,
-
-    debiased ECE = sum_b n_b/N (2 |d_b| - F(d_b, s_b)),        s_b^2 = a_b (1 - a_b) / n_b
-
-takes off what a second portion of the same noise adds. That is nearly all of the bias where gaps are larger than
-their noise, and 40 % of it for a calibrated model, so it is never far below the truth. Taking off all that a calibrated
-model is expected to have would be: a true ECE of 5 % would read 2.5 % (N = 400).
-
-    expected ECE = sum_b sqrt(2 / pi sum_{i in b} c_i (1 - c_i)) / N
-
-is that expectation, for a model of the same confidences, in the normal approximation.
-
-Source: Kumar, Liang & Ma (2019), "Verified uncertainty calibration", the debiased l1 estimator; the mean over normal
-draws in closed form (folded normal distribution).
+The debiased one is never far below the truth; less the expected one would be. Of several labels a sample, a metric is
+the mean over labels, with the label's probability in place of the confidence (Kull et al. 2019).
+Source: Kumar, Liang & Ma (2019), "Verified uncertainty calibration", the debiased l1 estimator in closed form.
 """
 
 from __future__ import annotations

@@ -1,38 +1,14 @@
-"""Convex fits of multinomial regression with a ridge: of labels on tempered logits (`fit_scores`, which the linear maps
-share), and of a new last layer near the trained one for a whole path of ridges (`ridge_path`).
+"""Convex fits of multinomial regression with a ridge, by Newton steps and conjugate gradients (`numerics.fitting`).
 
-`fit_scores`: with x = P s / T, P = I - 11'/C (the mean over classes is zero), scores are linear in theta = (D, c):
+    fit_scores    s' = x + D x + c,  x = P s / T, P = I - 11'/C;  D is a number, a diagonal or a matrix
+                  loss = mean_i ( log sum_k exp s'_ik - s'_iy ) + sum_j strength_j theta_j^2,  theta = (D, c)
+    ridge_path    f(P) = mean_i NLL( s_i + P u_i ; y_i ) + lambda |P|^2, each lambda from the stronger one before
+    Arrow         divides by [A B; B' D], D diagonal, by S = A - B D^-1 B' with its eigenvalues made positive
 
-    s' = x + D x + c        loss = mean_i ( log sum_k exp s'_ik - s'_iy ) + sum_j strength_j theta_j^2
-
-D is a number, a diagonal or a matrix; these are the forms below. The loss is convex, and strictly so wherever every
-parameter has a strength. With q = softmax(s') and r = q - onehot(y), for a direction (E, w) and t = E x + w:
-
-    gradient    mean_i (r_i against x_i, r_i) + 2 strength theta
-    Hessian     the same sums with r_i = q_i (t_i - E_q[t_i])
-
-where "against" is the adjoint of D -> D x. The minimum is found by Newton steps whose systems are solved by conjugate
-gradients, so that no Hessian is in memory. Sums over classes are in the dtype of the logits, over samples float64.
-
-`ridge_path`: softmax regression with a ridge towards a given model.
-
-    f(P) = mean_i NLL( s_i + P u_i ; y_i ) + lambda |P|^2            P (C, r)
-
-s_i are given scores and u_i (r,) the coordinates of sample i along the principal axes of the features. There the
-Hessian is close to its diagonal: with q = softmax(s + P u), the part of class c and axis j is about
-
-    h_c k_j + 2 lambda,        h_c = mean_i q_ic (1 - q_ic),  k_j = mean_i u_ij^2
-
-which makes conjugate gradients short. Each strength of the ridge starts from the solution of the stronger one before.
-Products are float32, sums over samples of what is compared float64. Steps: Newton's, whose systems are solved by
-conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1).
-
-`Arrow` divides by a matrix that is a small block, a diagonal, and what couples the two.
-
-    M = [A  B]    A (j, j), B (j, C), D (C, C) diagonal
-        [B' D]
-
-M is solved for the block by S = A - B D^-1 B', (j, j). S need not be positive definite, so its eigenvalues are made so.
+With q = softmax(s'), r = q - onehot(y), the gradient is mean_i (r_i against x_i, r_i) + 2 strength theta; the Hessian
+times (E, w) has the same sums with r = q (t - E_q[t]), t = E x + w. u are coordinates along the principal axes, where
+the Hessian is nearly diagonal: h_c k_j + 2 lambda, h_c = mean q_c (1 - q_c), k_j = mean u_j^2. Sums over samples are
+float64, over classes in the dtype of the logits.
 """
 
 from __future__ import annotations

@@ -1,35 +1,17 @@
-"""Operating points: which class is decided at which thresholds (`DecisionRule`), the thresholds that are best on
-samples (`best_thresholds`), and those whose recall, precision or false positive rate is bounded (`bounded_threshold`).
-
-With the probabilities p (N, C) and thresholds t, a rule decides
+"""Operating points: which class is decided at which thresholds (`DecisionRule`), and the thresholds themselves.
 
     labels      all labels with p_c >= t_c, for several labels a sample
     positive    the class k where p_k >= t, and elsewhere the likeliest of the others
     sure        the likeliest class c where p_c >= t_c, and elsewhere nothing, which is -1
-    ratio       the class with the largest p_c / t_c; with a matrix of costs, the column a with the smallest
+    ratio       the class with the largest p_c / t_c; with costs, the column a with the smallest
                 sum_c cost_ca p_c / t_c, where a column behind those of the classes decides nothing
 
-Thresholds of several classes that are best for a goal are taken from the curve t_c = exp(u d_c), where d_c is 1 for the
-second of two classes, and else the logarithm of the frequency of c: u = 1 is best for the balanced accuracy where the
-probabilities are right, and one number cannot follow noise far.
+`best_thresholds` looks along t_c = exp(u d_c), d_c = 1 for the second of two classes, else the log frequency of c
+(Menon et al. 2021, section 4). `bounded_threshold` is exact: the j-th smallest of n scores is below those of more than
+1 - r with probability P(B(n, 1 - r) >= j) (Wilks 1941); a precision is bounded as a risk is (`numerics.conformal`).
 
-Bounds hold with certainty 1 - delta over samples. Of n samples of a class, the j-th smallest score is below the scores
-of more than 1 - r of such samples with probability P(B(n, 1 - r) >= j), which is exact (order statistics). A precision
-is bounded as the risk of accepted samples is (`numerics.conformal`).
-
-Source: A. Menon et al., Long-tail learning via logit adjustment, ICLR 2021, section 4; S. Wilks, Determination of
-sample sizes for setting tolerance limits, Annals of Mathematical Statistics 12 (1941).
-
-Recall by class before and after a change of predictions, and balanced accuracy, with standard errors.
-
-With n_c samples of class c, of which `won` are right only after and `lost` only before,
-
-    change of recall of c     (won - lost) / n_c
-    balanced accuracy         the mean of the recalls of the K classes that have samples
-
-A sample of class c has the weight 1 / (K n_c) in a balanced accuracy. Where samples come in clusters, only clusters are
-independent (`numerics.residuals`). Of several labels a sample, the samples with a label are one class, those without it
-another; a balanced accuracy then is the mean over labels of that of each.
+`Recalls` counts who is right only after and only before: with n_c samples of class c, its recall changes by
+(won - lost) / n_c, and a sample weighs 1 / (K n_c) in the balanced accuracy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The word list of map formulas, run on arrays.
+"""The word list of map formulas, run on NumPy or torch arrays (`ArrayOps`).
 
-A calibration map is one formula `forward(op, logits, features)` in these words. `ArrayOps` runs them on NumPy or torch;
-the graph layer writes the same words as ONNX nodes, so that what is scored and what is shipped cannot drift.
-Every value is 2-D, (N, C) or (N, 1), or a constant of shape [], [C] or a matrix.
+The graph layer writes the same words as ONNX nodes, so what is scored and what is shipped cannot drift. Every value is
+2-D, (N, C) or (N, 1), or a constant of shape [], [C] or a matrix.
 """
 
 from __future__ import annotations

@@ -1,26 +1,13 @@
-"""Scores of how far a sample is from those that a model knows: formulas in the words of `numerics.ops`.
+"""Outlier scores: how far a sample is from those that a model knows, in the words of `numerics.ops`; their ROC curve.
 
-z is (N, n) features, s is (N, C) logits; a larger score is farther away.
+    energy                 -log sum_c exp s_c
+    relative Mahalanobis   min_c (z - m_c)' S^-1 (z - m_c) - (z - m)' T^-1 (z - m)
+    residual               || N' (z - m) ||, N the half of T's axes of least variance
 
-- Energy: -log sum_c exp s_c.
-- Relative Mahalanobis distance: min_c (z - m_c)' S^-1 (z - m_c) - (z - m)' T^-1 (z - m). m_c are the class means, S is
-  the covariance around them, m and T are those of all samples.
-- Residual: || N' (z - m) ||. The columns of N are the principal axes of T with the smallest variances, half of all.
-
-Covariances are shrunk towards a multiple of the identity (oracle approximating shrinkage), as samples may be few.
-
-Source: W. Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020, section 3.1; J. Ren et al., A Simple
-Fix to Mahalanobis Distance, arXiv:2106.09022, section 3; H. Wang et al., ViM, CVPR 2022, section 4.1 (residual); Y.
-Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE TSP 58 (2010), equation 23.
-
-Whitening: the inverse root of a covariance that is shrunk to a multiple of the identity.
-
-How well a score tells unknown samples from known ones: the ROC curve and the area under it.
-
-A sample raises the alarm where its score is above a threshold t. The curve is P(unknown > t) over P(known > t). The
-area is the probability that an unknown sample has the larger score, ties counted half (Mann-Whitney).
-
-Source: T. Fawcett, An introduction to ROC analysis, Pattern Recognition Letters 27 (2006), section 7.
+S is the covariance around the class means m_c, T the one around the mean m, both shrunk (Chen et al. 2010, equation
+23). The area under the curve counts ties half (Fawcett 2006, section 7).
+Source: Liu et al., NeurIPS 2020, section 3.1; Ren et al., arXiv:2106.09022, section 3; Wang et al., CVPR 2022,
+section 4.1.
 """
 
 from __future__ import annotations

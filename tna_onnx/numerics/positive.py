@@ -1,15 +1,10 @@
 """P(positive) of two classes, and of each of several labels, beside how often the class, or the label, occurs.
 
-With p the stated probability and y whether it came, every sample has the residual y - p. The top label's ECE, of max(p,
-1 - p), adds positives that are too sure and negatives that are too unsure with opposite signs; that of p does not.
-
-Where all probabilities are right, the sum of residuals of bin b is normal with the variance v_b of `chance_variances`,
-and N ECE is a sum of half-normal variables, of mean sum_b (2 v_b / pi)^(1/2) and variance (1 - 2 / pi) sum_b v_b. A
-gamma distribution with both moments gives its p-value, and the largest of L labels.
-
-Source: for the gamma approximation F. Satterthwaite, An approximate distribution of estimates of variance components,
-Biometrics Bulletin 2 (1946); for the distance of the means D. Spiegelhalter, Probabilistic prediction in patient
-management and clinical trials, Statistics in Medicine 5 (1986).
+The residual is y - p. The top label's ECE adds positives that are too sure and negatives that are too unsure with
+opposite signs; that of p does not. For right probabilities the sum of residuals of bin b is normal with the variance
+v_b of `chance_variances`, so N ECE has mean sum_b (2 v_b / pi)^(1/2) and variance (1 - 2 / pi) sum_b v_b. A gamma
+distribution with both gives its p-value (Satterthwaite 1946); Spiegelhalter (1986) is the source of the means'
+distance.
 """
 
 from __future__ import annotations

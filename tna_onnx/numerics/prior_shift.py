@@ -1,38 +1,19 @@
-"""Class frequencies of samples without labels, where the classes are more or less frequent than they were before.
+"""Class frequencies of samples without labels, how sure they are, and whether only frequencies have changed.
 
-Label shift: p(x | y) is as it was, and p(y) = p_y has become q_y. A model that is calibrated under p then has
+Under label shift p(y) becomes q_y and P'(y | x) is proportional to P(y | x) q_y / p_y. Two estimates of q:
 
-    P'(y | x)  proportional to  P(y | x) q_y / p_y        so its logits s become s + log(q / p)
+    EM          q maximises L(q) = mean_i log sum_y P(y | x_i) q_y / p_y. With its slopes g a step is q <- q g, and
+                L(best) - L(q) is at most max g - 1. Every third step is an extrapolation, kept where L has not fallen.
+    black box   K q = m, K_ky the share of class y that is predicted as k, m_k the share of predictions k. K must have
+                a smallest singular value above the spectral norm of its own noise.
 
-Two estimates of q:
+Draws with replacement give intervals, and the noise of two differences that are 0 under label shift:
 
-    EM          q maximises L(q) = mean_i log sum_y P(y | x_i) q_y / p_y, which is concave. With its slopes
-                g_y = mean_i (P_iy / p_y) / sum_k P_ik q_k / p_k, a step is q_y <- q_y g_y, and L(best) - L(q) is at
-                most max g - 1, which tells when to stop. Every third step is an extrapolation, kept where L has not
-                fallen.
-    black box   K q = m, K_ky the share of the samples of class y that are predicted as k, m_k the share of predictions
-                k among the new samples. It needs no calibrated probabilities, only a K that can be inverted.
-
-Sources: Saerens, Latinne & Decaestecker (2002), equation 2.9 (EM); Lipton, Wang & Smola (2018), section 4 (black box);
-Varadhan & Roland (2008), scheme S3 (extrapolation). The bound on L is the one of Lindsay (1983) for mixtures.
-
-How sure class frequencies without labels are, and whether the samples look as if only those had changed.
-
-Both sets of samples are drawn again with replacement, B times, and both estimates are made of each draw. That gives
-intervals, and the noise of two differences that are 0 under label shift, up to noise, for a calibrated model:
-
-    disagreement  sum_y |q_y of EM - q_y of the black box| / 2, the total variation between them
+    disagreement  the total variation between both estimates; its noise is that of K q against m
     surprise      mean confidence on the new samples - sum_y q_y (mean confidence on the old samples of class y)
 
-The first is 0 where K q of EM is the shares m of the predictions. Its noise is that of sum_k |m_k - (K q)_k|, which is
-compared with the same distance of the draws from their centre: frequencies of the black box that are cut off at 0 are
-not spread as draws of them are, and with classes that overlap a test on those refused 5 in 100 pure shifts at a level
-of 1 %. The second is compared with its standard deviation.
-
-The confusion matrix K can be inverted only if its smallest singular value is larger than the spectral norm of its own
-noise, as it may be singular otherwise (Weyl's inequality).
-
-Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks the same of K; the tests are ours.
+Source: Saerens, Latinne & Decaestecker (2002), equation 2.9; Lipton, Wang & Smola (2018), section 4 and theorem 3;
+Varadhan & Roland (2008), scheme S3; Lindsay (1983) for the bound on L. The tests are ours.
 """
 
 import contextlib

@@ -1,33 +1,13 @@
-"""Reliability diagrams: samples, mean confidence and accuracy of B bins of equal width; plain tuples, for JSON too.
+"""Reliability diagrams, cumulative differences, and counts of which class was taken for which.
 
-Bin j holds j/B < confidence <= (j+1)/B, as in `numerics.metrics`; bin 0 holds 0 as well.
+Bin j holds j/B < confidence <= (j+1)/B; bin 0 holds 0 as well. In order of confidence, with hits h_i,
 
-Cumulative differences: a test of top-label calibration that needs no bins.
+    C_k = 1/N sum_{i <= k} (h_i - c_i)        Kolmogorov-Smirnov max_k |C_k|        Kuiper max_k C_k - min_k C_k
 
-In order of confidence c_1 <= ... <= c_N, with hits h_i, the cumulative differences are
-
-    C_k = 1/N sum_{i <= k} (h_i - c_i),        C_0 = 0
-
-Where confidence is too high, C falls; where it is too low, C rises. Two numbers say how far it goes:
-
-    Kolmogorov-Smirnov   max_k |C_k|
-    Kuiper               max_k C_k - min_k C_k
-
-Kuiper's is the largest |sum of h - c| / N over any interval of confidence, so over- and underconfidence in different
-places do not cancel. If the model is calibrated, h_i is 1 with probability c_i, and C / sigma with
-sigma^2 = 1/N^2 sum c_i (1 - c_i) tends to a Brownian motion on [0, 1]. Its largest absolute value and its range give
-the p-values; for few samples they are a little too large, because a walk of N steps goes less far.
-
-Source: Arrieta-Ibarra, Gujral, Tannen, Tygert & Xu (2022), "Metrics of calibration for probabilistic predictions",
-JMLR 23(351); Feller (1951), "The asymptotic distribution of the range of sums of independent random variables".
-
-Which class was taken for which: counts of labels and predictions that add up over chunks of samples.
-
-For class c with N samples in all, n_c of them with label c, m_c predicted as c and r_c both:
-
-    recall = r_c / n_c     precision = r_c / m_c     accuracy = (N - n_c - m_c + 2 r_c) / N
-
-The accuracy is that of the question "class c or not".
+C over sigma, sigma^2 = 1/N^2 sum c_i (1 - c_i), tends to a Brownian motion for a calibrated model, which gives the
+p-values; they are a little too large for few samples.
+Source: Arrieta-Ibarra et al. (2022), "Metrics of calibration for probabilistic predictions", JMLR 23(351); Feller
+(1951).
 """
 
 from __future__ import annotations

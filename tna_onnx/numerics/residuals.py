@@ -1,53 +1,19 @@
-"""Residuals of B bins before and after, as one vector x of 2B mean residuals, and the two estimates made of it.
+"""Mean residuals of bins before and after, for the calibration errors of `numerics.intervals`.
 
-See `numerics.intervals` for what they are for.
+Clusters: only clusters are independent, so with S_g the sum of the n_g values of cluster g (Cochran 1977, 9A.2)
 
-Samples that come in clusters: several predictions for one text or image depend on one another.
+    R = sum_g S_g / sum_g n_g        var R = K / (K - 1) sum_g (S_g - n_g R)^2 / N^2
 
-The mean of N values of K clusters is R = sum_g S_g / sum_g n_g, S_g the sum of the values of cluster g and n_g their
-number. Only clusters are independent, so its variance is that of the deviations of whole clusters,
+Cross-fitting: a bin's mean residual x_j has variance s_j without a fit, and the fit's error moves it by v_j. On new
+samples that makes s_j + v_j, to first order, but s_j - v_j over all folds pooled: the folds' errors cancel. So
 
-    var R = K / (K - 1) sum_g (S_g - n_g R)^2 / N^2
+    corrected = sum_j F(x_j, sqrt(2 v_j)),        F(x, s) = E|x + s Z|, Z standard normal
+    v_j = (K - 1)/K sum_k (e_kj - e_j)^2,         e_j = 1/K sum_k e_kj
 
-With one value in each cluster that is the variance of a mean, but for K / (K - 1).
-
-Source: W. Cochran, Sampling Techniques (1977), section 2.11 and 9A.2, the ratio estimator of a mean per element.
-
-Calibration errors of cross-fitted scores, as the map that is fitted on all N samples has them on N new ones.
-
-A calibration error is sum_j |x_j|: x_j is the sum of hit - confidence over the samples of bin j, divided by N. Say that
-x_j has variance s_j without a fit, and that the error of the fit on N samples moves it by variance v_j. If the fit
-follows the likelihood and the map can be right, to first order in 1/N the variance of x_j is
-
-    on N new samples              s_j + v_j     their labels know nothing of the fit's error
-    on the N fitted samples       s_j - v_j     the fit moved towards these very labels
-    cross-fitted, over all folds  s_j - v_j     the same: on average, the folds' fits are the fit on all samples
-
-A cross-fitted sample alone is as good as a new one. The errors of the folds are not independent, though: if one fold
-has more hits than it should, the fits of the others expect too few in it, and too many in each other. Where folds are
-pooled this cancels, and |x_j| comes out too small. The missing noise, of variance 2 v_j, is put back in closed form:
-
-    corrected = sum_j F(x_j, sqrt(2 v_j)),    F(x, s) = E|x + s Z|, Z standard normal
-
-x_j plus that noise has the mean and the variance of x_j on new samples, whatever the true error of the bin is.
-
-v_j is a jackknife that leaves out one fold. With e_i the confidence of sample i under the fit on all samples less its
-cross-fitted confidence, and e_kj = K/N times the sum of e_i over the samples of fold k in bin j,
-
-    v_j = (K - 1)/K sum_k (e_kj - e_j)^2,     e_j = 1/K sum_k e_kj
-
-where products of two different samples stand for e_kj^2: the scatter of a few samples is no error of the fit. Hits
-have no part in e_i. A sample whose prediction changes lies where two classes are as probable, so the chance of a hit
-stays; the hits themselves change by one, which would be taken for error.
-
-The folds' fits have a fifth fewer samples, and their confidence is off by more, to second order. So x_j is taken with
-the confidence under the fit on all samples, x_j - e_j in terms of the cross-fitted one. Hits and bins are cross-fitted:
-a sample's own label has no part in them.
-
-What is first order here is an approximation for maps that jump, as a choice among methods or isotonic steps do, and for
-maps of as many parameters as there are samples, as a refit of many features is.
-
-Source: for the jackknife by groups Efron & Tibshirani (1993), "An introduction to the bootstrap", section 11.5.
+e_kj is K/N times the sum, over the samples of fold k in bin j, of the confidence under the fit on all samples less the
+cross-fitted one; products of two different samples stand for e_kj^2 (a jackknife by groups: Efron & Tibshirani 1993,
+section 11.5). x_j takes the confidence of the fit on all samples; hits and bins are cross-fitted. For maps that jump
+or have as many parameters as samples this is an approximation.
 """
 
 import math

@@ -1,37 +1,13 @@
-"""Per-sample scores of a classifier (`SampleScores`): confidence, hit, NLL and Brier score, all that the metrics need
-to know, and how they are computed from logits or probabilities.
+"""Per-sample scores of a classifier (`SampleScores`), from logits or probabilities; they are all that metrics need.
 
-With logits s (natural log), p = softmax(s) and label y, one sample gives
+    confidence = max_c p_c     hit = (argmax_c s_c == y)     nll = -log p_y     brier = sum_c (p_c - [c == y])^2
 
-    confidence = max_c p_c        hit = (argmax_c s_c == y)
-    nll        = -log p_y         brier = sum_c (p_c - [c == y])^2
+Of several labels each has these by itself (`label_terms`, fields (N, C)): p = 1 / (1 + exp -s), predicted = (s > 0),
+confidence = max(p, 1 - p), brier = (p - y)^2. Scores of chunks add up to the scores of the whole, in float32.
 
-Where each of C labels holds or not, by itself, a sample gives these of every label (`label_terms`): the fields
-are (N, C) then, and a metric is the mean over labels of the metric of each.
-
-13 bytes a sample. Scores of chunks add up to the scores of the whole (`+` concatenates), so every later sum runs over
-the same float32 terms in the same order, however the data were split.
-
-`numpy_terms`, where a search spends more time than anywhere but in products: with s the logits less the largest of
-their row, a sample's scores come from s_y of its label y, the sums of e_c = exp s_c and of e_c^2, and whether y is the
-first c with s_c = 0. The largest, e_c = 1, is left out of the sums and added in float64: a sure sample's loss is what
-the others add up to. These are added in the dtype of the logits, in runs of at most 256 classes, and the runs in
-float64: a conversion of every element would take longer than all the rest.
-
-No e_c is taken for less than the root of the smallest normal number (2e-19 of float32): processors take many times as
-long for squares below normal numbers. It moves a sum with a 1 in it by less than 1e-12 for a million classes.
-
-`label_terms`, where each label holds or does not, whatever the others do: with s the logit of a label (natural log), p
-= 1 / (1 + exp -s) and y in {0, 1}, one label of one sample gives
-
-    predicted = (s > 0)        confidence = max(p, 1 - p)        hit = (predicted == y)
-    nll       = -log p         of y = 1, -log (1 - p) of y = 0   brier = (p - y)^2
-
-These are the log loss and the Brier score of one label; the two-class score of `numpy_terms` adds up both classes,
-and is twice this Brier score.
-
-`log_probabilities` stand for the logits of a model that gives probabilities of classes: they differ by one number a
-sample, which a softmax does not see. Labels, each with a probability of its own, have `label_logits`.
+`numpy_terms`, s less its largest: sums of e_c = exp s_c and e_c^2 leave the largest out, which is added in float64; the
+others are summed in the dtype of the logits in runs of at most 256 classes. No e_c is taken below the root of the
+smallest normal number, since processors are slow there: that moves a sum by less than 1e-12 for a million classes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Slope and intercept of calibration, as clinical studies report them.
-
-With p the stated probability of an event and y whether it came, the log odds are fitted as
+"""Slope and intercept of calibration, as clinical studies report them, by maximum likelihood.
 
     slope      logit P(y = 1) = a + b logit p     b < 1: probabilities are too extreme; b > 1: too timid
     intercept  logit P(y = 1) = a + logit p       a < 0: probabilities are too high on average; a > 0: too low
 
-by maximum likelihood. The event is the positive class where there are two, else that the predicted class is right.
-Standard errors are those of the sandwich estimator, of sums over clusters where samples come in some.
-
-Source: D. Cox, Two further applications of a model for binary regression, Biometrika 45 (1958); B. Van Calster et al.,
-Calibration: the Achilles heel of predictive analytics, BMC Medicine 17 (2019).
+The event is the positive class of two, else that the predicted class is right. Standard errors are those of the
+sandwich estimator over clusters.
+Source: Cox, Biometrika 45 (1958); Van Calster et al., BMC Medicine 17 (2019).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Threads of linear algebra: one, but for large products.
 
-A thread of OpenBLAS that has done its part of a product waits for the next one at full speed, about 25 ms. Between
-small products that costs more than it brings: ten times the whole run, where other processes want the core.
-
-What a product gives depends on its threads in the last bits. So the number follows from the size of the product and
-from nothing else.
+A waiting thread of OpenBLAS spins for about 25 ms, which costs more than it brings between small products. The number
+follows from the size of the product alone, because the last bits of a product depend on its threads.
 """
 
 import contextlib

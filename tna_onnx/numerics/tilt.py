@@ -1,31 +1,13 @@
 """Tilt and Average: class vectors turned by random Givens rotations, and the sum over paths.
 
-Source: *Tilt and Average: Geometric Adjustment of the Last Layer for Recalibration* (ICML 2024), Algorithm 1,
-with the definition of mRC (mean Rotation over Classes) in its section "Tilt the class vectors".
+<w, R w> = <R^T w, w>, and G(i, j, -t) = G(j, i, t), so a path keeps V = R^T W, whose newest rotation turns two feature
+coordinates of what is there: O(C), with the distribution of Algorithm 1's R W and the same mRC. `find_stops` walks with
+the deficits e_c = <w_c, w_c - V_c>: class c has turned by 2 asin(sqrt(e_c / 2) / |w_c|). A path stops at the first
+look, every n_t rotations, at which mRC is past an angle; `tilted_means` adds up V at the stops.
 
-Algorithm 1 multiplies an explicit R = R_1 R_2 ... R_k (n x n) and measures mRC(W, R) from R W. Nothing needs R:
-
-- <w, R w> = <R^T w, w>, so mRC(W, R) = mRC(W, R^T), class by class;
-- R^T W = R_k^T (... (R_1^T W)): the newest rotation acts on two coordinates of what is already there;
-- G(i, j, -t) = G(j, i, t), so with (i, j) an ordered random pair R^T has the distribution of R.
-
-A path therefore keeps V = R^T W and turns two of its feature coordinates per rotation: O(C). It is walked in two ways.
-`find_stops` measures mRC after every rotation, once, and finds where each path stops for each angle. With the stops
-known, the sums over paths need no angles at all: `tilted_means` turns, and adds up.
-
-Many paths are walked side by side, and rotations of disjoint coordinates (`rotations.levels`) in one step. Every
-element sees the same arithmetic in the same order whichever paths, stops or classes are walked together.
-Neighbouring stops differ in the rows turned in between, so only these are added to a sum that is there already. What is
-added is rounded to a multiple of 2^-51 of a bound on the sum: float64 holds every partial sum of such numbers, so sums
-are exact, and the same in any order.
-
-Where paths of rotations stop: the first look at mRC, every n_t rotations, that finds it past an angle: Algorithm 1.
-
-For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
-angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
-their digits; mRC is its mean over classes. Deficits are added up in the order of the path: stops do not
-depend on other angles or on other paths.
-What a rotation adds to a deficit has the dtype of the weight; sums over rotations are float64.
+Stops and sums do not depend on which paths, angles or classes are walked together: what is added is rounded to a
+multiple of 2^-51 of a bound on the sum, so that sums in float64 are exact in any order.
+Source: the paper, Algorithm 1 and section "Tilt the class vectors".
 """
 
 from __future__ import annotations
