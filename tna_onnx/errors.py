@@ -5,8 +5,7 @@
     2  UsageError                6  ResultError
     3  UnsupportedModel         70  INTERNAL_ERROR, 130 INTERRUPTED: ends that no error class stands for
 
-A message says what was expected, what was found, where, and what to do. It names options as the command line does;
-`in_words_of_python` makes arguments of them for those who call a function. Nothing of the package is imported here.
+A message names options as the command line does; `in_words_of_python` makes arguments of them.
 """
 
 import contextlib

@@ -1,11 +1,9 @@
 """A setting is one line: the field of a dataclass, with its type, default, meaning, section and unit.
 
-The options of the command line, the keywords of the functions, the keys of configuration files, the variables of the
-environment, the tables of the reference and the checks of values are made of it:
-
     bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
 
-A setting without a section has no flag: it is for Python alone. Nothing heavy is imported here.
+Options, keywords, keys of files, variables, tables of the reference and checks are made of it. A setting without a
+section has no flag: it is for Python alone. Nothing heavy is imported here.
 """
 
 from __future__ import annotations

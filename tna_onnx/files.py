@@ -1,17 +1,10 @@
-r"""Files of which nobody knows what they are, and files that must be there whole or not at all.
+r"""Files of which nobody knows what they are, and files that must be there whole or not at all; text fit to be shown.
 
-Reading: a path that a model or data name may lead to a pipe or a device, which never ends. Only regular files are
-opened.
+Only regular files are opened: a pipe or a device never ends. What is new goes into a temporary file or folder beside
+its place, reaches the disk, and takes the name in one step. Each temporary is locked while its owner lives; the next to
+write there removes those of the dead, and those of other machines when they are a day old.
 
-Writing: what is new goes into a temporary file or folder beside its place, reaches the disk, and then takes the name in
-one step. A process that is killed leaves the old content, and a temporary that the next one to write there removes:
-each is locked while its owner lives, and the system gives the lock back when it dies. Locks of a shared disk may be
-seen on one machine alone, so the temporaries of other machines are removed when they are a day old.
-
-Text that came out of a file, made fit to be shown: names, labels, paths and whatever libraries say about them.
-
-A terminal obeys control characters, and a reader does not see what a change of the writing direction does to a line.
-Such characters are shown as escapes, as Python writes them: `\x1b`, `\u202e`. All others, of any script, stay.
+Control characters and changes of the writing direction in foreign text are shown as escapes: `\x1b`, `\u202e`.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""Arguments of the public functions: their checks, and how keywords join the dataclasses that hold all other settings;
-progress, JSON and files that a function writes besides its result.
+"""Arguments of the public functions: their checks, and how keywords join the dataclasses that hold all other settings.
 
-A keyword is a field of the dataclass of the same call: `map="ts"` is `settings=Settings(map="ts")`. None is a keyword
-that was not given. A field that is given both ways is refused.
+`map="ts"` is `settings=Settings(map="ts")`. None is a keyword that was not given. A field that is given both ways is
+refused.
 """
 
 from __future__ import annotations

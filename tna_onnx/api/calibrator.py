@@ -1,8 +1,6 @@
-"""`Calibrator`: what `calibrate` chooses and fits, for logits or probabilities in arrays, as a scikit-learn estimator;
-`fit` does it for scores in files, and writes a model that stands alone.
+"""`Calibrator`: what `calibrate` chooses and fits, for logits or probabilities in arrays, as a scikit-learn estimator.
 
-The scores go through an ONNX model that does nothing but hand them on, and that is calibrated like any other. So the
-choice, the report and the file are those of the command by construction.
+The scores go through an ONNX model that hands them on, so choice, report and file are the command's by construction.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`compare`: several models on the same samples, one after the other, each against a baseline.
 
-Only one ONNX Runtime session is open at a time. The data are opened once for all models with the same inputs and class
-names (labels, list of files, arrays); images are decoded anew for each model, so that memory holds no decoded data set.
+One ONNX Runtime session is open at a time. The data are opened once for models with the same inputs and class names;
+images are decoded anew, so that memory holds no decoded data set.
 """
 
 from __future__ import annotations

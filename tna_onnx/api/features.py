@@ -1,10 +1,7 @@
 """`features`: fill a feature store, so that fitting later needs neither the data nor a run of the network.
 
-Features of data into files: what `features -o` does, on this machine or by Ray Data.
-
-1. The data are listed once, and samples are chosen before the network runs.
-2. The first samples run here: what is wrong with data or model is said before anything is started.
-3. Slices of the data go through one function, `TableExtractor`, here or in the actors of Ray: the same bits.
+With `-o` the data are listed once, the first samples run here, so that faults are said before anything is started, and
+slices go through one function, `TableExtractor`, here or in the actors of Ray: the same bits.
 """
 
 from __future__ import annotations

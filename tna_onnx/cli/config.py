@@ -1,19 +1,8 @@
 """Settings from a file and from the environment: each stands for a flag that was not given.
 
-The first of these that has a setting wins:
-
-    1. flag
-    2. environment
-    3. `--config` file
-    4. default
-
-In a file the keys are the names of the flags, with dashes or underscores. At the top of the file a key applies to every
-command that has the flag, in a table such as `[calibrate]` to one command. In the environment `TNA_ONNX_MAP` applies to
-every command, `TNA_ONNX_CALIBRATE_MAP` to one. A setting for one command wins over a setting for all. Paths in a file
-are relative to that file.
-
-The environment is read by click, as `envvar` of each option; what files say becomes click's `default_map`. Both are
-checked as flags are, and an error names the variable or the file.
+A flag wins over the environment, that over `--config`, that over the default; a setting for one command (`[calibrate]`,
+`TNA_ONNX_CALIBRATE_MAP`) wins over one for all (`TNA_ONNX_MAP`). Keys are the names of flags, and paths are relative to
+the file. Click reads the environment by `envvar` and files by `default_map`; both are checked as flags are.
 """
 
 import contextlib

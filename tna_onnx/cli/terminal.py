@@ -1,12 +1,7 @@
-"""What a command has to do with the terminal and the machine: closed or full output, signals, the log of `--verbose`,
-a shortage of memory or disk, and the paths of results, which are checked before the work and named on an interruption.
+"""What a command has to do with the terminal and the machine: output, signals, log, shortage, and paths of results.
 
-While modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
-
-A KeyboardInterrupt in the middle of an import of compiled code is a traceback at best and an abort at worst, and
-nothing has been written by then.
-
-`-v` prints one line a stage, `-vv` every candidate and every method as well.
+While modules load, Ctrl-C ends the process at once, since an import of compiled code cannot be interrupted; after that
+every signal ends a command like an error. `-v` prints one line a stage, `-vv` every candidate and method as well.
 """
 
 from __future__ import annotations

@@ -1,22 +1,8 @@
-"""What the user may choose about data: formats, size limits, preprocessing, positions.
+"""What the user may choose about data: formats, size limits, preprocessing, positions. It loads without NumPy.
 
-The command line makes its options of them, so this file loads without NumPy.
-
-Paths are recognised by their contents; the first row that fits counts:
-
-| format | recognised by |
-|---|---|
-| `npz` | a file `.npz` |
-| `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json`; |
-| | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
-| `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
-| `folder` | a folder with none of the other files |
-
-Openers are named, not imported: a run loads only the source that it reads.
-
-Data may come from untrusted places, so their sizes are limited (`Limits`); honest data stay below the defaults, and
-options raise them. A size that a header declares is compared with the file before memory is allocated for it. Formats
-that compress may expand to a multiple of the size of the file.
+`DATA_FORMATS` says how a path is recognised, and names its opener. The first row that fits counts; text files are a
+table where the model takes no images. `Limits` bounds the sizes of untrusted data: a declared size is compared with the
+file before memory is allocated.
 """
 
 from __future__ import annotations

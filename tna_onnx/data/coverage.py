@@ -1,10 +1,8 @@
 """How labels cover the classes.
 
-A map with parameters of its own for each class learns from labels without a class that this class never occurs. If
-classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each on
-average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation measures that cost, since samples of a
-fold belong to classes that the other folds lack. If many more classes have none than one, they were left out of the
-data, and nothing in the data can measure that cost. Good (1953) estimates the unseen share in the same way.
+If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each, K
+e^-lambda have none and lambda K e^-lambda have one, and cross-validation measures the cost. If many more have none than
+one, they were left out, and nothing in the data can measure it. Good (1953) estimates the unseen share in this way.
 """
 
 from __future__ import annotations

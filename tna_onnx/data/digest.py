@@ -1,13 +1,8 @@
 """SHA-256 of files, arrays and samples, read in pieces so that large data never sit in memory.
 
-The digest of a data set depends on every byte, the order of the samples and their labels. The digest of one sample, 64
-bits, depends only on the model's inputs: so a copy of a sample is recognised whatever its place, its label or the
-format of its file; samples in another form (features for images, say) have other digests.
-
-A calibrated file records its calibration data as a sketch: the K smallest of their n digests. Digests are uniform, so
-among the m samples of other data whose digests do not exceed the largest of the sketch, the share that is in the sketch
-estimates the share of those data that were calibration data too, with a standard error of sqrt(p (1 - p) / m).
-
+A data set's digest depends on every byte, the order and the labels; a sample's, 64 bits, on the model's inputs alone. A
+calibrated file records a sketch of its data, the K smallest of n digests: of the m samples of other data below the
+largest of these, the share p in the sketch estimates the overlap, with a standard error of sqrt(p (1 - p) / m).
 Source: K. Beyer et al., On synopses for distinct-value estimation under multiset operations, SIGMOD 2007, section 3.
 """
 

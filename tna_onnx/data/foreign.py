@@ -1,13 +1,10 @@
 """Safe access to foreign files, those that the user or the data name, and to foreign values.
 
-- Only regular files are opened, and only up to a size limit: a pipe, socket or device could block the process or feed
-  it without end.
-- Paths in a manifest or folder must not lead elsewhere: one that leaves the folder of the data, by `..`, as an absolute
-  path or through a link, is refused unless `--data-root` names a folder that holds the target.
-- Arrays of other libraries become those of NumPy (`any_array`, `plain_column`).
-- Whatever a parser of foreign bytes raises becomes an error that names the file (`parsing`).
+- Only regular files below a size limit are opened.
+- Paths in data that leave its folder are refused unless `--data-root` names a folder that holds the target.
+- Arrays of other libraries become NumPy's (`any_array`, `plain_column`).
+- Whatever a parser raises becomes an error that names the file (`parsing`).
 - Optional libraries are imported when a source needs them (`optional`).
-- `is_url` recognises URLs without loading what copies their data.
 """
 
 from __future__ import annotations

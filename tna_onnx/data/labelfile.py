@@ -3,14 +3,11 @@
 | suffix | content |
 |---|---|
 | `.csv`, `.tsv` | a header and rows; without a header one column (label) or two (path, label) |
-| `.jsonl` | one object per line |
-| `.json` | a list of objects, a list of labels, or a dict {path: label} |
+| `.jsonl`, `.json` | objects; or in JSON a list of labels, or a dict {path: label} |
 | `.txt` | one label per line, or path, white space, label |
 | `.npy` | an array of labels |
 
-Columns and keys are found by name, in any case: `label` or `labels`, else the only one of `class`, `class_name`,
-`category` and `target`, else `y`; `path`, or the only one of `file`, `filename`, `file_name`, `filepath`, `file_path`,
-`image`, `image_path`, `img` and `img_path`. All others are ignored.
+Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others are ignored.
 """
 
 from __future__ import annotations

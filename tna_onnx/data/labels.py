@@ -1,20 +1,13 @@
 """Class labels: checks that stored labels are class indices of the model, and conversion of class names to indices.
 
-A label is the index of the model's output column, from 0 to C - 1 for C classes. Nothing is shifted, rounded or
-guessed: labels that are not such indices are refused with a message that says how to fix them.
+Nothing is shifted, rounded or guessed. Names become indices by the first rule that applies (`name_indices`):
 
-Names, of folders or stored as text, become indices by the first of these rules that applies (`name_indices`):
-
-1. The model's class names are known (`class_names`, in model order) and hold every name: the place in that list.
-   Numbers count as names where some are no indices (grades 3 to 8, say). Labels that may be either are refused.
+1. The model's class names hold every name: the place in that list. Labels that may be names or indices are refused.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
 
-All else is refused.
-
-Class names are in the order of the model's output. They come from the model's metadata, or from a file: text with one
-name per line, or JSON with a list of names or a dict {index: name} or {name: index}, at the top level or under
-`id2label`, `label2id` or `label_names` (a `config.json` of Hugging Face or timm).
+Class names come from the model's metadata or a file: a name per line; or JSON, a list or a dict, also under `id2label`,
+`label2id` or `label_names`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Multi-label samples: each has C labels, of which any number hold.
+"""Multi-label samples: each has C labels, of which any number hold, as an array (N, C) of 0 and 1.
 
-They are read as an array (N, C) of 1 where a label holds and 0 where it does not: from an array, from columns of a
-table, or from lists in one column. A source's `labels` are then group numbers, equal for samples with equal labels, and
-the marks are in `ArraySource.placed`; `LabelSource` presents the marks as labels.
-
-`order_warning` detects label columns whose order differs from that of the model's outputs. With R[c, k] the correlation
-of the model's predictions of label c with column k, the permutation p of the columns that maximises sum_c R[c, p(c)]
-(linear assignment) is found on one half of the samples and scored on the other, both ways round. It is reported if the
-mean correlation of the labels that it moves is higher by 0.1, and by 4 standard errors, on each half; a correlation of
-n samples has a standard error of at most 1 / sqrt(n).
+A source's `labels` are group numbers, equal for equal labels; the marks are in `ArraySource.placed`, and `LabelSource`
+presents them as labels. `order_warning`: the permutation p of columns that maximises sum_c R[c, p(c)], R[c, k] the
+correlation of predictions of label c with column k, is found on one half and scored on the other. It is reported where
+the labels that it moves gain 0.1 on average, and 4 standard errors, on each half.
 """
 
 from __future__ import annotations

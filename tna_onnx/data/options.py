@@ -1,8 +1,7 @@
 """Labelled samples as the user describes them (`Data`): opens the source, finds class names, checks the labels.
 
-Class frequencies (`read_prior`) are `uniform`, numbers, or a file: JSON, a list of C numbers in the model's order or an
-object {class: number}; or text, with one number a line in that order, or `class,number` a line, where a header line is
-skipped. Classes are referred to by name, if the model's names are known, or by index.
+Class frequencies (`read_prior`) are `uniform`, numbers, or a file: JSON, a list or an object {class: number}; or text,
+a number or `class,number` a line. Classes are named, if the model's names are known, or numbered.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Samples with a label at each position: a class for each token of a text, or each pixel of an image.
 
-Every labelled position becomes a row. The network still runs on entire samples: a batch holds samples, and the indices
-of the positions that are its rows (`POSITIONS`, the first of its arrays, so that its length is the number of rows).
-
-Positions without a label hold `ignore_label`. With position `last`, a sample has one row: its last labelled position,
-or, if labels are one per sample, the last position that its attention mask does not hide, else the very last.
-
-Memory is bounded. If the features or logits of all rows would take more than 2 GiB, a random subset of the samples is
-used, and if that would leave fewer than 200 samples, a random subset of their positions.
+Every labelled position becomes a row. Batches hold entire samples and the indices of their rows (`POSITIONS`, the first
+array). Positions without a label hold `ignore_label`. Position `last` is the last labelled one, else the last that the
+attention mask shows. Above 2 GiB of features or logits, a random part of the samples is used, of 200 at least, then of
+their positions.
 """
 
 from __future__ import annotations

@@ -1,21 +1,12 @@
-"""The interface of labelled samples, `Source`, and what its implementations share.
-
-A source is opened once (`tna_onnx.data.open_source`), with its labels already checked, and is then read in batches as
-often as needed. To add one: write a file in `tna_onnx/data/sources` with a frozen dataclass that has the members of
-`Source` and the function that opens it, and add its row to `tna_onnx.data.choices`.
-
-Laws, which one test runs over every source:
+"""The interface of labelled samples, `Source`, and what its implementations share. Laws, tested over every source:
 
 1. The batches joined along axis 0 are the same whatever the batch size.
 2. `batches(size, rows)` gives the rows of `batches(size)` taken by index.
 3. Every array of a batch is a fresh C-contiguous array in the dtype of its `InputSpec`; writing to it changes nothing.
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
-A source may also have `sample_digests()`, which the function `sample_digests` otherwise computes from batches,
-with a text `sample_form` that describes what they are computed from; `notes`, lines for reports; and `beside`, a
-mapping with a text (N,) for each sample under `group`.
-
-`Part` is a subset of the samples of a source. `NO_LABELS`, given as separate labels, opens samples without labels.
+A source may also have `sample_digests()` with `sample_form`, what they are computed from; `notes` for reports; and
+`beside`, texts (N,) under `group`. `Part` is a subset of a source. `NO_LABELS` opens samples without labels.
 """
 
 import hashlib

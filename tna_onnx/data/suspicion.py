@@ -1,23 +1,13 @@
-"""Labels that disagree with the model's predictions although nothing fails.
+"""Labels that disagree with the model's predictions although nothing fails. H[y, k] counts samples of y predicted as k.
 
-Let H be the confusion matrix, H[y, k] the number of samples of label y that are predicted as k, and N its sum.
+- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance), chance being what
+  independent labels and predictions give. One class: near chance, and 90 % of the predictions are one frequent class.
+- Another order: the permutation p that maximises sum_c H[c, p(c)] on one half is scored on the other, both ways round.
+  It is reported if it is better by 5 points, and by 2.67 standard errors of the paired difference: 2.33 times the root
+  of 1 + 1/pi, as classes that are taken for one another choose the better half's order. By chance one data set in 100.
 
-- Accuracy is sum_c H[c, c] / N; chance is what the same labels and predictions would give if they were independent,
-  sum_c (sum_k H[c, k]) (sum_y H[y, c]) / N^2.
-- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance).
-- One class: accuracy is near chance, but 90 % of the predictions are one class, which most samples have. That is also
-  true of a good model of a rare event; its predictions say nothing about the labels.
-- Another order: the permutation p of the classes that maximises sum_c H[c, p(c)] (linear assignment) is found on one
-  half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is reported if
-  it is better by 5 points, and by 2.67 standard errors of the paired difference. By chance that happens in about one of
-  100 data sets at most, where a model takes classes for one another as often as not. How many orders there are plays no
-  part, as each half is compared under one. But with differences a and b of such classes in the halves, the sum of b
-  where a > 0 and of a where b > 0 is what is compared, and its variance is 1 + 1/pi times that of the samples that
-  move; so the 2.33 standard errors below which 99 % of a normal distribution lie are times the root of that.
-
-Neither is said where one class has two thirds of the labels or of the predictions, and the probabilities rank samples
-better than chance: the area under the ROC curve of that class is above 1/2 by 2.33 standard errors, and that of each
-other class is above 1/2. So it is of a model of a rare event, or one that is biased towards a class.
+Neither is said of a model of a rare event: where one class has two thirds of the labels or of the predictions, its area
+under the ROC curve is above 1/2 by 2.33 standard errors, and that of each other class is above 1/2.
 """
 
 from __future__ import annotations

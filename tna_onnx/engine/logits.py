@@ -1,10 +1,7 @@
 """Logits of a feature table under one weight, in chunks, for all samples or some.
 
-`HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table, and
-`score_all` scores several weights in one pass.
-
-A map's fit takes many passes over the same logits, so they are kept (`KeptChunks`): in memory, or where they are large,
-in a temporary file that a pass reads chunk by chunk.
+`HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table. A map's
+fit takes many passes over them, so they are kept (`KeptChunks`), in memory or in a temporary file.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
     read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
     read tasks (slices) -> map_batches(TableScorer) in actors -> arrays (N,) here
 
-Scheduling, autoscaling, retries and back-pressure are Ray's, and so are the words that are passed on (`OPTIONS`). A
-cluster is tried first by another process, which can be ended: `ray.init` would wait for one that is gone, or wants a
-token, for minutes and hear no signal.
+A cluster is tried first by another process: `ray.init` may wait for minutes and hear no signal.
 """
 
 import inspect

@@ -1,11 +1,8 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
-The loss of a pair (a, m) is that of any recipe, the NLL at its own temperature. It is smooth in log |a| and m, so a
-coarse grid of both signs of a is thinned out on more and more images. From its best pair, in either order of the
-channels, or from the best known recipe, the way goes downhill along one coordinate after the other, by parabolas
-through three points. What is found is rounded as far as the images cannot tell the difference.
-
-The search runs no more images through the model than there are, nor more than 4,000.
+The loss of (a, m) is the NLL at its own temperature, smooth in log |a| and m. A coarse grid is thinned out on more and
+more images. From its best pair, or the best known recipe, coordinates go downhill by parabolas. What is found is
+rounded as far as the images cannot tell. The search runs at most as many images as there are, and 4,000.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The check of a head on the first batch of real data: the layer that the graph walk found must give the model's own
-logits. `Tail` is the part of the graph behind features whose logits only the graph can compute.
-
-Where everything after the linear layer is linear,
+"""The check of a head on the first batch of real data: its layer must give the model's own logits up to rounding,
 
     features @ weight.T + bias == logits
 
-must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
-features to the logits must give the logits, and a changed class vector must change the logit of its class alone.
+Where only the graph can compute the logits (`Tail`), the nodes behind the features must give them, and a changed class
+vector must change the logit of its class alone.
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
-The samples of the first batch are run again, some alone, and every one of them in one of eight parts of the batch, in
-another order. So are samples from all over the data: a fortieth of them, a batch at least, in batches and in parts of
-these, which takes a twentieth of the time of a run over all data, or of two batches. What a batch gave that is
-collected as it is, the first one and the second of two, is kept for the collection. Of what a share q of the samples
-does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for q = 0.4 % and 64 samples, 0.02 for
-1,000. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
-training, a constant for each place in the batch), no figure on them would hold for the next batch, and the model is
-refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
+The first batch is run again: some samples alone, and all of them in eight parts, in another order. So are samples from
+all over the data, a fortieth and a batch at least. What a share q of the samples does to others, n of them miss with a
+probability of (1 - q)^n. Data that fit into the check of the written file are run again there, all of them. A model is
+refused where probabilities, features or outlier scores move by more than rounding in its types explains.
 
-Data that fit into the check of the written file are run again there, all of them, in the order of such parts, as
-many at a time, and with bounds that are narrower; where some differ, all batches are looked at as above. Before that,
-three samples alone are enough, and one part of the first batch if there are others.
-
-In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
-batch, so what a place adds is found unless it is the same at all of them.
-
-Rounding differs between batches, too: products are added up in another order. How far that reaches is known from the
-types that a model computes in. Nodes that quantise a batch by its own range (`DynamicQuantizeLinear`) make scores
-depend on the batch by design: the limit for probabilities is wider, features are not compared, and a note says so.
+Nodes that quantise a batch by its own range (`DynamicQuantizeLinear`) depend on the batch by design: the limit for
+probabilities is wider, features are not compared, and a note says so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """How images become a model's inputs, settled once for all samples of a run.
 
-What the options say counts; then the model's metadata, or a file of Hugging Face or timm beside the model; then the
-labels. A trained model is right under the recipe that it was trained with, so a few images are run under every known
-recipe, and the one whose NLL at its own temperature is least is taken. A recipe that is written down somewhere is held
-against the known ones in the same way.
+Options count first, then the model's metadata, then a file of Hugging Face or timm in its folder, then the labels
+(`recipe_choice`). A recipe that is written down is held against the known ones in the same way.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """The recipe of images, chosen by their labels, or held against the known ones where it is stated.
 
-A trained model is right under the recipe that it was trained with, so a few images are run under every known recipe,
-and the one whose NLL at its own temperature is least is taken. It is refused where another recipe does as well and
-differs, where one scale and one offset do clearly better (`affine_search`), and where no trained model is so far off.
+The recipe with the least NLL at its own temperature is taken. It is refused where another one does as well and differs,
+where one scale and one offset do clearly better (`affine_search`), and where no trained model is so far off.
 """
 
 import math

@@ -1,16 +1,13 @@
-"""Images that are run under several recipes, to compare what a model makes of them.
+"""Images that are run under several recipes, twice as many each time, to compare what a model makes of them.
 
-Let d be the differences of the NLL of two recipes, each at its own temperature, one for each image, and z the mean of d
-in its standard errors. Images are added, twice as many each time. A recipe is dropped where z > 5, and loses clearly
+With d the differences of two recipes' NLLs, each at its own temperature, and z the mean of d in its standard errors, a
+recipe is dropped where z > 5. It loses clearly
 
-- where z > 3: one in 700 by chance, so one in 100 where some seven recipes differ;
-- or where z > 2 and the labels are 1,000 times as likely under the other recipe, sum d > log(1000). Labels that are
-  drawn from the probabilities of one recipe are k times as likely under another in one of k cases at most.
+- where z > 3: one in 700 by chance;
+- or where z > 2 and sum d > log(1000): by chance in one of 1,000 cases at most (Royall 1997, section 1.4).
 
-Recipes that do not lose clearly are tied. A tie is harmless where the inputs hardly differ (ImageNet, CLIP and CIFAR
-statistics), or only the way of resizing does, or the NLL could hardly be worse.
-
-Source of the bound: R. Royall, Statistical Evidence: A Likelihood Paradigm (1997), section 1.4.
+Others are tied. A tie is harmless where the inputs hardly differ, or only the resizing, or the NLL could hardly be
+worse.
 """
 
 from __future__ import annotations

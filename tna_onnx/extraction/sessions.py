@@ -1,12 +1,7 @@
 """Sessions on all or part of a model; `Runner` runs samples that hold tensors from inside the graph.
 
-Several predictions a sample are brought into rows right behind the network (`PositionSession`): all that follows sees
-(rows x numbers).
-
-(N, T, C), (N, H, W, C)    classes last: rows in the order of the positions
-(N, C, H, W)               classes first: the class axis goes last
-(N, T)                     one number a position
-(N T, C)                   rows already
+Several predictions a sample become rows behind the network (`PositionSession`): (N, T, C) and (N, H, W, C) in the order
+of positions, (N, C, H, W) with the class axis last, (N, T) with one number a position, (N T, C) as they are.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""Features, logits and labels of N samples on disk, memory-mapped, chunk by chunk, so that an interrupted run goes on.
+"""Features, logits and labels of N samples on disk, memory-mapped, so that an interrupted run goes on.
 
-A store is a folder of one machine, with `features.bin` and `logits.bin` (raw rows), `labels.npy`, `manifest.json`,
-`checksums.txt`; and `columns.json` with groups and weights if there are any, on which the rows do not depend. The
-manifest says what the rows were computed from (the key: digests of model and data, head, preprocessing, provider, batch
-size, versions) and what the arrays are; it is written when a store is begun. A line of the checksums is added for each
-finished chunk.
+A store is a folder: rows in `features.bin` and `logits.bin`, `labels.npy`, `manifest.json` with the key (digests of
+model and data, head, preprocessing, provider, batch size, versions), `checksums.txt`, and `columns.json` for groups and
+weights.
 
 1. A chunk counts as finished once its bytes are on disk: they are written before the line that names them.
 2. A chunk whose checksum differs is computed again, and so are those after it.
 3. Nothing is used of a store with another key, or with a manifest that was changed.
-4. One process at a time fills a store. The lock belongs to the process: it ends with it, however that ends.
-
-The key of a store has the digests of a model and of samples: equal keys mean equal features.
+4. One process at a time fills a store. Its lock ends with it, however that ends.
 """
 
 import contextlib

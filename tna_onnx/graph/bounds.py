@@ -1,18 +1,11 @@
-"""What a model may hold, checked once, before anything is computed from it.
+"""What a model may hold, checked once, before anything is computed from it; and lists of what graphs hold.
 
-    1. A file of at most 2 GB, which is what protobuf can hold.
-    2. Names of at most `name_length` characters, in one line; these and metadata in UTF-8.
-    3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
-    4. Sparse tensors of at most `sparse_bytes` when they are filled up, wherever they stand.
-    5. Attributes of the type that the operator's definition gives them.
-    6. Functions that do not call themselves, and once they are inlined no more than `inlined_nodes` and
-       `inlined_bytes`. A function may call others twice, and these others twice, so that a small file can stand for
-       more nodes than any memory holds: the nodes are counted before anything is inlined.
-
-How deep graphs are nested is limited by protobuf, which refuses more than 33 levels. No model of the exporters that are
-known comes near any of these. Those that have a name are fields of `graph.options.ModelLimits`.
-
-The other functions list what graphs hold, sub-graphs of If, Loop and Scan included.
+1. A file of at most 2 GB, which is what protobuf can hold (and 33 levels of nesting).
+2. Names of at most `name_length` characters, in one line; these and metadata in UTF-8.
+3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
+4. Sparse tensors of at most `sparse_bytes` when they are filled up.
+5. Attributes of the type that the operator's definition gives them.
+6. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
 """
 
 import graphlib

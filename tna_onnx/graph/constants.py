@@ -1,11 +1,9 @@
-"""Values of constants that are not stored as plain floats: those that nodes compute from other constants
-(`constant_value`), and those behind DequantizeLinear (`Quantized`), with the way to store a new value.
+"""Values of constants that nodes compute (`constant_value`) or dequantise (`Quantized`), and how a new value is stored.
 
     value = (stored - zero_point) * scale
 
-A new weight is quantised symmetrically, per channel where the file can say so (opset 13 and one class axis), else with
-one scale. Models quantised to 7 bits, as some CPUs need, keep to 7 bits. A 32-bit bias beside quantised features has
-the scale that integer kernels assume, scale of the features times scale of the weight.
+A new weight is quantised symmetrically, per channel from opset 13 and with one class axis; 7 bits stay 7 bits. A 32-bit
+bias has the scale that integer kernels assume, scale of the features times scale of the weight.
 """
 
 import math

@@ -1,11 +1,8 @@
-"""Decisions as further outputs of a model (`add_decisions`), and the scores that they compare with thresholds
-(`Guarded`, `add_scores`). Standard nodes are put behind the output that classifies; nothing else is touched.
+"""Decisions as further outputs of a model (`add_decisions`), and the scores that they compare (`Guarded`,
+`add_scores`).
 
-Two models are written with the same nodes. The first has the scores as outputs: ONNX Runtime computes them for the
-samples that the thresholds come from. The second compares them with the thresholds. So a threshold is compared with
-numbers that were computed in the same way, to the last bit.
-
-Constants are Constant nodes: initializers would have to be inputs in models of IR version 3.
+Two models have the same standard nodes behind the output that classifies: one gives the scores that thresholds come
+from, the other compares, so both compute them equally to the last bit. Constants are Constant nodes, for IR version 3.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,13 +1,9 @@
-"""Two models beside each other: in what they differ, part by part, field by field (`differences`), and the values
-that the writer takes from one when it makes that file again (`WrittenValues`).
+"""In what two models differ (`differences`), and values that are taken from a file when it is rebuilt
+(`WrittenValues`).
 
-Two models are the same where their encoded protobufs are, once the bytes of each tensor are replaced by their SHA-256:
-where a tensor's bytes are kept (in the protobuf, or in a file of external data) says nothing about the model. Anything
-else counts: order, names, doc strings, fields unknown to this version of ONNX, raw data in place of typed fields.
-
-A large array is not in the metadata of a file. Where the writer needs it (see `pipeline.change`), it computes with
-placeholders, and whatever comes out as no number is taken from the file: under the same name, of the same type and
-shape.
+Two models are the same where their encoded protobufs are, with the bytes of each tensor replaced by their SHA-256,
+wherever they are kept. The writer computes with placeholders for arrays that are not in the metadata
+(`pipeline.change`); what comes out as no number is taken from the file, under the same name, type and shape.
 """
 
 import hashlib

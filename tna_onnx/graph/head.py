@@ -1,26 +1,11 @@
-"""The linear head of a model, or the reason why a graph output has none.
+"""The linear head of a model, or the reason why a graph output has none: a walk backwards, by these rules.
 
-From a graph output the walk goes backwards to the first linear layer, through nodes that may follow one:
-
-1. Softmax and LogSoftmax over the last axis end the logits; Sigmoid too. At most one of them. ZipMap, 1 - p beside p,
-   and division of probabilities by their sum may come after it.
-2. Identity, Cast, Dropout, Reshape, Flatten, Squeeze, Unsqueeze, Transpose, selections (Gather, Slice) and averages
-   keep the scores linear in the weight. Whether the model's logits are `features @ weight.T + bias` is settled by
-   numbers, at run time.
-3. Mul and Div by a constant of one element, or one per class, multiply both scales that lie behind them.
-4. Add of a constant is the bias, once, and only in front of a layer without one.
-5. Element-wise functions, pooling, Resize, quantisation, masks, further constants, Mul and Div by something computed
-   beside the linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is
-   false).
-6. The linear layer: see `graph.linear`.
-
-Distances and sums of products that no layer makes have no class vectors (`walk.patterns`); maps can go behind them.
-
-Linear layers that are added up are one (`walk.layer`). Two that meet in another way are refused, and so is anything
-else, with the node and the reason. A refusal is a value; `choose_head` raises.
-
-`purpose` recognises regressors, detectors and embedding models among refused models by the operators and outputs of the
-file, so that the message says that they give no class scores.
+1. Softmax, LogSoftmax or Sigmoid, at most one. ZipMap, 1 - p beside p, and division by the sum may come after it.
+2. Identity, Cast, Dropout, changes of shape, selections and averages keep the scores linear in the weight.
+3. Mul and Div by a constant of one element, or one per class, scale what lies behind them.
+4. Add of a constant is the bias, once, in front of a layer without one.
+5. Other functions, masks, quantisation, numbers computed elsewhere: only the graph computes the logits (`Head.linear`).
+6. The linear layer (`graph.linear`, sums of them `walk.layer`); anything else is refused with node and reason.
 """
 
 from collections.abc import Sequence

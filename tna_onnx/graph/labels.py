@@ -1,9 +1,7 @@
-"""Outputs beside the one that classifies: those that hold the class of each sample (`label_outputs`), and what becomes
-of outputs where a map is appended (`OutputChange`). With s the scores, and s' the new ones:
+"""Outputs that hold the class of each sample (`label_outputs`), and what becomes of them behind a map (`OutputChange`).
 
-    kept         s -> map -> s' -> probabilities, and s -> copies of the nodes -> output; or the output as it is, where
-                 it is not computed from s
-    likeliest    what is computed from s follows by itself; another label becomes the name of the largest s'
+`kept` is computed from the old scores s, by copies of the nodes if need be. `likeliest` follows the new scores s' by
+itself; another label becomes the name of the largest s'.
 """
 
 from collections.abc import Collection

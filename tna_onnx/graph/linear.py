@@ -1,16 +1,8 @@
-"""The operators that are linear layers, each read into the one form `stored.Linear`, and those that look like one:
-integer operators, sums of products, the choice of a column.
+"""The operators that are linear layers, each read into the one form `stored.Linear`, and those that look like one.
 
-    scores = features @ vectors.T * scale + bias * bias_scale
-
-`vectors` (C, n) comes from the constant that the node reads by steps that can be undone. Gemm, MatMul, a convolution
-with a kernel of one pixel or of its whole input, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and
-ai.onnx.ml's LinearClassifier, whose coefficients are an attribute.
-
-`first_column_of` knows how nodes spell the choice of the first column of a matrix:
-
-    x[:, 0]         Gather over axis 1;  Transpose, and Gather over axis 0
-    x[:, :1]        Slice
+`vectors` (C, n) comes from the constant of Gemm, MatMul, Einsum, a convolution with a kernel of one pixel or of its
+whole input, FusedGemm, FusedMatMul, FusedConv, or LinearClassifier (ai.onnx.ml). `first_column_of` knows how nodes
+spell x[:, 0] and x[:, :1]: Gather, also behind a Transpose, and Slice.
 """
 
 import math

@@ -1,10 +1,7 @@
 """Loading a model from a file or from memory into `Model`: its protobuf, and queries on its main graph.
 
-The protobuf itself is kept and edited, field by field, so that whatever this package does not touch is written back
-as it came: unknown fields, metadata, doc strings, value_info, every other tensor. External tensor data stay where
-they are and are not read. The ONNX checker runs on the file or model.
-
-Model-local functions are inlined (`graph.bounds`), since a head inside one could not be seen otherwise.
+The protobuf is kept and edited field by field, so that all else is written back as it came, and external data stay
+where they are. Model-local functions are inlined (`graph.bounds`), since a head inside one could not be seen otherwise.
 """
 
 import difflib

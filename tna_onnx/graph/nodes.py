@@ -1,8 +1,7 @@
 """ONNX nodes that this package appends: the operations of map formulas, opset versions, names and metadata.
 
-The operations are the counterpart of `numerics.ops`: each appends one standard node and returns the name of its result.
-Everything is 2-D in the dtype of the logits; constants become initializers of shape [] or [C], or Constant nodes in old
-files. Names share one prefix, so that users can leave the block out of a quantisation.
+Each operation of `numerics.ops` appends one standard node. All is 2-D in the dtype of the logits. Names share one
+prefix, so that users can leave the block out of a quantisation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,12 +1,8 @@
 """Where a model's logits are (`Readout`), and the linear layer that computes them (`Head`).
 
-A head whose weight is quantised gets a new weight with a scale per class, and a bias in the matching scale.
-
-A LinearClassifier may apply a sigmoid itself, as in scikit-learn's binary classifiers. Its p is known to one unit of
-rounding of 1 only, so log p says nothing beyond a logit of 17. A map therefore goes between scores and sigmoid: the
-node is changed to output its two scores (-s, s), and the map's block ends in a softmax,
-
-    (-s, s) -> (0, s) -> map -> softmax
+A quantised weight gets a new one with a scale per class, and a bias in the matching scale. A LinearClassifier that
+applies a sigmoid itself knows p to one rounding of 1 only, so the map goes in front of the sigmoid: the node outputs
+its scores (-s, s) instead, and (0, s) -> map -> softmax follows.
 """
 
 from __future__ import annotations

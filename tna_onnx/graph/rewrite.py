@@ -1,19 +1,12 @@
-"""Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
+"""Model + new head -> new model: the weight, the scaled bias, the appended map, provenance, in a copy. Nothing else.
 
-Only the fields named here are touched, in a copy. A constant that other nodes read too, or that is computed, stays as
-it is; the head then reads a tensor of its own. The new constants can be made inputs, so that one session serves all
-weights.
-
-A map goes from logits to logits. Around it are written, with s the one logit of a binary head and p a probability:
+A constant that others read too, or that is computed, stays, and the head reads a new one. Around a map are written,
+with s the logit of a binary head and p a probability (log (p + d) where p comes in steps):
 
     binary logits           s -> (0, s) -> map -> (l_0, l_1) -> l_1 - l_0
-    probabilities           p -> log p -> map -> softmax
-    labels' probabilities   p -> log p - log (1 - p) -> map -> sigmoid
-    binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
-    hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
+    probabilities           p -> log p -> map -> softmax;    of labels p -> log p - log (1 - p) -> map -> sigmoid
+    binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1;    hidden scores (-s, s) -> (0, s) -> ...
     several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
-
-Where p comes in steps, log (p + d) stands for log p (`numerics.scores.resolution_of`).
 """
 
 import functools

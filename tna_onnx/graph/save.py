@@ -1,24 +1,11 @@
-"""Writing a model to a file, all or nothing: into a temporary folder, checked there, and only then moved.
+"""Writing a model to a file, all or nothing: checked in a temporary folder, and only then moved.
 
-The verified model gets its name in one step, whatever ends the process on the way:
+1. The data file moves to `NAME.onnx.DIGEST.data`. The name follows its contents, so models and data cannot be mixed up.
+2. The model is renamed over the old one: its name opens the old model with its data before, the new one after.
+3. Data files that earlier models of this name have left are removed, also those of a run that was killed.
 
-    1. The data file moves to its name, `NAME.onnx.DIGEST.data`. No model refers to that name yet, or one that has the
-       same bytes.
-    2. The model is renamed over the old one. Before this the name opens as the old model with the old data, after it as
-       the new model with the new data.
-    3. Data files that earlier models of this name have left are removed.
-
-A run that is killed between two steps leaves a data file that nothing refers to; step 3 of the next run removes it.
-Steps 1 and 2, and removal, are exclusive to one run at a time: an unreferenced file may be the data of a model that
-another run is about to rename.
-
-Of each file that the source keeps data in, the places that tensors name are copied and nothing else, in order; places
-that overlap, once. A place keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two
-places is zeros. A new value of the same size takes the place of the old one, unless another tensor has some of the same
-bytes.
-
-The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never has the name of an older one with other
-content, and a model and its data cannot be mixed up. The source's files are only read.
+A lock keeps other runs out of these steps. Of the source's data files only the places that tensors name are copied, in
+order, at the same position modulo 64 KB; a new value of the same size takes the place of the old one.
 """
 
 import contextlib

@@ -1,16 +1,8 @@
-"""Where a model's scores are: behind its head, or else in the tensor of logits or probabilities of an output
-(`find_readout`); and whether a map can be put there (`can_insert`) or the layer scaled (`can_scale`).
+"""Where a model's scores are: behind its head, or in an output of logits or probabilities (`find_readout`); and whether
+a map can be put there (`can_insert`) or the layer scaled (`can_scale`).
 
-The graph says what an output holds (what follows the head), or the user; values are never looked at.
-
-A map behind the logits, or a scaled bias, changes the logits; whoever reads the scores in front of them would see the
-old ones.
-
-`is_one_vs_rest` recognises probabilities of several labels that separate classifiers make, put side by side, as
-skl2onnx writes one-vs-rest:
-
-    x -> classifier 1 -> (1 - p, p) -> p ]
-    x -> classifier 2 -> (1 - p, p) -> p ] -> Concat -> (N, C)
+The graph or the user says what an output holds; values are never looked at. Whoever reads scores in front of a map
+would see the old ones. `is_one_vs_rest` recognises separate binary classifiers side by side, as skl2onnx writes them.
 """
 
 import contextlib

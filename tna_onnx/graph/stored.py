@@ -1,18 +1,10 @@
-"""A constant of the graph as a linear node reads it (`Stored`): where it lies in the file, by which steps it gets to
-the node, and the way back for a new value. `Linear` is a linear layer made of such constants.
-
-A head's weight may pass Identity, Cast, Transpose, Reshape and DequantizeLinear between its initializer (or Constant)
-and the linear node. Each step can be undone, so `Stored.layout` takes a new value back to the layout of the stored
-tensor:
+"""A constant as a linear node reads it (`Stored`), and the linear layer made of such constants (`Linear`).
 
     read = step_k(... step_1(stored))          stored = step_1^-1(... step_k^-1(read))
-
-A constant that other nodes make from constants in any other way (a normalised weight, say) has no way back. Like one
-that others read too, it is left alone, and the linear node gets a tensor of its own.
-
-`Linear`, whatever its operator:
-
     scores = features @ vectors.T * scale + bias * bias_scale
+
+Identity, Cast, Transpose, Reshape and DequantizeLinear can be undone, so a new value has a way back to the file. A
+constant made in any other way, or one that others read too, stays, and the linear node gets a tensor of its own.
 """
 
 import math

@@ -1,20 +1,10 @@
-"""ONNX tensors: element types, large values of a file, kept apart from its protobuf, and data in files of their own.
+"""ONNX tensors: element types (bfloat16 is held as float32), large values of a file, and external data.
 
-Element types include bfloat16, which NumPy does not have: held as float32, rounded to its values.
-
-A protobuf gives out a value as a copy only, and keeps its room until the whole message goes: a model that is one large
-weight would be in memory several times. So large raw data are taken out before a file is parsed. A key stands in their
-place, and whoever writes the message puts them back on the way to the file.
-
-    graph { initializer { raw_data: BYTES } }   <->   graph { initializer { raw_data: KEY } }, {KEY: BYTES}
-
-A key holds the SHA-256 of the bytes: two keys are equal where the values are.
-
-A model names the files of its external data itself, so a foreign model may name anything. A file is read only if
+Large raw data are taken out before a protobuf is parsed, as it holds what it has parsed and gives out copies. A key
+with the SHA-256 of the bytes stands in their place until the file is written. External data are read only if
 
 1. its location is a plain relative path, without `..`;
-2. behind all links, it lies below the model's folder, or in the folder in which the model's file lies behind all links:
-   download caches keep both as links to files in one folder;
+2. behind all links, it lies below the model's folder, or in the folder where the model's file lies (download caches);
 3. it is a regular file: a pipe or a device may never end;
 4. it has all the bytes that tensors name.
 """

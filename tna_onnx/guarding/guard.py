@@ -1,8 +1,7 @@
 """The story of `guard`: scores as outputs, thresholds on samples, decisions as outputs, checks, figures.
 
-`recalibrate_and_guard` is `calibrate --add`, a recalibration and decisions on its probabilities in one file. The
-samples are split in two: weight and map, an outlier score and a temperature of sets are fitted on one half, and all
-thresholds come from the other, of which the recalibration has seen nothing.
+`recalibrate_and_guard` is `calibrate --add`: one half of the samples fits weight, map, outlier score and temperature of
+sets; all thresholds come from the other.
 """
 
 import dataclasses

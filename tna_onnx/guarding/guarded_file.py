@@ -1,8 +1,7 @@
-"""A file with decisions: what its metadata state of them (`guard_entries`, which also proves a file), and changes of
-its output `decision` without samples: other thresholds (`with_thresholds`), or none (`without_decision`).
+"""A file with decisions: what its metadata state of them (`guard_entries`), and changes of `decision` without samples.
 
-For such a change the file is taken apart into the model before `guard` and what that added, which is proved, and
-written again. Nothing is promised of thresholds set by hand, and the metadata say so: their goal is `by hand`.
+The file is taken apart into the model before `guard` and what that added, which is proved, and written again.
+Thresholds that are set by hand promise nothing; their goal is `by hand`.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Averages of tilted class vectors, the *Average* step of Algorithm 1, at many angles.
 
-Member k is path k of the seed, whatever the number of members; with antithetic draws, a pair of members is a path and
-its counterpart. An average of so many members at an angle has the same bits, whatever was asked for before it.
+Member k is path k of the seed (with antithetic draws, a pair is a path and its counterpart), whatever the number of
+members and whatever was asked for before.
 """
 
 import functools

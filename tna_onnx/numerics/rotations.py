@@ -1,8 +1,7 @@
 """Random Givens rotations: which pairs of coordinates turn, by which angles.
 
-A path is a sequence of rotations, a function of the seed and the number of the path. Rotations of disjoint coordinates
-commute: `levels` cuts a sequence into sets of these, and `Turns` applies each set in one step, for several paths at
-once. `ClassVectors` is where all paths of one weight begin.
+A path is a function of the seed and its number. `levels` cuts it into sets of rotations that commute, `Turns` applies
+each set in one step for several paths, and `ClassVectors` is where all paths of one weight begin.
 """
 
 from __future__ import annotations

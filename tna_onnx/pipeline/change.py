@@ -1,14 +1,12 @@
-"""What a file says of its own making, and the proof that it says the truth: the file, made again.
+"""What a file says of its own making, and the proof that it says the truth: the file, rebuilt.
 
-A written file is its source and a list of changes. Each change is in its metadata: what is done, with all numbers where
-they are few, so that the same writer makes the same bytes of the source again:
+A written file is its source and a list of changes with all their numbers, in its metadata:
 
     tna_onnx.change    {"format": 1, "steps": [...]}, a step for each command on the way from the first source
     tna_onnx.seal      SHA-256 of all other entries of this tool
 
-A large array (a tilted weight, a covariance) is not in the metadata. The writer takes it from the file, in the one
-place where it may be, and compares its digest with that in the step. So what a proof leaves open is the numbers in
-these arrays, where someone has computed digests and seal anew; SECURITY.md says what follows from that.
+Large arrays (a tilted weight, a covariance) are taken from the file, and their digests compared with those in the step.
+The proof leaves these numbers open, where someone has computed digests and seal anew (SECURITY.md).
 """
 
 import contextlib

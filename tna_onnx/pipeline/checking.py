@@ -1,35 +1,13 @@
-"""The check of a written file against the numerics, before it gets its final name, and the bound on rounding that it
-allows (`probability_bounds`). `FinalFile` repeats it on a file to which decisions were added.
+"""Checks of a written file before it gets its name: (1) rebuilt, it is the same; (2) the ONNX checker accepts it; (3)
+ONNX Runtime computes the scored probabilities up to rounding; (4) relations between the source's outputs hold.
 
-Four checks:
+    |p - p'| <= 8 eps a_i + 1e-6,   a_i = max_c sum_f |z_if||w_cf| + |b_c| over classes that no bias masks; at most 0.05
 
-1. the file, made again of its source and what it says of its making, is the same (`pipeline.change`);
-2. the ONNX checker accepts it wherever it accepts the source;
-3. ONNX Runtime computes from it the probabilities that were scored, as far as rounding allows;
-4. what held between its outputs in the source still holds.
-
-Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data;
-of those that enter at the model's inputs, where only one set does. Few samples are all run, in other batches than they
-were collected in: so the check tells as well whether a sample's scores are its own (`extraction.independence`).
-
-Rounding moves a logit of sample i by at most k eps a_i, with a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the
-order of summation, and a softmax moves by at most half of what its logits move. So
-
-    |p - p'| <= 8 eps a_i + 1e-6
-
-1. A map behind the logits can magnify that (isotonic functions have steps), and rounds in its own steps: four times
-   what such a rounding of logits and features, with random signs, does to its formula in the graph's dtype is added.
+1. A map adds 4 times what such a rounding of logits and features, with random signs, does to its formula.
 2. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all positions.
-3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too, and what a
-   Clip or a constant behind the probabilities changes.
-4. A feature that is quantised may fall on the other side of a step where the runtime fuses other nodes. Each of the n
-   features by a step d, with random signs, moves a logit by d |w_c|: that is added to what a logit moves.
-5. A Cast of the probabilities to a type of unit e rounds each by e / 2 at most; of log-probabilities, or of logits up
-   to s, moves a probability by e (1 + log C) / 2, or e s / 2. An activation rounds its own result as a Cast does.
-6. Classes that a bias masks have no share in a_i: their probability is 0, and |b_c| of -1e9 would allow anything.
-7. The bound is never above 0.05.
-8. A p that trees or classifiers add up rounds by k eps, whatever its size, so its logarithm moves by k eps / p.
-9. Where predictions are kept, a sample whose first two logits are as close as rounding may have either one raised.
+3. Steps of quantisation behind the layer, and what a Clip or constant behind the probabilities changes, are added.
+4. A quantised feature may move by a step d, with random signs: logits move by d |w_c| each.
+5. Casts of probabilities, to a unit e, add e / 2; of log-probabilities e (1 + log C) / 2; of logits up to s, e s / 2.
 """
 
 from __future__ import annotations
@@ -123,15 +101,15 @@ def probability_bounds(
         moved += _features_moved(task, task.head)  # rule 4
     bounds = _FLOOR + moved[:, 0] / 2
     if fitted is not None:
-        if task.readout.resolution:  # rule 8
+        if task.readout.resolution:  # where trees add p up, log p moves by k eps / p
             p = task.readout.probabilities(logits)
             moved = moved + _ROUNDINGS * eps * (1 / p + (1 / (1 - p) if task.readout.multi_label else 0))
         bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
     bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounds += _cast_moves(task, logits if fitted is None else apply_map(fitted, logits, features))  # rule 5
-    bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)  # rule 7
+    bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
     if isinstance(fitted, Clamped):
-        bounded[fitted.near_ties(logits, moved)] = 1.0  # rule 9
+        bounded[fitted.near_ties(logits, moved)] = 1.0  # predictions may go either way
     return bounded
 
 

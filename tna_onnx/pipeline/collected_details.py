@@ -1,8 +1,6 @@
-"""The numbers behind the figures of a report (`collect_details`): reliability of classes, angles between features and
-class vectors, the search curve, the most wrong and the least sure samples, and how the result was made.
+"""The numbers behind the figures of a report (`collect_details`), from logits in chunks: nothing of size N x C is kept.
 
-Logits are read in chunks and nothing of size N x C is kept. "Reported samples" are the held-out ones if there are any,
-else the calibration samples, which were fitted.
+"Reported samples" are the held-out ones, else the calibration samples, which were fitted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Cross-fitting: each calibration sample scored by what was chosen and fitted without it.
+"""Cross-fitting: each calibration sample is scored by what was chosen and fitted without it.
 
-The samples are split into folds at random. For each fold, weights and maps are searched and fitted on the other folds;
-which of several methods is taken for it is chosen by the scores of the other folds, too. All samples are scored; of
-very many, searches and fits see some.
-
-`MapFits` fits the maps of methods (`pipeline.methods`) to logits: a single one, or those along a map's path.
+For each fold, weights and maps are searched and fitted on the other folds, and a method is chosen by their scores. All
+samples are scored; of very many, searches and fits see some. `MapFits` fits the maps of methods to logits.
 """
 
 import dataclasses

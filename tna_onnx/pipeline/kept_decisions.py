@@ -1,8 +1,7 @@
 """The threshold that keeps today's decisions: where a map takes the probability 1/2 of one logit, or of each label.
 
-A model with one sigmoid, or with several labels, gives a probability that its caller compares with a threshold. A map
-of this logit s alone that rises takes s = 0 to one number t, and s > 0 holds where the new probability is above t.
-Whether it does is checked on samples: a map that is constant around 0, as an isotonic one may be, has no such number.
+A rising map of the logit s alone takes s = 0 to one number t, and s > 0 holds where the new probability is above t. A
+map that is constant around 0 has no such number; samples show whether it does.
 """
 
 from __future__ import annotations

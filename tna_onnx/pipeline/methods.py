@@ -1,29 +1,13 @@
-"""What a recalibration may be: a weight and a map, from the simplest on; and the choice among them.
+"""What a recalibration may be, from the simplest on, and the choice among them, by losses of fits without the sample.
 
-A choice looks at samples that were scored by fits without them. With l the loss of a sample (`sample_losses`):
-
-1. *Allowed* is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
-2. Of the allowed ones, the *best* has the smallest mean loss.
-3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference, or
-   within the smallest difference that counts (0.001 nats).
-4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
-5. Where predictions are to change only if that is worth it, and some methods keep every prediction, rule 1 leaves of
-   the others only what
-
-   - has a balanced accuracy that is no lower than the input's;
-   - lowers the recall of no class of ten samples or more by more than 10 points;
-
-   and nothing at all where a class has fewer than ten samples (`scarce`), or none and is not said not to occur: of all
-   samples, as those of four folds may be fewer. Samples of one group count as one.
-
-6. Where that leaves a method that keeps predictions, maps that change them take part with every prediction kept
-   (`maps.clamp`), by rules 3 and 4: where each class has five samples, with a calibration error at most half a point
-   above that of this method. What folds is simpler.
-
-Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
-costs a log loss does not know. A class of few samples cannot show them.
-
-Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and Regression Trees*, section 3.4.3.
+1. Allowed is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
+2. The best has the smallest mean loss (`sample_losses`).
+3. Chosen is the simplest within one standard error of the best (Breiman et al. 1984, 3.4.3), or within 0.001 nats.
+4. If it raises the calibration error of the input significantly, it goes, and the choice is made again without it.
+5. `auto`: what changes predictions needs a balanced accuracy no lower than the input's, and a recall no more than 10
+   points lower in each class of ten samples; and ten samples, groups counting as one, in every class (`scarce`).
+6. If that leaves a method that keeps predictions, clamped maps (`maps.clamp`) take part where each class has five
+   samples.
 """
 
 import math
@@ -139,7 +123,7 @@ INPUT = Method(tilted=False, map="none")
 """The model as it is."""
 
 Reason = Literal["accuracy", "predictions", "error"]
-"""Why a method is left out: rule 1, rule 5 or rule 4."""
+"""Why a method is left out."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +159,7 @@ class Rule:
         return self._with_clamps(choice, scores, before)
 
     def _with_clamps(self, choice: Choice, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
-        """Rule 6."""
+        """Let clamped maps take part, too."""
         limit = self._error(before, scores[choice.method]) + _MOST_RISE
         left_out = dict(choice.left_out)
         allowed = {}
@@ -193,7 +177,7 @@ class Rule:
         return weighted_mean(sample_losses(scores, "ece", self.bins), scores.weights)
 
     def _choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
-        """Rules 1 to 5."""
+        """Choose among methods that are not clamped."""
         careful = self.careful and any(method.keeps_order for method in scores)
         left_out: dict[Method, Reason] = {}
         allowed = {}
@@ -211,7 +195,7 @@ class Rule:
         return Choice(among.method, left_out | dict(among.left_out))
 
     def _among(self, allowed: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
-        """Rules 2 to 4."""
+        """Choose among the allowed ones."""
         remaining = dict(allowed)
         left_out: dict[Method, Reason] = {}
         while remaining:
@@ -251,7 +235,7 @@ class Rule:
         return None
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
-        """Rules 2 and 3."""
+        """Return the simplest method within one standard error of the best."""
         metric = METRICS[self.objective]
         least = metric.smallest_effect / metric.factor
         losses = {method: self.losses(after) for method, after in scores.items()}
@@ -264,7 +248,7 @@ class Rule:
         return best
 
     def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
-        """Rule 4."""
+        """Whether a method raises the calibration error of the input significantly."""
         first, second = (sample_losses(scores, "ece", self.bins) for scores in self._as_positive(before, after))
         worse, error = mean_and_error(second - first, before.clusters, before.weights)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
@@ -279,7 +263,7 @@ def scarce(before: SampleScores, enough: int = ENOUGH) -> bool:
 
 
 def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:
-    """Rule 5, but for scarce classes."""
+    """Whether a change of predictions costs no balanced accuracy and no recall of a class; scarce classes apart."""
     recalls = Recalls.of(before, after)
     if recalls.balanced_after < recalls.balanced_before - ROUNDING:
         return False

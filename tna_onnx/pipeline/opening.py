@@ -1,8 +1,8 @@
-"""What a command opens and checks, from the cheapest check to the dearest: the graph, the samples and their labels, the
-preprocessing of images, the batch size, and whether the scores of a sample depend on the others of its batch.
+"""What a command opens and checks, from the cheapest check to the dearest: the graph, samples and labels,
+preprocessing, batch size, and whether a sample's scores depend on its batch.
 
-A recalibration (`open_task`) also runs the network up to its head, once over each set of samples. What runs the whole
-model (`Opened`) may start behind features or logits that were computed before (`open_computed`).
+`open_task`, for recalibration, also runs the network up to its head, once over each set of samples. `Opened` runs the
+whole model, or starts behind stored features or logits (`open_computed`).
 """
 
 import functools

@@ -1,9 +1,8 @@
 """The outputs beside the one that classifies: which of them follow it, and which stay (`find_others`).
 
-A label output is the first class of the probabilities; a second output may be their logits, which follow. What else is
-computed from the scores stays as it is. Where the graph computes logits or labels around the layer that was changed (a
-layer that is called twice, a bias moved into a threshold), they would contradict the new probabilities: both files are
-run, and every such relation is looked at.
+A label output is the first class of the probabilities, and a second output may be their logits: both follow. Others
+stay. Where the graph computes logits or labels around the changed layer, both files are run and their relations
+compared.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -1,10 +1,7 @@
-"""The numbers of a report, which compare the input with the result, and the notes beside them (`notes_on`).
+"""The numbers of a report, which compare the input with the result, and their notes (`notes_on`).
 
-Both are scored on the same samples:
-
-- With held-out data, on the features that the network gave for them, once.
-- Without, each calibration sample is scored by what was chosen and fitted without it (cross-fitting).
-- Where nothing was chosen or fitted, every bit of the output is the input's, and any data will do.
+Both are scored on the same samples: held-out data if there are any; else cross-fitted calibration samples; else, where
+nothing was chosen or fitted, any data.
 """
 
 import functools

@@ -1,8 +1,5 @@
-"""Checks of samples before anything is searched: wrong or missing labels (`check_labels`), samples that the model was
-calibrated on or that are in both data sets (`check_leaks`), and copies (`grouped`).
-
-Copies of a sample are no further evidence. Equal samples and near copies (`numerics.copies`) share a fold, so that no
-fit is judged by a copy of what it has seen, and count as one where intervals and standard errors are concerned.
+"""Checks of samples before a search: wrong labels (`check_labels`), samples that the model was calibrated on or that
+are in both data sets (`check_leaks`), and copies (`grouped`), which share a fold and count as one in intervals.
 """
 
 from __future__ import annotations

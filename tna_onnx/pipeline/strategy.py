@@ -1,8 +1,7 @@
 """What `calibrate` looks for: a weight, and a map on top; and its honest estimate.
 
-The weight is the original one (search `none`), the tilted one (`sparse`), or one of the pairs of a tilted weight and
-the map fitted for it (`complete`). The map is none, or one of `MAPS`. What is `auto` is chosen among `Method`s that
-have been cross-fitted (`pipeline.methods`); a path of fits, as `refit` has one, is such a choice too.
+The weight is the original one (search `none`), the tilted one (`sparse`), or comes with the map fitted for it
+(`complete`). The map is none, or one of `MAPS`. `auto` chooses among cross-fitted `Method`s (`pipeline.methods`).
 """
 
 import functools

@@ -1,8 +1,7 @@
-"""A teacher: a model whose probabilities stand for labels, such as the float file of which a quantised one was made.
+"""A teacher: a model whose probabilities t stand for labels, such as the float file of a quantised one.
 
-The student is fitted to the teacher's probabilities t themselves: a sample's loss is sum_c t_c (-log q_c), which is
-KL(t || q) and what no fit can change, the entropy of t. What knows labels alone, as accuracy does, gets labels that
-were drawn of t. Unlabelled samples are enough; where there are held-out ones with labels, the report is on these.
+The student's loss of a sample is sum_c t_c (-log q_c). What knows labels alone, such as accuracy, gets labels that were
+drawn from t. Unlabelled samples are enough; held-out labelled ones are reported on.
 """
 
 import copy

@@ -1,12 +1,8 @@
-"""What the graph can hold, and how a result is written: decided here, asked once.
+"""How a result is written: its weight replaces the head's, and its map is folded or appended.
 
-A result is a weight and a map. The weight replaces the head's. The map goes one of two ways:
-
-- folded into weight and bias, where nothing reads the scores in front of the bias; a head without a bias gets an Add
-  behind the logits for what would be one;
-- appended: standard nodes behind the logits, where the opset has them and every reader can see the new scores.
-
-`provenance_entries` are what the written file says about itself: metadata_props, without the prefix `tna_onnx.`.
+A map is folded into weight and bias where nothing reads the scores in front of the bias; a head without a bias gets an
+Add behind the logits. Else standard nodes are appended behind the logits, where the opset has them and every reader can
+see the new scores. `provenance_entries` are the metadata of the file, without the prefix `tna_onnx.`.
 """
 
 import functools

@@ -1,10 +1,8 @@
 """The charts of results as data, which `html/svg.py` draws.
 
-A line of rank k has the k-th colour and marker, and is dashed where another one of its colour is not, so that nothing
-depends on colour alone. The search is drawn as far as it is near the original weight; the rest is in the table.
-
-In a reliability diagram, bar j of B stands for j/B < confidence <= (j+1)/B, as the bins do. Its height is the accuracy;
-its gap is mean confidence - accuracy, above zero where confidence is too high.
+A line of rank k has the k-th colour and marker, and is dashed where it shares its colour. In a reliability diagram, bar
+j stands for j/B < confidence <= (j+1)/B; its gap, mean confidence - accuracy, is above zero where confidence is too
+high.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """The figures of a page as files: SVG that stands alone, on white, for papers, wikis and model cards.
 
-A file has drawings of the page side by side, each below its title and above its legend. Colours are the page's light
-ones, written out, as programs that place figures know no variables of CSS; series also differ by dashes and markers.
-Text stays text. The same result gives the same bytes.
+A file has drawings of the page side by side, with titles and legends. Colours are written out, and text stays text. The
+same result gives the same bytes.
 """
 
 import re

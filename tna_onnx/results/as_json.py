@@ -1,11 +1,7 @@
-"""Results as JSON and back, and in notebooks.
+"""Results as JSON and back, and in notebooks (`Displayed`: a page, figures, plain values, a data frame).
 
-JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict if there is one. Each field is
-described in the `Attributes:` of its dataclass, of which the page of the docs is made. JSON has no NaN and no infinity:
-numbers that are not finite become null, and null becomes NaN again where a field must hold a number.
-
-`Displayed` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
-(`tna_onnx.drawing`) and pandas are loaded on first use.
+JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict. Numbers that are not finite
+become null, and null becomes NaN again where a field must hold a number.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The numbers behind the figures of a report, as plain tuples that go into JSON too.
 
-With `bins` B, bin j holds j/B < p <= (j+1)/B, as in `numerics.metrics`; bin 0 holds 0 as well. "Shown data" are the
-held-out samples if there are any, else the calibration samples, which were fitted.
-
-Besides reliability diagrams there are the risk-coverage curve (`RiskCoverage`), calibration without bins and how much
-of it may be chance (`BinFree`), and metrics of each label of multi-label models (`LabelMetrics`).
+Bin j holds j/B < p <= (j+1)/B; bin 0 holds 0 as well. "Shown data" are the held-out samples, else the calibration
+samples, which were fitted.
 """
 
 from __future__ import annotations

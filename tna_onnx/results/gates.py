@@ -1,19 +1,12 @@
-"""Gates: what a result has to keep, so that a pipeline can trust an exit code.
+"""Gates: what a result has to keep. A missed one ends `calibrate`, without a file, or `evaluate` with exit code 1.
 
-A missed gate ends `calibrate` and `evaluate` with exit code 1; `calibrate` then leaves no file. All of them are looked
-at, and each that is missed gives one line. They read the honest numbers after the change, of N held-out samples or of N
-cross-fitted ones; `evaluate` has the first three. d stands for a paired difference after - before, with its
-interval from low to high.
+    max_ece, max_nll, min_accuracy, min_balanced_accuracy, min_recall    a value beyond its limit
+    max_accuracy_drop, max_recall_drop    the whole interval of the paired difference lies beyond the limit
+    require_improvement     accuracy, NLL, ECE and the objective are not "improved" (`verdict.Standing`), or predictions
+                            are protected and P(positive) is still off
+    fail_if_worse           they are "worse"
 
-    max_ece, max_nll        the value is above the limit; of two classes and of labels the ECE is `positive.ece`
-    min_accuracy            the value is below the limit
-    max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
-    max_recall_drop         high of the d of the recall of a class lies below minus the limit
-    min_balanced_accuracy   the balanced accuracy is below the limit
-    min_recall              the recall of a class is below its limit; of the output `decision`, where the file has one
-    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved" (`verdict.Standing`), or
-                            predictions are protected and P(positive) is still off
-    fail_if_worse           they come to "worse"
+Numbers are those of held-out or cross-fitted samples; of two classes and of labels the ECE is `positive.ece`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Results of `evaluate` and `compare`: models measured on the same samples, and on parts of them.
 
-A part of the samples, each site, device or age group by a column of the data, needs enough samples for its bins and its
-intervals. The worst comes first: the one whose ECE is surely largest, by the lower end of its interval; of two classes
-and of labels the ECE is that of P(positive), of the worst label. Every interval stands for itself.
+A part of the samples, by a column, needs enough samples for its bins and intervals. The worst comes first: the one
+whose ECE is surely largest, by the lower end of its interval. Every interval stands for itself.
 """
 
 from __future__ import annotations

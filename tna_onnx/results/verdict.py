@@ -1,21 +1,12 @@
-"""The verdict on a change of metrics, as a word and as sentences; and recall by class and balanced accuracy (`Recall`)
-before and after, with intervals of their paired differences.
+"""The verdict on a change of metrics, as a word and as sentences; and recall by class (`Recall`) with intervals.
 
-The verdict judges accuracy, NLL and ECE together; of two classes the ECE is that of P(positive), of several labels that
-of the worst label. A change of a metric counts when its entire interval lies on one side of zero, ten errors or more
-are behind it, and it is at least the smallest effect of the metric's row in `numerics.metric`: on many samples an
-interval excludes zero for changes that nobody would notice. The rules, in order:
+The verdict looks at accuracy, NLL and ECE (of P(positive), of the worst label). A change counts when its interval lies
+on one side of zero, ten errors or more are behind it, and it is the smallest effect of its row in `numerics.metric`.
 
-1. The NLL is worse: the result is worse, whatever the others say. It is a proper score of all probabilities.
+1. The NLL is worse: worse.
 2. The accuracy is worse, and the NLL is not better: worse.
-3. The ECE is worse, or an objective outside of these three, and neither NLL nor accuracy is better: worse.
-4. Any of them is better: improved. Metrics that got worse are named too.
-5. Nothing counts: no significant change.
-
-For readers who know no metric there is also one plain sentence: better or worse, by how much, and at what cost.
-
-Which class is predicted is a decision, whose costs a log loss does not know: better probabilities may silence a rare
-class. So what the classes gain and lose stands beside the accuracy.
+3. The ECE, or another objective, is worse, and neither NLL nor accuracy is better: worse.
+4. Any of them is better: improved. Metrics that got worse are named too. 5. Else: no significant change.
 """
 
 from __future__ import annotations

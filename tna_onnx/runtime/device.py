@@ -1,8 +1,7 @@
 """The device of `--device`, and the cores and memory that this process may use.
 
-Free memory of a CUDA device is read from the driver: ONNX Runtime does not report it, and torch may not be installed.
-psutil reports the machine, but a Linux container can be smaller; its limits are in the files of its control group
-(cgroup v2): `cpu.max`, `memory.max`, `memory.stat`.
+Free memory of a CUDA device is read from the driver, since ONNX Runtime does not report it. The limits of a Linux
+container are in the files of its control group (cgroup v2): `cpu.max`, `memory.max`, `memory.stat`.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Candidates of the search: their weights, their scores, and the choice among them.
 
-`Scored` makes and scores each candidate once, on all samples. Searches on different folds look at nearly the same
-candidates, and the score of a sample does not depend on the other samples, so the walks and products of the first
-search serve the others. `SearchSettings` has the grid of angles.
+`Scored` makes and scores each candidate once, on all samples, for the searches of all folds. `SearchSettings` has the
+grid of angles.
 """
 
 from __future__ import annotations

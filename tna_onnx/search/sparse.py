@@ -1,25 +1,13 @@
 """The search for the best angle and number of members: sparse (the weight alone) and complete (weight and map).
 
-A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
-seed, so it can be recomputed at any time. Angles are searched from coarse to fine: every 8 degrees first, then half as
-far on both sides of the two best, again and again down to a quarter of the grid step (`adaptive=False` starts with the
-full grid). The sparse search (paper, section "Experimental Details") goes
-
+Angles go from coarse to fine: every 8 degrees, then half as far around the two best, down to a quarter of the grid
+step. The sparse search (paper, section "Experimental Details") goes
 1. over the angles with the requested ensemble size;
-2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
-   acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
-   difference reach beyond the constraint. If the cap is too low for that, the limit of many members is a candidate too:
-   more members only come closer to that;
-3. finer and finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
+2. with more members near the target angle, up to a cap, while their noise costs accuracy; the last candidate is the
+   limit of many members, W' -> cos(mRC) W, whose best angle is the target;
+3. finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
 
-The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
-on the confidences and shrinks the noise on the ranking, so the limit shows where the search is going when few members
-(short features) drown it in noise. It costs no product: its logits are those of the input, scaled.
-
-Angle 0 is the original weight and always a candidate, so the choice is never worse than the input on the objective.
-
-The complete search scores pairs of a weight and the map fitted for it. `Walk` is the bookkeeping of both searches: the
-candidates so far, and the angles to score next.
+Angle 0, the original weight, is always a candidate.
 """
 
 import dataclasses

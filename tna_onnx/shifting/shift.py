@@ -1,8 +1,7 @@
 """What happens inside `shift`, in order: open, class frequencies, a new bias, checks of the file, the effect.
 
-New class frequencies change the logits by one number a class, s' = s + d. Where the head has a float bias for each
-class, and nothing else reads its scores, the bias alone changes. Elsewhere one Add node follows the logits; if the
-graph has probabilities only, the new nodes are log p + d and a Softmax.
+New frequencies change the logits by s' = s + d. Where the head has a float bias for each class that nothing else reads,
+the bias alone changes; else an Add follows the logits, or log p + d and a Softmax the probabilities.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Experiments that vary one thing, measure the held-out samples in several repeats, and draw a curve of it.
 
-    angle         metrics of the averaged weight on both sets of samples, against the angle: the optimisation curve
+    angle         metrics of the averaged weight on both sets of samples: the optimisation curve
     members       accuracy and ECE against the number n_e of averaged members, at several angles
-    samples       ECE and NLL of every map against the number of calibration samples: the paper's data efficiency plot
-    dimension     ECE and lost accuracy of the same head on random projections of the features to fewer dimensions
+    samples       ECE and NLL of every map against the number of calibration samples: data efficiency
+    dimension     ECE and lost accuracy of the same head on random projections of the features
 
 Source: the paper, figures "The data efficiency plot", of the optimisation curve, and on n_e and the dimension n.
 """

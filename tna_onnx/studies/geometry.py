@@ -1,18 +1,11 @@
 """Where class vectors and features point: mRC against the number of rotations, and angles before and after tilting.
 
-`rotations` draws mRC against n_r, for several theta_s and Beta shapes, with the expectation
-
     E<w, R w> / |w|^2 = a^k,    a = 1 - 2/n (1 - E cos t),    t = theta_s tau,  tau ~ Beta(alpha, beta)
 
-in n dimensions after k rotations. E cos t is the real part of Kummer's function 1F1(alpha; alpha + beta; i theta_s),
-the characteristic function of Beta. In many dimensions <w, R w> varies little, so that mRC is near arccos a^k.
-
-`angles` are those between class vectors and features; "other class" is a random class that is not the label. With psi
-the angle before, and theta the angle between the class vector and its tilted self, the theorem on the class-wise effect
-gives the mode of the angle after, arccos(cos psi cos theta).
-
-Source: the paper, figures "Plots of mRC corresponding to the number of rotations" and "Distribution plot of the data
-samples", and the theorem before it; docs/explanation/theory.md.
+after k rotations in n dimensions; E cos t is the real part of 1F1(alpha; alpha + beta; i theta_s). `angles` are those
+between class vectors and features; "other class" is a random one that is not the label. The theorem gives the mode of
+the angle after, arccos(cos psi cos theta), from the angle psi before and theta of the class vector's turn.
+Source: the paper's figures on n_r and on the distribution of samples, and its theorem; docs/explanation/theory.md.
 """
 
 import math

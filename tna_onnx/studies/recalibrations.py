@@ -1,15 +1,10 @@
-"""What studies compute on, features of two sets of samples and the linear layer behind them (`StudyData`), and the
-methods that they compare: a weight that is searched or not, and a map that is fitted on it.
+"""What studies compute on (`StudyData`: features of two sets of samples, and the linear layer), and the methods
+compared.
 
-Algorithm 1 and its grid search are also here as the paper prints them: n_e members, no constraint, and steps of n_t
-rotations. Each member is a product of k elementary rotations. After every n_t of them mRC is measured, the tilted
-weights of all members, which have the same n_r, are averaged, and the average is scored; the best one wins, the
-original weight included. The paper names no step of angles besides n_t, so every n_r at which Algorithm 1 can end is
-scored. It ends where the expected cosine is below 0.01, past 89 degrees.
-
-    R = R_1 R_2 ... R_k         mRC(W, R) = mRC(W, R^T)         R^T = R_k^T ... R_1^T
-
-R^T is a product of the same kind of rotations, so a walk applies each new rotation to the current vectors.
+Algorithm 1 and its grid search are here as the paper prints them: n_e members, no constraint. After every n_t rotations
+mRC is measured, and the average of the tilted weights is scored; the best one wins, the original weight included. It
+ends where the expected cosine is below 0.01, past 89 degrees. R^T = R_k^T ... R_1^T, so a walk applies each new
+rotation to the current vectors, and mRC(W, R) = mRC(W, R^T).
 Source: Cho & Youn (2024), Algorithm 1 and section "Experimental Details".
 """
 

@@ -1,19 +1,8 @@
-"""Image files as upright images with 8 bits per channel, and threads that read samples ahead.
+"""Image files as upright images with 8 bits per channel; `read_ahead` decodes groups of samples in threads, in order.
 
-Only this file imports Pillow, and only when it is used. Rules of decoding:
-
-1. The first frame of an animation counts.
-2. EXIF orientation is applied.
-3. Alpha is dropped, not blended: transparent pixels keep the colour that the file stores for them.
-4. 16-bit grey is read over its full range and keeps its upper 8 bits (65535 -> 255), as Pillow does for 16-bit colour.
-   Floating-point and 32-bit grey are refused, because their range is not known.
-5. Palette, CMYK and other colour spaces go to RGB by Pillow's `convert`, without colour profiles.
-6. The number of pixels is checked before any is decoded: a file of a few kilobytes can claim billions.
-
-`read_ahead` keeps the order, holds a bounded number of groups and leaves no thread behind. A group becomes one batch.
-Threads work on the group that the reader waits for and on the following ones, at least two samples a thread, so that
-the next batch is decoded while the network runs. A thread takes a run of neighbouring samples at a time: handing over
-one small image takes as long as reading it.
+Only this file imports Pillow. The first frame counts, and EXIF orientation is applied. Alpha is dropped, not blended.
+16-bit grey keeps its upper 8 bits (65535 -> 255); 32-bit and floating-point grey are refused, as their range is not
+known. Other colour spaces go to RGB by `convert`, without profiles. The number of pixels is checked before decoding.
 """
 
 from __future__ import annotations

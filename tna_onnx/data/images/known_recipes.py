@@ -1,7 +1,7 @@
 """Recipes that networks are commonly trained with, and the options that select one.
 
-A recipe's mean and std are in the order of its channels. Code that reads images with OpenCV often applies the mean and
-std of red, green and blue to blue, green and red; that is a separate recipe here.
+A recipe's mean and std are in the order of its channels. Mean and std of RGB that are applied to BGR, a common slip
+with OpenCV, are a separate recipe.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
-"""Preprocessing of images: from an 8-bit image to the array of one model input.
+"""Preprocessing of images: from an 8-bit image to the array of one model input, by a `Recipe` and what the input
+determines.
 
-A `Recipe` holds what the user states; `Recipe.resolve` fills in what the model's input determines (layout, number of
-channels, dtype) and refuses what it leaves open or contradicts. A `ResolvedRecipe` applies these steps, in order:
-
-1. Convert to RGB or to grey (L, ITU-R 601-2 luma).
-2. Resize: to (height, width), or so that the shorter side has the given length and the aspect ratio stays (the longer
-   side is rounded down). Pillow's filters, which are antialiased.
-3. Cut (height, width) out of the centre; a half pixel is rounded to even.
-4. Order the channels as `color` says, R G B or B G R or one grey channel.
-5. For a floating-point input, in float32 and per channel c of that order: y[c] = (x[c] * scale - mean[c]) / std[c],
-   with x in 0..255. With `per_image`, mean and std are those of all values of the image, std at least 1 / sqrt(number
-   of values), as of TensorFlow's per_image_standardization. For an integer input, y = x.
+1. Convert to RGB or to grey (ITU-R 601-2 luma).
+2. Resize with Pillow's filters: to (height, width), or the shorter side to a length, the longer rounded down.
+3. Cut (height, width) out of the centre; a half pixel is rounded to even. 2 and 3 are torchvision's on PIL images.
+4. Order the channels as `color` says.
+5. For floats, in float32: y[c] = (x[c] * scale - mean[c]) / std[c], x in 0..255; `per_image` as TensorFlow's
+   per_image_standardization. For an integer input, y = x.
 6. Lay out as (C, H, W) or (H, W, C).
-
-Steps 2 and 3 are those of torchvision's `Resize` and `CenterCrop` on PIL images.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Recipes for images that are written down with a model.
+"""Recipes for images that are written down with a model: in its metadata (this package, Ultralytics), or in its folder
+as `preprocessor_config.json` (Hugging Face) or `config.json` (timm); for an export in `onnx`, in the parent folder.
 
-They are in the metadata of a file that this package or Ultralytics wrote, and in a `preprocessor_config.json` of
-Hugging Face or a `config.json` of timm in the model's folder (for an export in a folder `onnx`, the parent folder).
-Such files are followed as the library itself does when it evaluates PIL images:
-
-- timm (`transforms_imagenet_eval`): `crop_mode` center brings the shorter side to floor(size / crop_pct), squash both
-  sides; then the centre is cut out, scaled to 0..1 and normalised.
-- Hugging Face: the steps that `do_resize`, `do_center_crop`, `do_rescale` and `do_normalize` switch on. Only image
-  processors with just these steps are supported (`_PROCESSORS`). Where an odd number of pixels is cut off, some
-  versions of that library cut half a pixel further up and left than torchvision and this package do.
-
-A value that cannot be followed is an error, never silently ignored.
+They are followed as the library itself does for PIL images: timm's `transforms_imagenet_eval` with `crop_mode` center
+or squash, and Hugging Face's resize, crop, rescale and normalise for the processors in `_PROCESSORS`. Any other value
+is an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Samples, features or logits stored as named arrays (`tna_onnx.data.sources.array_files`).
 
-Samples: each input of the model is filled by the array of its name; labels are the array `labels`, or the only one
-that is called `label`, `y`, `target` or `targets`. Other arrays are ignored.
-
-Precomputed: `features` (N, n), the input of the head, or `logits` (N, C), natural logarithms before any softmax.
-Fitting on them needs neither samples nor a session. If both are present, features are used.
+Each input is filled by the array of its name; labels are `labels`, or the only one of `label`, `y`, `target`,
+`targets`. `features` (N, n), before the head, or `logits` (N, C) need neither samples nor a session; features come
+first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Parquet and Arrow files: where they lie, their rows in batches or memory-mapped, and their columns as arrays.
 
-A table is one file, a folder of files with the same columns, a pattern (`*`), all of them here or behind a URL, or a
-data set saved by Hugging Face's `datasets`. `table_batches` reads some thousand rows at a time, from anywhere.
-`map_table` gives any row at any time, of files here: Parquet and compressed Arrow are written out as plain Arrow first.
+A table is a file, a folder, a pattern (`*`), here or behind a URL, or a data set saved by `datasets`. `table_batches`
+reads some thousand rows at a time; `map_table` gives any row, for which Parquet is first written out as plain Arrow.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Samples stored as columns: one array per model input, in memory, memory-mapped or in a table (`ArraySource`).
 
-Stored arrays are used as they are. A dtype is only widened without loss within its kind (float16 to float32, int32 to
-int64). A cast across kinds would hide missing preprocessing and a narrowing cast would change the samples, so both are
-refused. An input of text takes text: `str` in an array of objects or of dtype `str`.
-
-`Stacked` places columns of single numbers side by side as one array. Tables do not have the model's dtype (pandas
-counts in float64, CSV files have no dtype), so these numbers are converted to the dtype of the input. A conversion that
-would lose more than the last digits of a fraction is refused, and the message names the column and row. In an input of
-text a whole number is its digits; what other numbers looked like in training is not known, so they are refused.
+A dtype is only widened within its kind; other casts would hide missing preprocessing or change samples, and are
+refused. `Stacked` places columns of single numbers side by side. Tables have no dtype of the model's, so their numbers
+are converted unless that would lose more than the last digits of a fraction. In an input of text a whole number is its
+digits; other numbers are refused.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""Features, logits or probabilities in Parquet and Arrow files, as Ray Data, Spark, Dask and `tna-onnx features -o`
-leave them.
+"""Features, logits or probabilities in Parquet and Arrow files, as Ray Data, Spark, Dask and `features -o` leave them.
 
-A row is a sample: `features` (a list of n floats) or `logits` (a list of C), `label`, and what else there is, a `key`
-say, which is not read. The files are read once, some thousand rows at a time, into one array, in memory or mapped.
-
-Engines write rows in any order, into any number of files. So rows are sorted by a digest of their values, and by their
-label where these are the same: the array, its digest and all that is fitted on it do not depend on that order. Where
-fewer rows are asked for than there are, those with the smallest digests are taken, which is a random sample.
-
-The writer's metadata (`METADATA`) are those of `FeatureExtractor.describe`; files of others have none.
-
-`open_scores` reads logits or probabilities by themselves, also from `.npz`: no model says how many classes there are.
+A row has `features` (n floats) or `logits` (C), and `label`. Engines write rows in any order, so they are sorted by a
+digest of their values, then by label; a part are the smallest digests, a random sample. `METADATA` is what
+`FeatureExtractor.describe` says. `open_scores` reads scores by themselves, also from `.npz`.
 """
 
 import hashlib

@@ -1,14 +1,8 @@
-"""Samples that are images in files: a folder, or a manifest that lists paths and labels.
+"""Samples that are images in files: a folder, or a manifest that lists paths and labels (`tna_onnx.data.labelfile`).
 
-Images are decoded by threads on demand, preprocessed and stacked into batches (`ImageSource`).
-
-A folder has one sub-folder per class, whose name says which class it is (`folder_labels`), or comes with a label file.
-With sub-folders, all images at any depth count, in the order of their paths; files without an image suffix, names that
-start with a dot, and links to folders below a class folder (which could be circular) are ignored. A label file names
-images anywhere below the folder, or has one label per image in the order of their paths; then sub-folder names do not
-matter, and images that the file does not name are not used.
-
-A manifest has the format described in `tna_onnx.data.labelfile`; its paths are relative to its own folder.
+Threads decode on demand (`ImageSource`). A folder has one sub-folder per class (`folder_labels`) or a label file, which
+names images or lists labels in the order of paths. Sub-folders count at any depth; files without an image suffix, names
+with a leading dot and links to folders are ignored.
 """
 
 from __future__ import annotations

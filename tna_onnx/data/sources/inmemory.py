@@ -1,10 +1,7 @@
-"""Tables in memory (of a text file, a data frame or a mapping of arrays) as inputs of a model.
+"""Tables in memory (of a text file, a data frame or a mapping of arrays) as inputs of a model (`layout`).
 
-`tna_onnx.data.sources.layout` decides which columns fill which input.
-
-Text files are CSV, TSV, JSON and JSON Lines. A cell of CSV is a number, a truth value, a list in JSON's brackets, or
-text; a column is of numbers if each of its cells is one, or empty. Text keeps the spaces around it: a model may have
-learnt them. Without a header the columns are called 1, 2, ...
+A cell of CSV is a number, a truth value, a list in JSON's brackets, or text, whose spaces stay. A column is of numbers
+if each of its cells is one, or empty. Without a header the columns are called 1, 2, ...
 """
 
 from __future__ import annotations

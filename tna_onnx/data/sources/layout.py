@@ -2,13 +2,11 @@
 
 1. Columns that the user names fill the inputs in the model's order, n of them an input of shape (N, n).
 2. Every input has a column of its name; case, spaces and signs do not count where that is unambiguous.
-   A column of single numbers is not the one of an input of several.
 3. The model has one input: the only column that there is, or the only one with lists.
-4. The model has one input (N, n): all columns of numbers but the label, in the order of the table, if they are n; for
-   an input of text also those of text, or those of text alone if they are n. Where n is open, none
-   of them may be called as row numbers are (`id`, `index`, `row_id`): that is refused.
+4. The model has one input (N, n): all n columns of numbers but the label, in the order of the table; for text those of
+   text as well, or alone. Where n is open, a column that is called as row numbers are (`id`, ...) is refused.
 
-Row numbers that pandas has stored as a column, which has no name then, are never an input.
+Row numbers that pandas has stored as a column without a name are never an input.
 """
 
 from __future__ import annotations

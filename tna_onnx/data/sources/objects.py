@@ -1,19 +1,13 @@
-"""Python objects as labelled samples: data frames, arrays, data sets, batches, and functions that return them.
+"""Python objects as labelled samples, recognised by their members: no library of theirs is imported.
 
 | object | read as |
 |---|---|
 | data frame of pandas or polars, table of pyarrow | a table: `tna_onnx.data.sources.inmemory` |
-| `(X, y)`, or an array with `labels=` | arrays of all samples; X may be a data frame |
-| mapping of arrays by input name | arrays of all samples; if the arrays are (N,), a table |
+| `(X, y)`, or an array with `labels=`; mapping of arrays by input name | arrays of all samples; (N,) each: a table |
 | data set of `datasets` | a Parquet file, with its images, in a temporary folder |
-| iterable, function without arguments, calibration data reader | batches |
+| iterable, function without arguments, calibration data reader | batches: mappings, or inputs and labels in order |
 
-None of these libraries is imported: objects are recognised by their members.
-
-A batch is a mapping {input name: array (B, ...), "labels": (B,)}, or a tuple or list of the model's inputs in order,
-followed by the labels. A reader's `get_next()` returns mappings without labels, and None at the end. Values are tensors
-of torch or anything that NumPy converts to an array. Batches are read once and written to memory-mapped temporary
-files, so that a generator can be read again and in any order, and memory does not grow with the samples.
+Batches are read once into memory-mapped temporary files, so that memory does not grow with the samples.
 """
 
 from __future__ import annotations

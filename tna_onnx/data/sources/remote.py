@@ -1,12 +1,7 @@
-"""Data behind a URL, copied by fsspec to a temporary folder.
+"""Data behind a URL, copied by fsspec to a temporary folder, which is removed at the latest when Python exits.
 
-A folder is copied with all its files, and a manifest with its images; http and https have no folders. The copy is
-removed when the data are no longer in use, at the latest when Python exits. `file://` is treated as a path, and nothing
-is copied.
-
-Servers of http and https are not trusted: the head of an answer, with all redirects, comes within 30 seconds, and what
-follows at 1 kB a second or more over each minute; all files together stay below a limit; and HTML in place of data is
-refused by name, as it is a login form or a directory listing.
+A folder is copied with all files, a manifest with its images; http has no folders. Servers of http are not trusted: the
+head of an answer comes within 30 seconds, the rest at 1 kB a second or more; sizes are limited; HTML is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Samples in slices: each is read by itself, in this process or another, as Arrow tables of what the model reads.
 
-`features -o` reads data this way, here or in the tasks of Ray Data: the list of files is made once, and what travels to
-a task is a slice, not the data. The tables have the columns of the model's inputs, `label` and `key`, which tells
-samples apart whatever their order. Table files are read as they are; images are decoded and preprocessed.
+`features -o` reads data this way; slices travel to the tasks of Ray Data, not the data. The tables have the columns of
+the model's inputs, `label` and `key`, which tells samples apart whatever their order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Samples from tables: Parquet and Arrow files, folders of them, data sets saved by `datasets`, and text files.
 
-`tna_onnx.data.sources.layout` decides which columns fill which input: columns of numbers side by side, or a column of
-lists of one shape. A column of bytes, or of structs {bytes, path} as `datasets` stores images, holds images. Labels are
-in the column `label` or `labels`, as class indices or names; where `datasets` has stored the names of its classes and
-the model's names are known, the names decide.
-
-Arrow files are memory-mapped. The needed columns of Parquet and compressed Arrow files are first written to an
-uncompressed temporary file, a few hundred rows at a time: memory does not grow with the data, and any row can be read.
+`layout` decides which columns fill which input. A column of bytes, or of structs {bytes, path}, holds images. Labels
+are in `label` or `labels`, as indices or names; class names that `datasets` has stored decide. Arrow is memory-mapped;
+the needed columns of Parquet are first written to a temporary file, so that memory does not grow with the data.
 """
 
 from __future__ import annotations

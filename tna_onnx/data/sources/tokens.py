@@ -1,12 +1,8 @@
 """Text as token ids, attention mask and token types, by a `tokenizer.json`; nothing is downloaded.
 
-The roles of inputs follow their names: a name with `mask` in it is the attention mask, one with `type` the token types,
-and the remaining input takes the ids. All samples are padded at their end to the longest one, or to the length that the
-model fixes, and cut to the length that the model, the tokenizer or its `tokenizer_config.json` sets.
-
-Lists of token ids that differ in length are padded too, with the id 0, for a model that takes an attention mask. The
-mask is read from a column if there is one, else computed from the lengths of the lists. Without a mask the padding id
-is unknown, so nothing is padded.
+Names of inputs say their roles: `mask`, `type`, and ids for the remaining one. Samples are padded at their end to the
+longest, or to the model's fixed length, and cut to what model, tokenizer or `tokenizer_config.json` set. Lists of ids
+that differ in length are padded with 0 for a model that takes a mask; without one nothing is padded.
 """
 
 from __future__ import annotations

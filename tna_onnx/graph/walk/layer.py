@@ -1,15 +1,11 @@
-"""The end of the walk: a linear layer, checked and accepted as the head (rule 6), or scores without class vectors,
-such as cosines and distances from prototypes (`walk.patterns`).
+"""The end of the walk: a linear layer, accepted as the head (rule 6), or scores without class vectors
+(`walk.patterns`).
 
-A sum, difference or mean of linear layers is one linear layer over all their features side by side:
+A sum, difference or mean of linear layers (DeiT, PiT, LeViT, CrossViT) is one layer over their features side by side:
 
     s = a_1 (x_1 W_1^T + b_1) + a_2 (x_2 W_2^T + b_2) = [x_1, x_2] [a_1 W_1, a_2 W_2]^T + (a_1 b_1 + a_2 b_2)
 
-So DeiT, PiT and LeViT average a head on the class token and one on the token of the teacher, and CrossViT two branches.
-Layers that read the same features add up to one weight. A new value of it goes to the first of them, and the others
-stay; so it is with the bias.
-
-Features of several tensors are no tensor of the file: `graph.cut` puts them side by side in the part that is run.
+Layers that read the same features have one weight; a new value goes to the first, and the others stay.
 """
 
 from collections.abc import Iterator, Sequence

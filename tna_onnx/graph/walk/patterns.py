@@ -1,21 +1,12 @@
-"""What exporters write in simpler nodes, recognised by these nodes.
+"""What exporters write in simpler nodes: Softmax, LogSoftmax and Sigmoid (rule 1), and distances from prototypes.
 
-Softmax, LogSoftmax and Sigmoid (rule 1), with m = max s:
-
-    softmax       exp(s) / sum exp(s),    exp(s) * (1 / sum exp(s)),    exp(log_softmax(s))
-    log_softmax   s - log sum exp(s),     s - (log sum exp(s - m) + m)
+    softmax       exp(s) / sum exp(s),    exp(s) * (1 / sum exp(s)),    exp(log_softmax(s));    s may be s - max s
+    log_softmax   s - log sum exp(s),     s - (log sum exp(s - m) + m), m = max s
     sigmoid       1 / (1 + exp(-s)),      exp(s) / (1 + exp(s)),        (1 + tanh(s / 2)) / 2
+    distances     sum_k (x_k - p_k)^2, its root, also |x|^2 - 2 x p + |p|^2 under it, sum_k |x_k - p_k|
 
-In the first two, s may be s - m throughout. Maxima and sums are brought into shape in many ways (Reshape, Expand, ...),
-kept above -inf, and computed twice. Over which axis they run is settled by numbers, at run time.
-
-Distances of the features from constant prototypes:
-
-    squared Euclidean   sum_k (x_k - p_k)^2
-    Euclidean           its root;  under a root also |x|^2 - 2 x p + |p|^2, in any order
-    city-block          sum_k |x_k - p_k|
-
-A constant may be expanded to the shape of the batch first.
+Maxima and sums come in many shapes and twice; over which axis they run is settled by numbers, at run time. A constant
+may be expanded to the shape of the batch first.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Pages from templates: one HTML file with style, script and drawings inside, for each kind of result.
 
-Nothing is loaded, and everything can be read without JavaScript; figures have their numbers in tables. Python computes
-plain values; markup is only in `templates/`, where autoescape is on, so text from outside (names, paths, notes) is
-escaped. The only text that is not escaped is this package's own style sheet and script.
+Nothing is loaded, and all can be read without JavaScript. Markup is only in `templates/`, where autoescape is on; the
+only text that is not escaped is this package's own style sheet and script.
 """
 
 import hashlib

@@ -1,8 +1,6 @@
 """Sections on predictions: reliability, classes, samples, confidence, the search over the angle, and decisions.
 
-Reliability diagrams, before and after, are of the predicted class and of single classes: all of them, or those with the
-largest gaps where there are many. The angles are those between features and class vectors, for the predicted class and
-for the others ("false"). Decisions are those of `guard`: promises, coverage, set sizes, curves with the chosen point.
+Reliability is drawn of the predicted class and of single classes, those with the largest gaps where there are many.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Drawings as SVG: reliability diagrams, histograms of the confidence, line charts, intervals.
 
-Colours and fonts are classes of the page's style sheet; series also differ by dashes and markers, for readers who see
-no colours. A drawing has a title and a description for screen readers; its marks and points have a text that browsers
-show on hover. Coordinates are pixels, with two digits at most.
+Colours are classes of the page's style sheet; dashes and markers also tell series apart. A drawing has a title and a
+description for screen readers, and texts on hover.
 """
 
 import math
