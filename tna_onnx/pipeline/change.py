@@ -387,13 +387,13 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     with _not_rebuilt():
         for step in steps:
             again = _again_decisions if step["step"] == "decisions" else _again
-            proto, new_roles, words, made = again(model, step, file, size)
+            proto, large_values, new_roles, words, made = again(model, step, file, size)
             if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
                 raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
             decided = made or decided
             # what is read of the next step's model, as its output's kind, stands in these entries
             annotate(proto, entries)
-            model = Model(proto, "", source.path, large_values={**source.large_values, **file.large_values})
+            model = Model(proto, "", source.path, large_values=large_values)
             roles |= new_roles
             names = sorted(name for name, _ in {*words["digests"].items()} ^ {*step["digests"].items()})
             wrong += [Difference("tensor", name, "values", "not those of its making") for name in dict.fromkeys(names)]
@@ -414,8 +414,8 @@ def _not_rebuilt() -> Iterator[None]:
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
 
-_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], DecisionStep | None]
-"""Protobuf, roles, what the metadata say of the step, and the decisions that were added, if any."""
+_Again: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any], DecisionStep | None]
+"""Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions that were added, if any."""
 
 
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
@@ -443,9 +443,9 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         from_file.append("bias")
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
-    result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)))
+    result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)), aside=True)
     words = _head_words(step["source"], readout, change, result.digests)
-    return result.proto, result.roles, words, None
+    return result.proto, result.large_values, result.roles, words, None
 
 
 def _require_classes(readout: Readout, fitted: Any) -> None:
@@ -504,8 +504,9 @@ def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: i
     if any(np.shape(limit) not in ((), (guarded.output.n_classes,)) for limit in thresholds.values()):
         raise NotRebuilt("it states thresholds that are neither one number nor one for each class")
     decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"])
-    proto, words = _with_decisions(decisions, file, {**model.large_values, **file.large_values})
-    return proto, {}, words, decisions
+    large_values = {**model.large_values, **file.large_values}
+    proto, words = _with_decisions(decisions, file, large_values)
+    return proto, large_values, {}, words, decisions
 
 
 def _size(file: Model) -> int:

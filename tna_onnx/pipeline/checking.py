@@ -400,7 +400,8 @@ def check_probabilities(
     difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
     _check_each(task, checked, rows, difference, bound)
     # as for a quantised output: every sample is rounded there, and none of it averages out
-    cast = float(np.mean(_cast_moves(task, np.asarray(shipped.logits.at(rows), np.float64))))
+    casts = [_cast_moves(task, np.asarray(shipped.logits.at(rows[block]), np.float64)) for block in blocks]
+    cast = float(np.mean(np.concatenate(casts)))
     _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack + cast)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(differs)))
