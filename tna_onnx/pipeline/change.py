@@ -415,7 +415,7 @@ def _not_rebuilt() -> Iterator[None]:
 
 
 _Again: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any], DecisionStep | None]
-"""Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions that were added, if any."""
+"""Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions added, if any."""
 
 
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
