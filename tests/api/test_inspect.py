@@ -16,6 +16,7 @@ from tests.extraction.samples import dense
 from tests.pipeline.samples import few
 from tests.support import PLAIN, cli, ok
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.scores import LABELS
 from tna_onnx.runtime import providers
 
 
@@ -89,7 +90,7 @@ def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     result = tna_onnx.inspect(tmp_path / "m.onnx")
     assert [head.output for head in result.heads] == ["p"]
-    assert [refusal.reason for refusal in result.refusals] == ["holds class labels, not scores"]
+    assert [refusal.reason for refusal in result.refusals] == [LABELS]
     shown = ok("inspect", tmp_path / "m.onnx")
     assert "labels   output 'label', from labels" in shown.output
     assert "refused" not in shown.output

@@ -105,6 +105,14 @@ def test_numbers_on_data_are_those_of_onnxruntime(
         assert o[f"accuracy_{when}"] == np.mean(values.argmax(1) == data["labels"])
 
 
+def test_another_model_is_called_that(small: Small, tmp_path: Path) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    other = small_model([product], {"x": ["N", 2]}, {"y": ["N", 2]}, {"w": np.eye(2, dtype=np.float32)})
+    onnx.save(other, tmp_path / "other.onnx")
+    result, found = verified(small.model, tmp_path / "other.onnx", tmp_path)
+    assert (result.exit_code, found["verdict"].partition(":")[0]) == (1, "another model")
+
+
 def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
     return softmax(outputs_of(path, x)["logits"].astype(np.float64), axis=1)
 

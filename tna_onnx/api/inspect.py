@@ -10,11 +10,11 @@ from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.scores import behind_outputs, find_readout
+from tna_onnx.graph.scores import LABELS, behind_outputs, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.pipeline.change import recorded_numbers
-from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
+from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
 
 
 def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIMITS) -> Inspection:

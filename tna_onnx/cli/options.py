@@ -423,7 +423,7 @@ run_options = together(
         default="auto",
         show_default=True,
         metavar="DEVICE",
-        help="auto, cpu, cuda (or gpu) or cuda:INDEX; the page on GPUs has suffixes for tf32 and memory.",
+        help="auto, cpu, cuda (or gpu) or cuda:INDEX.",
     ),
     click.option(
         "--batch-size",

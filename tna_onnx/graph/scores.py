@@ -29,6 +29,9 @@ from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.output_steps import refuse_no_scores, require_little_slack, require_samples_axis
 from tna_onnx.graph.walk.steps import Refusal, State
 
+LABELS = "holds class labels, not scores; export the scores that they come from (leave out an ArgMax)"
+"""Why an output of labels is no head's."""
+
 AMBIGUOUS_SCORES = (
     "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
     "scores of classes (but an image, say), the model is no classifier"
@@ -369,7 +372,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
-        raise Refused("holds class labels, not scores")
+        raise Refused(LABELS)
     if info.name == box_output(model):
         raise Refused(BOXES)
     require_samples_axis(model, info.name)

@@ -216,7 +216,7 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     raise DataError(
         f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%} with {outcome.label}, while "
         f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, "
-        "and typical of samples that are alike in groups (frames of one video, images of one patient, "
+        "and typical of samples that are alike in groups (those of one person, device or recording, or "
         "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
         "on them"
     )
@@ -321,8 +321,8 @@ def _order_note(task: Task, z: float) -> list[str]:
     if z <= _IN_ORDER:
         return []
     return [
-        f"{task.reported.source.describe()}: samples next to one another err alike (z {z:.1f}), as frames of a video "
-        "or lines of a document do: intervals are too narrow, and folds share them. Name what belongs together: "
+        f"{task.reported.source.describe()}: samples next to one another err alike (z {z:.1f}), as those of one "
+        "person, device or recording do: intervals are too narrow, and folds share them. Name what belongs together: "
         "--group-column"
     ]
 

@@ -242,7 +242,7 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedS
     if (_is_certain(overlap, limits) or samples.source.digest() == digest) and limits.overlap < 100:
         raise DataError(
             f"{samples.name}: {model.name} was recalibrated on these data, and looks better on them than "
-            "it is; give others, or start from the original model"
+            "it is; give others, or start from the original model: calibrate --add (or --decide) does both on one set"
         )
     if overlap.shared:
         share = f"about {overlap.share:.0%}"

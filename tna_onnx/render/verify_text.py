@@ -4,10 +4,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.scores import LABELS
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.render.rows import count_text, lines_text, note_lines
 from tna_onnx.results.inspection import (
-    LABELS,
     HeadInfo,
     Inspection,
     ModelDifference,
@@ -26,7 +26,7 @@ _MAX_ENTRY = 1000
 def difference_text(result: ModelDifference) -> RenderableType:
     """What the change is, what is not of it, how far the outputs moved, verdict."""
     lines = [f"original {result.original}", f"new file {result.recalibrated}"]
-    if result.reason and not result.differences:  # there is nothing to compare
+    if result.shares_nothing or (result.reason and not result.differences):  # there is nothing to compare
         return Group(lines_text([*lines, *note_lines(result.notes)]), Text(result.verdict, style="bold"))
     lines += [
         f"head     {result.head or 'none'}",

@@ -40,10 +40,6 @@ class Collection:
     provider: str
 
 
-LABELS = "holds class labels, not scores"
-"""Why an output of labels is no head's."""
-
-
 @dataclass(frozen=True)
 class HeadInfo:
     """A linear head.
@@ -256,6 +252,12 @@ class ModelDifference:
         return tuple(d for d in self.differences if not d.explained)
 
     @property
+    def shares_nothing(self) -> bool:
+        """Whether every node and tensor of the original differs or is missing."""
+        gone = {(d.part, d.name) for d in self.differences if d.part in ("node", "tensor") and d.change != "added"}
+        return len(gone) >= self.nodes + self.tensors
+
+    @property
     def moved_outputs(self) -> tuple[OtherOutput, ...]:
         """Return the outputs that moved although they do not depend on the head."""
         outputs = self.outputs.others if self.outputs else ()
@@ -267,14 +269,21 @@ class ModelDifference:
         return self.intact and not self.moved_outputs and not self.missed
 
     @property
+    def _doubt(self) -> str:
+        """Why the file is not proved to be intact."""
+        if self.shares_nothing:
+            return f"another model: {self.recalibrated} has no node and no tensor of {self.original}"
+        if self.reason:
+            return f"cannot be proved: {self.reason}"
+        count = len(self.unexplained)
+        return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not recorded"
+
+    @property
     def verdict(self) -> str:
         """One sentence: whether the file is intact, and as good."""
         # the file first: outputs can only tell whether it matters
         if not self.intact:
-            count = len(self.unexplained)
-            if self.reason:
-                return f"cannot be proved: {self.reason}"
-            return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not recorded"
+            return self._doubt
         if moved := self.moved_outputs:
             names = ", ".join(f"'{output.name}'" for output in moved)
             return f"not intact: the output {names} does not depend on the head, but moved"

@@ -97,6 +97,8 @@ def test_cut_and_padded_to_what_the_model_takes(folder: Path) -> None:
     assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 5)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
     assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 7)
+    (folder / "config.json").write_text('{"max_position_embeddings": 6}')
+    assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 6)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -56,7 +56,7 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     require_pillow()
     where = name or str(file)
     with (
-        parsing(where, "cannot be read as an image", "repair or remove it"),
+        parsing(where, "cannot be read as an image", "repair or remove it, or leave out such images with --skip-bad"),
         open_image_file(file, where, limits) if isinstance(file, Path) else file as stream,
         _image(stream, where, limits) as image,
     ):

@@ -126,10 +126,14 @@ class ResolvedRecipe:
     def _check_size(self, image: Image) -> None:
         if self.height in (None, image.height) and self.width in (None, image.width):
             return
-        expected_size = " x ".join("any" if side is None else str(side) for side in (self.height, self.width))
+        sides = ["any" if side is None else str(side) for side in (self.height, self.width)]
+        advice = "set --resize and --crop so that the sizes agree"
+        if "any" not in sides:
+            side = ",".join(dict.fromkeys(sides))
+            advice = f"add --resize {side} --crop {side}, if the model was trained with that"
         raise DataError(
-            f"the model takes images of {expected_size} (height x width), but this one has {_size(image)} after "
-            "preprocessing; set --resize and --crop so that the sizes agree"
+            f"the model takes images of {' x '.join(sides)} (height x width), but this one has {_size(image)} after "
+            f"preprocessing; {advice}"
         )
 
     def values(self, pixels: AnyArray) -> AnyArray:

@@ -173,13 +173,16 @@ def _downloaded(name: str) -> Path:
 def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:
     if tokenizer.truncation:
         return int(tokenizer.truncation["max_length"])
-    file = folder / "tokenizer_config.json"
-    if file.is_file():
-        with parsing(str(file), "cannot be read", "save the tokenizer again"):
-            length = foreign_json(read_text(file, limits)).get("model_max_length")
-        if isinstance(length, int) and 0 < length < _NO_LIMIT:
-            return length
-    return _LONGEST
+    # the second is the length of the model's table of positions, which the export writes beside the model
+    stated = []
+    for name, key in (("tokenizer_config.json", "model_max_length"), ("config.json", "max_position_embeddings")):
+        file = folder / name
+        if file.is_file():
+            with parsing(str(file), "cannot be read", "save the tokenizer again"):
+                length = foreign_json(read_text(file, limits)).get(key)
+            if isinstance(length, int) and 0 < length < _NO_LIMIT:
+                stated.append(length)
+    return min(stated, default=_LONGEST)
 
 
 def _padding_id(tokenizer: Any) -> int:
