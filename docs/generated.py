@@ -1,8 +1,9 @@
-"""Pages of the reference that the package writes itself: the command line, the exit codes, the JSON of the results."""
+"""Pages of the reference that the package writes itself: commands, exit codes, the JSON of the results."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -31,18 +32,22 @@ from tna_onnx.studies.settings import StudySettings
 __all__ = ["PAGES", "RESULTS", "field_lines", "json_fields"]
 
 
+_GROUP = click.Context(group, info_name="tna-onnx")
+
+
 def command_line() -> str:
-    """Every command with its usage, its help and a table of its options, as click knows them."""
-    context = click.Context(group, info_name="tna-onnx")
-    parts = [f"```text\n{group.get_help(context)}\n```"]
-    for name, command in sorted(group.commands.items()):
-        parts.append("\n".join(_command(name, command, context)))
-    return "\n\n".join(parts)
+    """The help of the group."""
+    return f"```text\n{group.get_help(_GROUP)}\n```"
 
 
-def _command(name: str, command: click.Command, parent: click.Context) -> Iterator[str]:
-    context = click.Context(command, info_name=name, parent=parent)
-    yield f"## {name}\n\n```text\n{command.get_usage(context)}\n```\n"
+def command_page(name: str) -> str:
+    """A command with its usage, its help and a table of its options, as click knows them."""
+    return "\n".join(_command(name, group.commands[name]))
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=name, parent=_GROUP)
+    yield f"```text\n{command.get_usage(context)}\n```\n"
     for paragraph in re.split(r"\n\s*\n", command.help or ""):
         verbatim = paragraph.partition("\b\n")[2]  # click's sign for: do not rewrap
         yield f"```text\n{textwrap.dedent(verbatim)}\n```\n" if verbatim else f"{_cell(paragraph)}\n"
@@ -188,5 +193,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli": command_line,
     "reference/exit-codes": exit_codes,
     "reference/json": json_fields,
+    **{f"reference/commands/{name}": functools.partial(command_page, name) for name in group.commands},
 }
 """Page, without its suffix -> what stands in place of its `<!-- generated -->`."""

@@ -1,0 +1,121 @@
+"""docs/troubleshooting.md: the commands below end with the messages and exit codes that its tables name."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.builders import small_model, tensor_info
+from tests.conftest import ROOT
+from tests.support import cli, loaded
+
+PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+TABLES = {int(code): part for part in PAGE.split("\n## ") for code in re.findall(r"\(exit code (\d)\)", part)}
+
+DEMO = str(ROOT / "models/digits/model.onnx")
+CALIB = str(ROOT / "models/digits/calib.npz")
+
+# Words of the message -> its exit code, and the command.
+MESSAGES: dict[str, tuple[int, str]] = {
+    "no such file (did you mean": (2, "evaluate tables.onnx names.csv"),
+    "No such option": (2, "calibrate DEMO CALIB --mapp ts"),
+    "held-out data are named by --eval": (2, "calibrate DEMO CALIB few.npz"),
+    "is not one of 'auto'": (2, "calibrate DEMO CALIB --map tss"),
+    "output is the input model": (2, "calibrate table.onnx names.csv -o table.onnx"),
+    "does not exist; create it": (2, "calibrate DEMO CALIB -o missing/new.onnx"),
+    "only models of the same classes can be compared": (2, "compare DEMO table.onnx --data few.npz"),
+    "not an ONNX file, or a truncated one": (3, "evaluate names.csv CALIB"),
+    "holds class labels, not scores": (3, "calibrate argmax.onnx whole.csv"),
+    "heads found": (3, "calibrate two.onnx whole.csv"),
+    "no linear head is called": (3, "calibrate DEMO CALIB --head nope"),
+    "map platt is for two classes": (3, "calibrate DEMO CALIB --map platt"),
+    "no array 'labels'": (4, "calibrate DEMO unlabelled.npz"),
+    "no column is named 'label'": (4, "calibrate table.onnx tier.csv"),
+    "no array for the model's input": (4, "calibrate DEMO renamed.npz"),
+    "expected shape": (4, "calibrate DEMO flat.npz"),
+    "expected dtype float32": (4, "calibrate DEMO pixels.npz"),
+    "labels must lie in 0 to": (4, "calibrate DEMO from-one.npz"),
+    "expected integers": (4, "calibrate DEMO halves.npz"),
+    "so their order is unknown": (4, "calibrate table.onnx names.csv"),
+    "columns of numbers, the table has": (4, "calibrate table.onnx narrow.csv"),
+    "expected a finite number": (4, "calibrate table.onnx holes.csv"),
+    "must be finite": (4, "calibrate DEMO nan.npz"),
+    "with the classes in another order": (4, "calibrate DEMO shuffled.npz --map ts"),
+    "near chance": (4, "calibrate DEMO noise.npz --map ts"),
+    "every calibration sample is classified right": (4, "calibrate table.onnx whole.csv --map ts"),
+    "are calibration samples too": (4, "calibrate DEMO some.npz --eval some.npz --map ts"),
+    "was recalibrated on these data": (4, "calibrate new.onnx some.npz --map ts"),
+    "fewer than the 15 bins": (4, "calibrate DEMO few.npz"),
+    "turns text into tokens": (4, "evaluate text.onnx text.csv"),
+    "sets with a coverage of": (4, "guard DEMO some.npz --add set --coverage 99.99 -o guarded.onnx"),
+    "missed: ECE is": (1, "evaluate DEMO some.npz --max-ece 0.1"),
+    "expected 99.00 %": (1, "evaluate DEMO some.npz --expect-accuracy 99"),
+    "it was made of another model": (1, "verify table.onnx new.onnx"),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with small models and data, each wrong in its own way."""
+    folder = tmp_path_factory.mktemp("trouble")
+    rng = np.random.default_rng(0)
+    x, y = (array[:1000] for array in loaded(CALIB).values())
+    images = {
+        "some": (x, y), "few": (x[:5], y[:5]), "flat": (x[:, 0], y), "from-one": (x, y + 1), "halves": (x, y + 0.5),
+        "pixels": ((255 * x).astype(np.uint8), y), "nan": (np.where(np.arange(28) == 3, np.nan, x).astype(x.dtype), y),
+        "shuffled": (x, (y + 1) % 10), "noise": (rng.standard_normal(x.shape).astype(x.dtype), y),
+    }  # fmt: skip
+    for name, (samples, labels) in images.items():
+        np.savez(folder / f"{name}.npz", image=samples, labels=labels)
+    np.savez(folder / "unlabelled.npz", image=x)
+    np.savez(folder / "renamed.npz", pictures=x, labels=y)
+    write_models(folder, rng.standard_normal((4, 3)).astype(np.float32))
+    assert cli("calibrate", DEMO, folder / "some.npz", "--map", "ts", "-o", folder / "new.onnx").exit_code == 0
+    return folder
+
+
+def write_models(folder: Path, weight: np.ndarray) -> None:
+    """Write a linear model with its faults, and tables for it."""
+    layer = helper.make_node("MatMul", ["X", "weight"], ["z"], name="head")
+    second = helper.make_node("MatMul", ["X", "other"], ["z2"], name="second")
+    chosen = helper.make_node("ArgMax", ["z"], ["class"], axis=1, keepdims=0)
+    embedded = helper.make_node("Gather", ["table", "input_ids"], ["e"])
+    mean = helper.make_node("ReduceMean", ["e"], ["X"], axes=[1], keepdims=0)
+    x, tensors = {"X": ["N", 4]}, {"weight": weight}
+    models = {
+        "table": small_model([layer], x, {"z": ["N", 3]}, tensors),
+        "two": small_model([layer, second], x, {"z": ["N", 3], "z2": ["N", 3]}, {**tensors, "other": weight + 1}),
+        "argmax": small_model([layer, chosen], x, [tensor_info("class", ["N"], np.int64)], tensors),
+        "text": small_model(
+            [embedded, mean, layer], [tensor_info("input_ids", ["N", "T"], np.int64)], {"z": ["N", 3]},
+            {**tensors, "table": np.zeros((9, 4), np.float32)},
+        ),
+    }  # fmt: skip
+    for name, model in models.items():
+        onnx.save(model, folder / f"{name}.onnx")
+    samples = np.random.default_rng(1).standard_normal((60, 4)).astype(np.float32)
+    labels = np.argmax(samples @ weight, axis=1)
+    rows = [",".join(map(str, sample)) for sample in samples.tolist()]
+    tables = {
+        "whole": ("a,b,c,d,label", rows, labels), "tier": ("a,b,c,d,tier", rows, labels),
+        "names": ("a,b,c,d,label", rows, np.array(["x", "y"])[labels % 2]),
+        "narrow": ("a,b,c,label", [row.rpartition(",")[0] for row in rows], labels),
+        "holes": ("a,b,c,d,label", ["," + rows[0].partition(",")[2], *rows[1:]], labels),
+        "text": ("text,label", ["good"] * 60, labels),
+    }  # fmt: skip
+    for name, (head, lines, of) in tables.items():
+        cells = [f"{line},{label}" for line, label in zip(lines, of.tolist(), strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join([head, *cells]))
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_message(message: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world)
+    code, line = MESSAGES[message]
+    result = cli(*line.replace("DEMO", DEMO).replace("CALIB", CALIB).split())
+    assert result.exit_code == code, result.output
+    assert message in " ".join(result.output.split()), result.output
+    assert f"| `{message}` |" in TABLES[code]
