@@ -192,7 +192,7 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
     (tmp_path / "list.csv").write_text("\n".join(rows))
 
     def groups(path: Path, column: str) -> list[str]:
-        source = open_source(path, [ANY_SIZE], 2, Recipe(), beside={"group": column})
+        source = open_source(path, [ANY_SIZE], 2, Recipe(), group_column=column)
         return source_beside(source)["group"].tolist()
 
     assert groups(tmp_path / "images", r"video\d+")[:2] == ["video0", "video0"]
@@ -208,14 +208,14 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
 def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Small, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from tna_onnx.data import InputSpec
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.sources.feature_files import open_feature_files
 
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(40, 3)), "labels": rng.integers(0, 2, 40), "patient": np.arange(40) // 2}
     path = features(tmp_path / "f", data)
     spec = InputSpec("image", (None, 4), np.dtype(np.float32))
-    found = open_feature_files(path, Request([spec], 2, beside={"group": "patient"}))
+    found = open_feature_files(path, Request(inputs=[spec], n_classes=2, group_column="patient"))
     assert found is not None
     group_of = {
         row.tobytes(): str(group) for row, group in zip(data["x"].astype(np.float32), data["patient"], strict=True)

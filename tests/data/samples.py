@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tna_onnx.data import InputSpec, Recipe, Source
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import IntArray
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource, open_folder
 
@@ -87,7 +87,7 @@ def open_images(
     *,
     skip_bad: bool = False,
 ) -> ImageSource:
-    return open_folder(root, Request([wanted], n_classes, recipe, skip_bad=skip_bad))
+    return open_folder(root, Request(inputs=[wanted], n_classes=n_classes, preprocessing=recipe, skip_bad=skip_bad))
 
 
 def names(source: ImageSource) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from tests.data.samples import gather, spec, write_columns
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, DataFormat
 from tna_onnx.data.labelfile import find_label_column
-from tna_onnx.data.options import Data
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import NO_LABELS, Source
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.data.sources.inmemory import read_columns
@@ -71,16 +70,16 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def test_class_names_by_precedence(tmp_path: Path) -> None:
     metadata = {"names": "['cat', 'cow', 'dog']"}
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    assert Data(X, classes=tmp_path / "names.txt").class_names(metadata, [], 3) == ("a", "b", "c")
-    assert Data(X, classes=["x", "y", "z"]).class_names(metadata, ["p", "q", "r"], 3) == ("x", "y", "z")
-    assert Data(X).class_names(metadata, ["p", "q", "r"], 3) == ("cat", "cow", "dog")
-    assert Data(X).class_names({}, ["p", "q", "r"], 3) == ("p", "q", "r")
-    assert Data(X).class_names(metadata, [0, 1], 2) is None, "other numbers of names, and labels that are indices"
+    assert Data(X, classes=tmp_path / "names.txt").names_for(metadata, [], 3) == ("a", "b", "c")
+    assert Data(X, classes=["x", "y", "z"]).names_for(metadata, ["p", "q", "r"], 3) == ("x", "y", "z")
+    assert Data(X).names_for(metadata, ["p", "q", "r"], 3) == ("cat", "cow", "dog")
+    assert Data(X).names_for({}, ["p", "q", "r"], 3) == ("p", "q", "r")
+    assert Data(X).names_for(metadata, [0, 1], 2) is None, "other numbers of names, and labels that are indices"
 
 
 def test_stated_names_must_be_as_many_as_the_classes() -> None:
     with pytest.raises(UsageError, match=r"classes: 9 class names \(0, 1, .* 7, \.\.\.\) for a model with 3"):
-        Data(X, classes=[str(index) for index in range(9)]).class_names({}, [], 3)
+        Data(X, classes=[str(index) for index in range(9)]).names_for({}, [], 3)
 
 
 @pytest.mark.parametrize("expected", [-1, 100.5])
@@ -116,18 +115,18 @@ IMAGE = spec("image", (None, 3, 8, 8))
 
 
 def test_the_only_input_takes_images() -> None:
-    name, resolved = Request([IMAGE], 3, Recipe(scale=1.0)).image_input("calib")
+    name, resolved = Request(inputs=[IMAGE], n_classes=3, preprocessing=Recipe(scale=1.0)).image_input("calib")
     assert (name, resolved.layout, resolved.scale) == ("image", "NCHW", 1.0)
     with pytest.raises(DataError, match="calib: images need a model with one input"):
-        Request([IMAGE, spec()], 3).image_input("calib")
+        Request(inputs=[IMAGE, spec()], n_classes=3).image_input("calib")
 
 
 def test_arrays_take_no_recipe_and_need_an_input() -> None:
-    Request([spec()], 3, Recipe()).check_arrays("calib.npz")
+    Request(inputs=[spec()], n_classes=3, preprocessing=Recipe()).check_arrays("calib.npz")
     with pytest.raises(UsageError, match=r"calib\.npz: preprocessing applies to images only"):
-        Request([spec()], 3, Recipe(crop=3)).check_arrays("calib.npz")
+        Request(inputs=[spec()], n_classes=3, preprocessing=Recipe(crop=3)).check_arrays("calib.npz")
     with pytest.raises(DataError, match=r"calib\.npz: the model has no inputs"):
-        Request([], 3).check_arrays("calib.npz")
+        Request(inputs=[], n_classes=3).check_arrays("calib.npz")
 
 
 # --- What a table does not say is refused, and what is asked for is never ignored

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import NO_LABELS, require_samples, split_rows
 from tna_onnx.errors import DataError, UsageError
 
@@ -42,7 +42,7 @@ class Case:
 
     def open(self, moved: Path | None = None) -> Source:
         if "kind" in self.options:
-            source = open_precomputed(moved or self.data, Request([spec("x")], 2))
+            source = open_precomputed(moved or self.data, Request(inputs=[spec("x")], n_classes=2))
             assert source is not None
             return source.source
         return open_source(moved or self.data, self.inputs, 2, **self.options)

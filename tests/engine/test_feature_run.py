@@ -12,7 +12,7 @@ from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_f
 from tests.support import ok, refused, with_options
 from tna_onnx import Limits, Recipe
 from tna_onnx.api.features import features
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sources.feature_files import open_feature_files
 from tna_onnx.data.sources.slices import chosen_rows
 from tna_onnx.errors import DataError, UsageError
@@ -22,7 +22,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def digest(place: str | Path) -> str:
-    files = open_feature_files(place, Request([], 10))
+    files = open_feature_files(place, Request(inputs=[], n_classes=10))
     assert files is not None
     return files.source.digest()
 

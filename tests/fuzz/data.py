@@ -24,7 +24,7 @@ from tna_onnx.cli.config import read_file
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.labels import read_class_names
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError, TnaError
 from tna_onnx.extraction.store import find_stores, labels_digest, open_store, read_stored
@@ -121,7 +121,7 @@ def precomputed(folder: Path) -> tuple[Path, Any]:
 
 
 def read_precomputed(data: Path) -> None:
-    found = open_precomputed(data, Request(VECTOR, 3))
+    found = open_precomputed(data, Request(inputs=VECTOR, n_classes=3))
     assert found is None or np.isfinite(next(iter(found.source.batches(N)))[found.kind]).all()
 
 

@@ -15,7 +15,7 @@ from tests.builders import small_model
 from tests.conftest import ROOT
 from tests.pages.documents import blocks
 from tna_onnx.api.features import features
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sources.feature_files import open_feature_files
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,8 @@ def test_a_block_writes_the_features_of_a_local_run(world: Path, module: str, wr
     )
     assert run.returncode == 0, run.stderr[-3000:]
     features(world / "model.onnx", world / "samples", output=world / "local", device="cpu")
-    expected, found = (open_feature_files(world / name, Request([], CLASSES)) for name in ("local", written))
+    request = Request(inputs=[], n_classes=CLASSES)
+    expected, found = (open_feature_files(world / name, request) for name in ("local", written))
     assert expected is not None
     assert found is not None
     assert found.source.digest() == expected.source.digest()

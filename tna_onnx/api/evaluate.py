@@ -20,9 +20,8 @@ from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
-from tna_onnx.data.options import Data
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import clusters_of, weights_of
-from tna_onnx.data.request import Request
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
@@ -264,7 +263,8 @@ def _scored_by_ray(
 def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: ClassOutput, data: Data) -> Source:
     """Return the samples of table files as their scores describe them."""
     inputs = [InputSpec("confidence", (None,), np.dtype(np.float32))]
-    request = Request(inputs, output.n_classes, beside={role: columns[role] for role in data.beside})
+    groups, subgroups, weights = (columns[role] if role in data.beside else None for role in ("group", "by", "weight"))
+    request = Request(inputs=inputs, n_classes=output.n_classes, groups=groups, by=subgroups, weights=weights)
     scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
     return replace(scored, preprocessing=run.recipe)
 

@@ -22,8 +22,7 @@ from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column, label_candidates
-from tna_onnx.data.options import Data
-from tna_onnx.data.request import BESIDE, Request
+from tna_onnx.data.options import BESIDE, Data, Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource, open_bucket

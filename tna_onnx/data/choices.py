@@ -24,7 +24,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 class DataFormat:
     """One format."""
 
-    # `module:function` in `tna_onnx.data.sources`; the function takes a path and a `tna_onnx.data.request.Request`,
+    # `module:function` in `tna_onnx.data.sources`; the function takes a path and a `tna_onnx.data.options.Request`,
     # and returns a `tna_onnx.data.source.Source`
     opener: str
     files: tuple[str, ...] = ()  # suffixes of its files

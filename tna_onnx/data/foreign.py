@@ -88,7 +88,7 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
         raise DataError(f"{path}: cannot be read as UTF-8 text ({error}); write it again") from error
 
 
-def outside(folder: Path, names: Iterable[str], data_root: Path | None = None) -> list[str]:
+def outside(folder: Path, names: Iterable[str], data_root: str | Path | None = None) -> list[str]:
     """Return the paths among `names`, relative to `folder`, that lead out of both it and `data_root`."""
     roots = [os.path.join(os.path.realpath(root), "") for root in (folder, data_root) if root is not None]  # noqa: PTH118
     # Resolved once a folder: a data set has many files in few of them.
@@ -109,7 +109,7 @@ def outside(folder: Path, names: Iterable[str], data_root: Path | None = None) -
     return escaping
 
 
-def check_inside(folder: Path, names: Sequence[str], where: str, data_root: Path | None = None) -> None:
+def check_inside(folder: Path, names: Sequence[str], where: str, data_root: str | Path | None = None) -> None:
     """Check that files that the data name lie in the folder of the data, or in `data_root`.
 
     `data_root`: a further folder that the user allows; None for none.

@@ -1,4 +1,4 @@
-"""Opening labelled samples of any kind: `open_source` finds the format (`tna_onnx.data.choices`) and calls its opener.
+"""Opening labelled samples of any kind: `open_request` finds the format (`tna_onnx.data.choices`) and calls its opener.
 
 A URL is copied first, and its copy is recognised. Each source is imported only when it is used.
 """
@@ -13,43 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DATA_FORMATS, FORMATS
 from tna_onnx.data.foreign import is_url, local_path
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tna_onnx.data.choices import Format
-    from tna_onnx.data.source import InputSpec, Source
-from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
+    from tna_onnx.data.source import Source
 
 
-def open_source(
-    data: Any,
-    inputs: Sequence[InputSpec],
-    n_classes: int,
-    recipe: Recipe | None = None,
-    *,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    **words: Any,
-) -> Source:
-    """Open labelled samples.
-
-    `data`: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set or
-    batches (`tna_onnx.data.sources.objects`). `recipe`: preprocessing for images; None is `Recipe()`. `format`: what a
-    path is; None recognises it by what is there.
-    """
-    return open_request(data, Request(inputs, n_classes, recipe, **words), format)
-
-
-def open_request(data: Any, request: Request, format: Format | None = None) -> Source:  # noqa: A002
-    """Open labelled samples; see `open_source`."""
-    if format is not None and format not in FORMATS:
-        raise UsageError(f"format '{format}' is not known; expected {', '.join(FORMATS)}")
-    source = _open(data, request, format)
+def open_request(request: Request) -> Source:
+    """Open the samples of a request."""
+    source = _open(request.samples, request)
     request.require_beside(source)
     if request.multi_label:
         if source.labels.ndim > 1:
@@ -60,14 +37,14 @@ def open_request(data: Any, request: Request, format: Format | None = None) -> S
     return PositionSource.of(source, request.n_classes, request.several)
 
 
-def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`
+def _open(data: Any, request: Request) -> Source:
     if not isinstance(data, (str, Path)):
         return _open_object(data, request)
     if isinstance(data, str):
         data = local_path(data)
     if is_url(str(data)):
-        return _open_url(str(data), request, format)
-    return _open_path(Path(data), request, format)
+        return _open_url(str(data), request)
+    return _open_path(Path(data), request)
 
 
 def _open_object(data: Any, request: Request) -> Source:
@@ -85,23 +62,23 @@ def _open_object(data: Any, request: Request) -> Source:
     return open_object(data, request)
 
 
-def _open_url(url: str, request: Request, kind: Format | None) -> Source:
+def _open_url(url: str, request: Request) -> Source:
     from tna_onnx.data.labelfile import read_label_file  # noqa: PLC0415
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415
 
     copy = Copy(url, request.limits)
     with copy.named():
-        if copy.path.is_file() and (kind or _recognise(copy.path, request)) == "manifest":
+        if copy.path.is_file() and (request.format or _recognise(copy.path, request)) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
-        source = _open_path(copy.path, request, kind)
+        source = _open_path(copy.path, request)
     # images that are prepared in another way are another source of the same files
     copy.keep_for(getattr(source, "files", source))
     return source
 
 
-def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
+def _open_path(path: Path, request: Request) -> Source:
     if not path.exists():
         advice = "give a file or folder of samples (docs/data.md lists the formats)"
         with contextlib.suppress(OSError):
@@ -110,7 +87,7 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         raise UsageError(f"{path}: no such file or folder; {advice}")
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")
-    format_name = kind or _recognise(path, request)
+    format_name = request.format or _recognise(path, request)
     if format_name != "table":
         request.check_no_table(str(path))
     if format_name in ("folder", "manifest"):

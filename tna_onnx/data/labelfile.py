@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray
 
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")

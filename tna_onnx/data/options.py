@@ -1,38 +1,65 @@
-"""Labelled samples as the user describes them (`Data`): opens the source, finds class names, checks the labels.
-
-Class frequencies (`read_prior`) are `uniform`, numbers, or a file: JSON, a list or an object {class: number}; or text,
-a number or `class,number` a line. Classes are named, if the model's names are known, or numbered.
-"""
+"""Labelled samples as the user describes them (`Data`), and as a model wants them (`Request`)."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import IGNORED, Limits
+from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.data_settings import DataFields
-from tna_onnx.data.foreign import is_url, local_path, parse_json, read_text, text_lines
+from tna_onnx.data.foreign import any_array, is_url, local_path
 from tna_onnx.data.formats import open_request
+from tna_onnx.data.frequencies import read_prior
+from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
-from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
+from tna_onnx.data.labels import (
+    class_names_from_one_hot,
+    label_indices,
+    listed,
+    metadata_class_names,
+    read_class_names,
+)
 from tna_onnx.data.positions import PositionOptions
-from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
-from tna_onnx.data.source import ClassPrior, InputSpec, Source
+from tna_onnx.data.source import NO_LABELS, ClassPrior, InputSpec, Source, source_beside
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import check_settings, documented
 from tna_onnx.files import name_problem
 from tna_onnx.numerics.checks import check_share
 
+if TYPE_CHECKING:
+    from tna_onnx.data.images.preprocess import ResolvedRecipe
+    from tna_onnx.data.source import AnyArray, IntArray
+
 _MAX_NAMES = 8  # in a message: enough to see which list it is
+
+BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
+"""What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
+
+STORED = ("group", "weight")
+"""What stays with a sample where its features are stored, under these names."""
+
+# What libraries write where a value is missing; "none" is a word.
+_EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
+
+
+def label_columns(label_column: str | None) -> tuple[str, ...]:
+    """Return the names of the label columns of a multi-label table; empty if at most one column is named.
+
+    >>> label_columns("sea, ship"), label_columns("label")
+    (('sea', 'ship'), ())
+    """
+    if label_column is None or "," not in label_column:
+        return ()
+    return tuple(name.strip() for name in label_column.split(","))
 
 
 @documented
@@ -76,7 +103,7 @@ class Data(DataFields):
         frequencies = read_prior(self.class_prior, names, n_classes, "--class-prior", self.limits)
         return replace(self, weights=ClassPrior(frequencies), class_prior=None)
 
-    def class_names(
+    def names_for(
         self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
     ) -> tuple[str, ...] | None:
         """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
@@ -177,23 +204,24 @@ class Data(DataFields):
             raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {self._flag('weight')} out")
         if self.class_prior is not None and (several or multi_label):
             raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
-        ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
-        same = ("labels", "label_column", "skip_bad", "data_root", "limits", "columns", "drop_columns", "tokenizer")
+        positions = None
+        if several:
+            ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
+            positions = PositionOptions(ignore_label, self.position or "all", n_features)
+        said = self.with_prior(n_classes, names)
         return Request(
-            inputs,
-            n_classes,
-            self.recipe(),
+            **{**vars(said), "preprocessing": self.recipe()},
+            inputs=inputs,
+            n_classes=n_classes,
             class_names=names,
             model_file=model_file,
-            several=PositionOptions(ignore_label, self.position or "all", n_features) if several else None,
+            several=positions,
             multi_label=multi_label,
-            beside=self.with_prior(n_classes, names).beside,
-            **{name: getattr(self, name) for name in same},
         )
 
     def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, **words: Any) -> Source:
         """Open the samples for a model's inputs; the arguments are those of `request`."""
-        return open_request(self.samples, self.request(inputs, n_classes, names, **words), self.format)
+        return open_request(self.request(inputs, n_classes, names, **words))
 
     @property
     def beside(self) -> dict[str, Any]:
@@ -216,6 +244,234 @@ class Data(DataFields):
         if role == "weight" and self.class_prior is not None:
             return "--class-prior"
         return BESIDE[role][1]
+
+
+@dataclass(frozen=True, eq=False)
+class Request(Data):
+    """Labelled samples as a model wants them: what the user says of them, and what the model says."""
+
+    inputs: Sequence[InputSpec] = ()  # of the model; the samples must provide all of them
+    n_classes: int = 0  # number of classes of the model; labels are indices below it
+    # the model's class names, in the order of its output; labels may then be names. None if not known.
+    class_names: Sequence[str] | None = None
+    model_file: Path | None = None  # the model's file, perhaps beside a `tokenizer.json`; None for a model in memory
+    # what a model with several predictions a sample wants of labels; None for one prediction a sample
+    several: PositionOptions | None = None
+    multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
+
+    def __post_init__(self) -> None:
+        """Also make paths of texts and arrays of labels; check the number of class names."""
+        super().__post_init__()
+        if isinstance(self.labels, (str, Path)):
+            object.__setattr__(self, "labels", Path(self.labels))
+        elif self.labels is not None:
+            labels = any_array(self.labels) if self.multi_label else class_names_from_one_hot(self.labels)
+            object.__setattr__(self, "labels", labels)
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise DataError(
+                f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
+                f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
+            )
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
+        return label_columns(self.label_column)
+
+    @property
+    def no_inputs(self) -> frozenset[str]:
+        """Columns that are read beside the inputs or dropped; they fill inputs only if the user names them for that."""
+        beside = {column for column in self.beside.values() if isinstance(column, str)}
+        beside -= {*self.columns, *(spec.name for spec in self.inputs)}
+        return frozenset(beside | {*self.drop_columns})
+
+    def columns_beside(self, where: str, names: Collection[str]) -> list[str]:
+        """Return the columns to read beside inputs and labels."""
+        wanted = {role: column for role, column in self.beside.items() if isinstance(column, str)}
+        for role, column in wanted.items():
+            if column not in names:
+                raise _no_column(where, role, column, names)
+        return list(wanted.values())
+
+    def values_beside(
+        self, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()
+    ) -> dict[str, AnyArray]:
+        """Return what belongs to each of n samples beside inputs and label, by its role: texts (n,), weights float64.
+
+        `columns`: name -> values (n,). `paths`: of the samples, (n,), that a group may be a part of; empty where they
+        have none.
+        """
+        values: dict[str, Any] = {}
+        for role, column in self.beside.items():
+            read = _weights if role == "weight" else _texts
+            if isinstance(column, ClassPrior):
+                values[role] = column  # `source_beside` has the labels too
+            elif not isinstance(column, str):
+                values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
+            elif column in columns:
+                values[role] = read(columns[column], n, f"{where}: column {column!r}")
+            elif role == "weight":
+                raise _no_column(where, role, column, columns)
+            elif len(paths):
+                values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))
+        return values
+
+    def require_beside(self, source: Source) -> None:
+        """Refuse samples that lack what is to be read beside inputs and labels."""
+        for role in self.beside:
+            if role not in source_beside(source):
+                noun, _ = BESIDE[role]
+                raise UsageError(
+                    f"{source.describe()}: no {noun} can be read from such data; expected a table, a manifest, arrays "
+                    f"or features with a column of that name, or in Python a value for each sample"
+                )
+
+    def check_one_class(self, where: str) -> None:
+        """Check that samples need exactly one class each, for sources that can give no more."""
+        if self.multi_label:
+            raise DataError(
+                f"{where}: each sample has one class, but the model predicts {self.n_classes} independent labels; "
+                "store the samples as arrays (.npz), with labels of 0 and 1 of shape (N, "
+                f"{self.n_classes})"
+            )
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model has one input, of the four axes that images have."""
+        return len(self.inputs) == 1 and len(self.inputs[0].shape) == 4
+
+    def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
+        """Return the name and the preprocessing of the only input, which takes images."""
+        # With several, nothing says which of them takes the image and what the others get.
+        if len(self.inputs) != 1:
+            names = ", ".join(repr(spec.name) for spec in self.inputs)
+            raise DataError(
+                f"{where}: images need a model with one input, but this one has {len(self.inputs)} ({names}); "
+                "store the samples as .npz, with one array per input"
+            )
+        require_pillow()
+        return self.inputs[0].name, (self.recipe() or Recipe()).resolve(self.inputs[0])
+
+    def check_arrays(self, where: str) -> None:
+        """Check that samples stored as arrays can be used."""
+        if self.preprocessing not in (None, Recipe()):  # a recipe of defaults asks for nothing
+            raise UsageError(
+                f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
+            )
+        if not self.inputs:
+            raise DataError(f"{where}: the model has no inputs, so it cannot run on samples; check the model file")
+
+    def check_no_table(self, where: str) -> None:
+        """Refuse options that apply only to tables, which would be ignored."""
+        if self.columns or self.drop_columns:
+            raise UsageError(
+                f"{where}: --columns and --drop-columns choose columns of a table, found no table; leave them out, and "
+                "name the arrays after the model's inputs"
+            )
+        if self.tokenizer is not None:
+            raise UsageError(
+                f"{where}: --tokenizer is for text in a column of a table (.csv .tsv .jsonl .parquet), found no table; "
+                "write the texts into one, with a column for the label"
+            )
+
+    def labels_where(self, stored: str) -> str:
+        """Return what messages about labels start with: the separate label file, else `stored`."""
+        if isinstance(self.labels, Path):
+            return str(self.labels)
+        return stored
+
+    def class_indices(self, labels: AnyArray, n_samples: int, where: str) -> IntArray:
+        """Return stored labels, numbers or names, as class indices, (N,); -1 for each if labels are not to be read."""
+        if self.labels is NO_LABELS:
+            labels = NO_LABELS
+        return label_indices(labels, n_samples, self.n_classes, where, self.class_names)
+
+    def no_labels_apart(self, where: str) -> None:
+        """Refuse separate labels for samples that contain their own."""
+        if self.labels is not None and self.labels is not NO_LABELS:
+            raise UsageError(f"{where}: contains its labels; leave --labels out")
+
+
+def open_source(
+    data: Any, inputs: Sequence[InputSpec], n_classes: int, recipe: Recipe | None = None, **words: Any
+) -> Source:
+    """Open labelled samples, of any kind, for the inputs of a model; `words` are fields of `Request`."""
+    return open_request(Request(data, preprocessing=recipe, inputs=inputs, n_classes=n_classes, **words))
+
+
+def names_of(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return one name, several or none as a tuple of texts."""
+    if names is None:
+        return ()
+    if isinstance(names, str):
+        return (names,)
+    return tuple(map(str, names))
+
+
+def _texts(values: Any, n: int, where: str) -> AnyArray:
+    """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
+    array = any_array(values)
+    if array.shape != (n,):
+        raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
+    texts = []
+    for row, cell in enumerate(array.tolist()):
+        if isinstance(cell, bytes):
+            text = cell.decode("utf-8", "backslashreplace").strip()
+        elif isinstance(cell, float) and cell.is_integer():
+            text = str(int(cell))
+        else:
+            text = str(cell).strip()
+        if text in _EMPTY:
+            raise DataError(f"{where}: is empty in row {row}; fill it, or leave the sample out")
+        texts.append(text)
+    return np.array(texts)
+
+
+def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> DataError:
+    text = f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
+    if role == "weight":
+        text += "; where all samples count alike, as in held-out data of the population, add a column of ones"
+    return DataError(text)
+
+
+def _weights(values: Any, n: int, where: str) -> AnyArray:
+    """Return n weights as float64, (n,)."""
+    array = any_array(values)
+    if array.shape != (n,):
+        raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
+    cells = array.tolist()
+    for row, cell in enumerate(cells):
+        try:
+            valid = 0 <= float(cell) < np.inf
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise DataError(f"{where}: row {row} has the weight {cell!r}; expected a number that is zero or more")
+    weights = np.array(cells, np.float64)
+    if not weights.any():
+        raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
+    top = weights.max()
+    weights[weights < top * 1e-100] = 0  # adds to no sum
+    return weights if 1e-50 < top < 1e50 else weights / top  # squares of others are zero or infinite
+
+
+def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:
+    """Return what a regular expression finds in each path: its first group, or all of it."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{flag} {pattern}: no column, and no regular expression ({error})") from error
+    parts = []
+    for path in paths:
+        match = expression.search(path)
+        if match is None:
+            names = f" (columns: {listed(columns)})" if columns else ""
+            raise DataError(
+                f"{where}: {flag} {pattern!r} is no column{names}, and as a regular expression it does not "
+                f"match the path {path!r}"
+            )
+        parts.append(str(match[1] if expression.groups else match[0]))
+    return parts
 
 
 def _refuse_closed(samples: Any) -> None:
@@ -243,116 +499,3 @@ def _check_rows(data: Data) -> None:
                 f"{name!r} has the rows of {first!r} in another order, by their index; bring them into one order "
                 "(.loc), or drop the index (.reset_index(drop=True)) if rows belong together by position"
             )
-
-
-UNIFORM = "uniform"
-
-# Figures rounded to three digits add up to 1 within this.
-_SUM_TOLERANCE = 2e-3
-
-_SMALLEST = 1e-100  # squares of much smaller frequencies are 0
-
-_PRIOR_ADVICE = "give one positive number for each class, which add up to 1"
-
-
-def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: str, limits: Limits) -> NDArray[Any]:
-    """Return (C,) frequencies, float64, which add up to 1."""
-    where = option
-    if isinstance(prior, str) and prior == UNIFORM:
-        return np.full(n_classes, 1 / n_classes)
-    if isinstance(prior, (str, Path)):
-        where = f"{prior}"
-        prior = _from_file(Path(prior), option, limits)
-    elif hasattr(prior, "to_dict"):  # a series of pandas, such as y.value_counts(normalize=True), by class
-        prior = prior.to_dict()
-    if isinstance(prior, Mapping):
-        prior = _by_class(prior, names, n_classes, where)
-    return _checked_frequencies(prior, n_classes, where)
-
-
-def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence[str] | None) -> NDArray[np.float64]:
-    """Return frequencies (C,) that are 0 but for some classes, whose ratios stay."""
-    known = _known_names([*map(str, only)], names, len(source), "--only")
-    kept = np.isin(known, [*map(str, only)])
-    target: NDArray[np.float64] = np.where(kept, source, 0.0) / source[kept].sum()
-    return target
-
-
-def _from_file(path: Path, where: str, limits: Limits) -> Any:
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; {where} takes '{UNIFORM}' or a file of class frequencies")
-    text = read_text(path, limits)
-    if path.suffix.lower() == ".json":
-        return parse_json(text, str(path), "write a list of numbers")
-    lines = [line.strip() for line in text_lines(text) if line.strip()]
-    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
-    numbers = [_is_number(row[-1]) for row in cells]
-    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):  # the first row names the columns
-        cells = cells[1:]
-    if cells and all(len(row) == 2 for row in cells):
-        twice = [name for name, _ in cells if sum(name == second for second, _ in cells) > 1]
-        if twice:
-            raise DataError(f"{path}: class {twice[0]!r} has several lines; {_PRIOR_ADVICE}")
-        return {name: _number(value, str(path)) for name, value in cells}
-    return [_number(",".join(row), str(path)) for row in cells]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise DataError(f"{where}: expected a number, found {text[:80]!r}; {_PRIOR_ADVICE}") from error
-
-
-def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
-    keys = [str(key) for key in frequencies]
-    names_known = _known_names(keys, names, n_classes, where)
-    missing = [name for name in names_known if name not in keys]
-    if missing:
-        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_PRIOR_ADVICE}")
-    values = dict(zip(keys, frequencies.values(), strict=True))
-    return [values[name] for name in names_known]
-
-
-def _known_names(keys: Sequence[str], names: Sequence[str] | None, n_classes: int, where: str) -> list[str]:
-    """Return what the C classes are called by keys: names or indices."""
-    indices = [str(k) for k in range(n_classes)]
-    names_known = indices
-    # names go first: a class may be called "1" and not be the one with that index
-    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
-        names_known = list(names)
-    unknown = [key for key in keys if key not in names_known]
-    if unknown:
-        raise DataError(f"{where}: unknown classes {listed(unknown)}; the model's classes are {listed(names_known)}")
-    return names_known
-
-
-def _checked_frequencies(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
-    values = list(raw) if isinstance(raw, (Sequence, np.ndarray)) else None
-    if values is None or any(isinstance(v, bool) or not isinstance(v, (int, float, np.number)) for v in values):
-        raise DataError(f"{where}: expected numbers, found {str(raw)[:80]!r}; {_PRIOR_ADVICE}")
-    if len(values) != n_classes:
-        raise DataError(f"{where}: {len(values)} numbers for a model with {n_classes} classes; {_PRIOR_ADVICE}")
-    prior = np.array([float(value) for value in values])
-    if not np.all(np.isfinite(prior)) or np.any(prior < 0):
-        wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
-        raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_PRIOR_ADVICE}")
-    if np.any(prior < _SMALLEST):
-        raise DataError(
-            f"{where}: class {int(np.argmin(prior))} has the frequency {prior.min():g}, which would rule it out "
-            "whatever the model sees; give a small number, such as 1e-6, in its place; for shift, --only says which "
-            "classes can occur"
-        )
-    total = float(prior.sum())
-    if abs(total - 1) > _SUM_TOLERANCE:
-        hint = "; if these are counts, divide them by their sum" if total > 1 + _SUM_TOLERANCE else ""
-        raise DataError(f"{where}: the numbers add up to {total:.6g}; expected 1{hint}")
-    return prior / total

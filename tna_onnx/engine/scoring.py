@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.options import BESIDE
 from tna_onnx.data.positions import clusters_of, weights_of
-from tna_onnx.data.request import BESIDE
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel

@@ -177,4 +177,4 @@ class OpenModel(Classifier):
 
 def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:
     """Return the names of a model's classes, if its file or `data` say them."""
-    return data.class_names(model.said_of_classes, scores.labels, scores.n_classes)
+    return data.names_for(model.said_of_classes, scores.labels, scores.n_classes)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
-from tna_onnx.data.request import STORED
+from tna_onnx.data.options import STORED
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError

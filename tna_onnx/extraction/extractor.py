@@ -25,7 +25,7 @@ from tna_onnx.data.choices import BATCH_SIZE, DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.recipe_files import read_recipe
-from tna_onnx.data.request import Request, names_of
+from tna_onnx.data.options import Request, names_of
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.arrays import Kind
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
@@ -175,7 +175,7 @@ class FeatureExtractor:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [array]) if one_number else array
             else:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [any_array(part) for part in parts])
-        request = Request(inputs, network.n_classes, labels=NO_LABELS)
+        request = Request(inputs=inputs, n_classes=network.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
 
 

@@ -19,8 +19,7 @@ from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.multi_label import LabelSource
-from tna_onnx.data.options import Data
-from tna_onnx.data.request import BESIDE, Request
+from tna_onnx.data.options import BESIDE, Data
 from tna_onnx.data.source import NO_LABELS, sample_form, source_beside
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
@@ -145,7 +144,7 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
             if computed is not None:
                 request.check_no_table(computed.source.title)
                 return _entered(opened, computed, data)
-        source = open_request(place, request, data.format)
+        source = open_request(replace(request, samples=place))
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
 
@@ -378,9 +377,8 @@ def _enter(
     values[tensor] = main
     dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: dtype}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
-    request = Request(
-        specs, readout.n_classes, class_names=opened.names, multi_label=readout.multi_label, beside=data.beside
-    )
+    data = replace(data, labels=None)
+    request = data.request(specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
     source: Source = open_columns(
         title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices)
     )

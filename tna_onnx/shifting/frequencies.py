@@ -1,5 +1,5 @@
 """Class frequencies that are estimated from predictions on samples without labels (`estimate`), and tests that only
-they have changed; `tna_onnx.data.options.read_prior` reads those that the user states.
+they have changed; `tna_onnx.data.frequencies.read_prior` reads those that the user states.
 
 `off_centre` checks whether probabilities are right on average for each class.
 """

@@ -17,7 +17,7 @@ import tna_onnx
 from tests.conftest import Demo
 from tests.data.samples import gather, spec, write_npz
 from tna_onnx.data import InputSpec, Recipe, open_source
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sources.arrays import open_arrays
 from tna_onnx.errors import DataError, UsageError
 
@@ -28,7 +28,7 @@ LABELS = np.array([0, 1, 2])
 def refusal(path: Path, *inputs: InputSpec, n_classes: int = 3) -> str:
     """Open, expecting a refusal, and return its message, which must name the file."""
     with pytest.raises(DataError) as caught:
-        open_arrays(path, Request(inputs or (spec(),), n_classes))
+        open_arrays(path, Request(inputs=inputs or (spec(),), n_classes=n_classes))
     assert str(path) in str(caught.value)
     return str(caught.value)
 
@@ -38,7 +38,7 @@ def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
 
     path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
     expected = hashlib.sha256(path.read_bytes()).hexdigest()
-    source = open_arrays(path, Request([spec()], 3))
+    source = open_arrays(path, Request(inputs=[spec()], n_classes=3))
     path.write_bytes(b"something else")
     assert source.digest() == expected
 
@@ -95,7 +95,7 @@ def test_broken_files_are_read_or_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zipfile and NumPy may warn about what they then read
         with contextlib.suppress(DataError):
-            gather(open_arrays(path, Request([spec()], 3)), 2)
+            gather(open_arrays(path, Request(inputs=[spec()], n_classes=3)), 2)
 
 
 # ---- all formats ----
@@ -129,7 +129,7 @@ def test_the_only_other_array_is_suggested(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["label", "y", "target", "targets"])
 def test_labels_by_another_usual_name(tmp_path: Path, name: str) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X, name: LABELS})
-    source = open_arrays(path, Request([spec()], 3))
+    source = open_arrays(path, Request(inputs=[spec()], n_classes=3))
     np.testing.assert_array_equal(source.labels, LABELS)
     assert source.notes == (f"calib.npz: the labels are the array {name!r}",)
 
@@ -182,7 +182,7 @@ def test_shapes_that_do_not_fit(
 def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) -> None:
     values = (X % 2).astype(stored)
     path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": LABELS})
-    joined = gather(open_arrays(path, Request([spec(dtype=wanted)], 3)), 2)["x"]
+    joined = gather(open_arrays(path, Request(inputs=[spec(dtype=wanted)], n_classes=3)), 2)["x"]
     np.testing.assert_array_equal(joined, values.astype(wanted), strict=True)
 
 
@@ -214,7 +214,7 @@ def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DType
     values = np.zeros((6, 4), dtype)
     values[[3, 4], 2] = bad
     path = write_npz(tmp_path / "calib.npz", {"x": values, "labels": np.arange(6) % 3})
-    source = open_arrays(path, Request([spec()], 3))
+    source = open_arrays(path, Request(inputs=[spec()], n_classes=3))
     batches = source.batches(2)
     next(batches)
     with pytest.raises(DataError, match=r"calib\.npz: array 'x' must be finite, but row 3 "):

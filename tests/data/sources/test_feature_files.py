@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.data.samples import gather, spec
 from tests.support import loaded, ok, refused
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data import open_precomputed
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sources import feature_files as module
 from tna_onnx.data.sources.feature_files import FeatureFolder, features_table, open_feature_files
 from tna_onnx.errors import DataError, UsageError
@@ -35,7 +36,7 @@ def table() -> Any:
 
 
 def opened(place: Path | str) -> Any:
-    files = open_feature_files(place, Request([], CLASSES))
+    files = open_feature_files(place, Request(inputs=[], n_classes=CLASSES))
     assert files is not None
     return files
 
@@ -82,7 +83,7 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
     digests = {every.source.digest()}
     for most in (20, 100, N - 1):
         files = open_feature_files(
-            write_shuffled(tmp_path / f"{most}", 1 + most % 7), Request([], CLASSES), at_most=most
+            write_shuffled(tmp_path / f"{most}", 1 + most % 7), Request(inputs=[], n_classes=CLASSES), at_most=most
         )
         assert files is not None
         part = files
@@ -205,7 +206,7 @@ def test_files_of_several_models(tmp_path: Path) -> None:
 def test_other_tables_are_left_to_others(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": np.ones(3), "label": [0, 1, 0]}), tmp_path / "t.parquet")
     for place in (tmp_path / "t.parquet", tmp_path / "none.parquet", "s3://bucket/calib.npz", {"features": 1}):
-        assert open_feature_files(place, Request([], CLASSES)) is None
+        assert open_feature_files(place, Request(inputs=[], n_classes=CLASSES)) is None
 
 
 def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) -> None:
@@ -237,6 +238,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
 FEATURES = np.random.default_rng(0).random((6, 5), np.float32)
 LOGITS = np.random.default_rng(1).random((6, 3), np.float32)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
+WANTED = Request(inputs=[spec()], n_classes=3)
 
 
 def store(folder: Path, **arrays: Any) -> Path:
@@ -250,7 +252,7 @@ def store(folder: Path, **arrays: Any) -> Path:
 def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
     values = {"features": FEATURES, "logits": LOGITS}[kind].astype(dtype)
     path = store(tmp_path, **{kind: values, "labels": LABELS})
-    found = open_precomputed(path, Request([spec()], 3))
+    found = open_precomputed(path, WANTED)
     assert found is not None
     assert found.kind == kind
     np.testing.assert_array_equal(found.values, values, strict=True)
@@ -261,23 +263,23 @@ def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
 
 
 def test_features_go_before_logits(tmp_path: Path) -> None:
-    found = open_precomputed(store(tmp_path, logits=LOGITS, features=FEATURES, labels=LABELS), Request([spec()], 3))
+    found = open_precomputed(store(tmp_path, logits=LOGITS, features=FEATURES, labels=LABELS), WANTED)
     assert found is not None
     assert found.kind == "features"
 
 
 def test_inputs_are_not_features(tmp_path: Path) -> None:
     path = store(tmp_path, features=FEATURES, labels=LABELS, x=FEATURES)
-    assert open_precomputed(path, Request([spec("features")], 3)) is None
-    assert open_precomputed(path, Request([spec("x")], 3)) is None, "samples are there: they count"
+    assert open_precomputed(path, Request(inputs=[spec("features")], n_classes=3)) is None
+    assert open_precomputed(path, Request(inputs=[spec("x")], n_classes=3)) is None, "samples are there: they count"
 
 
 def test_other_data(tmp_path: Path) -> None:
-    assert open_precomputed(store(tmp_path, x=FEATURES, labels=LABELS), Request([spec()], 3)) is None
-    assert open_precomputed(tmp_path, Request([spec()], 3)) is None
-    assert open_precomputed(tmp_path / "gone.npz", Request([spec()], 3)) is None
+    assert open_precomputed(store(tmp_path, x=FEATURES, labels=LABELS), WANTED) is None
+    assert open_precomputed(tmp_path, WANTED) is None
+    assert open_precomputed(tmp_path / "gone.npz", WANTED) is None
     (tmp_path / "a.csv").touch()
-    assert open_precomputed(tmp_path / "a.csv", Request([spec()], 3)) is None
+    assert open_precomputed(tmp_path / "a.csv", WANTED) is None
 
 
 @pytest.mark.parametrize(
@@ -294,36 +296,36 @@ def test_other_data(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, arrays: dict[str, Any], pattern: str) -> None:
     path = store(tmp_path, **arrays)
     with pytest.raises(DataError, match=pattern) as caught:
-        open_precomputed(path, Request([spec()], 3))
+        open_precomputed(path, WANTED)
     assert str(path) in str(caught.value)
 
 
 def test_a_mapping() -> None:
-    found = open_precomputed({"features": FEATURES, "labels": LABELS}, Request([spec()], 3))
+    found = open_precomputed({"features": FEATURES, "labels": LABELS}, WANTED)
     assert found is not None
     assert found.values is FEATURES
     assert found.source.describe() == "features (6 samples, 3 classes)"
-    other = open_precomputed({"features": 1 - FEATURES, "labels": LABELS}, Request([spec()], 3))
+    other = open_precomputed({"features": 1 - FEATURES, "labels": LABELS}, WANTED)
     assert other is not None
     assert found.source.digest() != other.source.digest()
-    assert open_precomputed({"x": FEATURES, "labels": LABELS}, Request([spec()], 3)) is None
-    assert open_precomputed([(FEATURES, LABELS)], Request([spec()], 3)) is None
+    assert open_precomputed({"x": FEATURES, "labels": LABELS}, WANTED) is None
+    assert open_precomputed([(FEATURES, LABELS)], WANTED) is None
 
 
 def test_one_logit(tmp_path: Path) -> None:
-    found = open_precomputed(store(tmp_path, logits=LOGITS[:, :1], labels=LABELS % 2), Request([spec()], 2))
+    found = open_precomputed(store(tmp_path, logits=LOGITS[:, :1], labels=LABELS % 2), replace(WANTED, n_classes=2))
     assert found is not None
     assert found.values.shape == (6, 1)
 
 
 def test_labels_apart_and_names(tmp_path: Path) -> None:
     path = store(tmp_path, features=FEATURES)
-    found = open_precomputed(path, Request([spec()], 3, labels=LABELS))
+    found = open_precomputed(path, Request(inputs=[spec()], n_classes=3, labels=LABELS))
     assert found is not None
     np.testing.assert_array_equal(found.labels, LABELS)
     (tmp_path / "y.txt").write_text("cat\ndog\ncow\n" * 2)
     found = open_precomputed(
-        path, Request([spec()], 3, labels=str(tmp_path / "y.txt"), class_names=["cow", "cat", "dog"])
+        path, Request(inputs=[spec()], n_classes=3, labels=str(tmp_path / "y.txt"), class_names=["cow", "cat", "dog"])
     )
     assert found is not None
     np.testing.assert_array_equal(found.labels, [1, 2, 0, 1, 2, 0])
@@ -332,7 +334,7 @@ def test_labels_apart_and_names(tmp_path: Path) -> None:
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
     values = FEATURES.copy()
     values[2, 1] = np.inf
-    found = open_precomputed(store(tmp_path, features=values, labels=LABELS), Request([spec()], 3))
+    found = open_precomputed(store(tmp_path, features=values, labels=LABELS), WANTED)
     assert found is not None
     with pytest.raises(DataError, match="'features' must be finite, but row 2 "):
         list(found.source.batches(6))

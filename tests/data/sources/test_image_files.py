@@ -22,8 +22,8 @@ from tests.data.samples import (
     write_image,
 )
 from tna_onnx.data import Recipe, Source, open_source
-from tna_onnx.data.request import Request
-from tna_onnx.data.source import ClassPrior, source_beside
+from tna_onnx.data.options import Data, Request
+from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.image_files import open_folder
 from tna_onnx.errors import DataError, UsageError
 
@@ -99,8 +99,8 @@ def test_frequencies_of_classes_weigh_the_images_that_are_left(tmp_path: Path) -
     write_folder(tmp_path, [*TWO, "1/c.png", "1/d.png"])
     (tmp_path / "1" / "d.png").write_text("")
     for skip_bad, weights in ((False, [3.0, 1 / 3, 1 / 3, 1 / 3]), (True, [2.25, 0.375, 0.375])):
-        beside = {"weight": ClassPrior(np.array([0.75, 0.25]))}
-        source = open_source(tmp_path, [ANY_SIZE], 2, Recipe(), beside=beside, skip_bad=skip_bad)
+        data = Data(tmp_path, preprocessing=Recipe(), skip_bad=skip_bad, class_prior=[0.75, 0.25])
+        source = data.open([ANY_SIZE], 2, None)
         np.testing.assert_allclose(source_beside(source)["weight"], weights)
 
 
@@ -153,7 +153,7 @@ def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None
     (root / "0" / "circle").symlink_to(root, target_is_directory=True)
     with pytest.raises(DataError, match=r"2 of 3 files lie outside .*'1/x\.png' first.*--data-root"):
         open_images(root)
-    source = open_folder(root, Request([ANY_SIZE], 2, data_root=tmp_path))
+    source = open_folder(root, Request(inputs=[ANY_SIZE], n_classes=2, data_root=tmp_path))
     assert names(source) == ("0/a.png", "1/x.png", "1/y.png")
 
 

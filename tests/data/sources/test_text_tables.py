@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.data.samples import gather, spec
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.request import Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sources.columns import stack
 from tna_onnx.data.sources.inmemory import read_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out
@@ -139,7 +139,7 @@ EACH = [spec(name, (None, 1)) for name in "dcba"]
 
 
 def laid(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str, label: str | None = "label") -> Layout:
-    return lay_out("calib.csv", kinds, Request(inputs, 3, columns=columns), label)
+    return lay_out("calib.csv", kinds, Request(inputs=inputs, n_classes=3, columns=columns), label)
 
 
 def refusal(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str) -> str:
@@ -193,7 +193,7 @@ def test_text_beside_the_numbers_is_left_out_and_said() -> None:
 
 def test_columns_read_beside_the_inputs_are_not_called_unused() -> None:
     kinds: dict[str, Kind] = {"site": "number", **NUMBERS, "w": "number", "customer": "text"}
-    request = Request(ONE, 3, beside={"group": "site", "weight": "w"})
+    request = Request(inputs=ONE, n_classes=3, group_column="site", weight_column="w")
     layout = lay_out("calib.csv", kinds, request, "label")
     assert layout.columns == {"X": ("a", "b", "c", "d")}
     assert layout.note.endswith("label 'label'; groups 'site'; weights 'w'; not used: 'customer'")

@@ -23,7 +23,7 @@ from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
 
 _LABEL_SYNONYMS = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
 
@@ -130,7 +130,7 @@ def open_precomputed(data: Any, request: Request) -> Precomputed | None:
         values = stored.column(kind)
         _check_values(values, kind, request, stored.where)
         # The values themselves are the only input, so the checks of stored arrays apply to them.
-        request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)], recipe=None)
+        request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)], preprocessing=None)
         return Precomputed(kind, _open_stored(stored, request, f"{kind} {stored.title}".strip()))
 
 

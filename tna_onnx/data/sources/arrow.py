@@ -153,7 +153,7 @@ def table_batches(
 # ---- mapped tables of files here
 
 
-def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
+def table_files(path: Path, limits: Limits, data_root: str | Path | None) -> tuple[Path, ...]:
     """Return the files of a table, in order."""
     if path.is_file():
         return (path,)

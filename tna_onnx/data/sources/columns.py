@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
 
 LABELS = "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests

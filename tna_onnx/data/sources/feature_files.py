@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
-from tna_onnx.data.request import STORED, Request
+from tna_onnx.data.options import STORED, Request
 from tna_onnx.data.source import InputSpec, source_beside
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
@@ -72,7 +72,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     label = find_label_column(candidates, request.label_column, where)
     values, labels, columns = _read(files, kind, label, where, further)
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request([spec], request.n_classes, class_names=request.class_names, beside=request.beside)
+    request = replace(request, inputs=[spec])
     title = f"{kind} {Path(where).name}"
     source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", beside=columns)
     ordered, order, tree = _sorted(values, source.labels, at_most)
@@ -86,7 +86,8 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
     further_rows = {role: column[rows] for role, column in source_beside(source).items()}
-    request = Request([spec], request.n_classes, beside=further_rows)
+    groups, subgroups, weights = map(further_rows.get, ("group", "by", "weight"))
+    request = Request(inputs=[spec], n_classes=request.n_classes, groups=groups, by=subgroups, weights=weights)
 
     def digest(labels: NDArray[np.int64]) -> str:
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()

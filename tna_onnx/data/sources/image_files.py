@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.images.recipe_search import RecipeSearch
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
 T = TypeVar("T")

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates
 from tna_onnx.data.labels import listed
-from tna_onnx.data.request import BESIDE
+from tna_onnx.data.options import BESIDE
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, InputSpec
 
 Kind: TypeAlias = Literal["number", "list", "text", "other"]

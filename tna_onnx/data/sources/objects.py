@@ -39,7 +39,7 @@ from tna_onnx.data.sources.tables import open_table
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, Source
 
 

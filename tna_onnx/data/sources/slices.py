@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
-from tna_onnx.data.request import BESIDE, STORED
+from tna_onnx.data.options import BESIDE, STORED
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
 
@@ -55,7 +55,7 @@ class TableImages:
     path: Path
     files: tuple[Path, ...]
     column: Any
-    data_root: Path | None = None
+    data_root: str | Path | None = None
 
     def __len__(self) -> int:
         return len(self.column)

@@ -23,7 +23,7 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tna_onnx.data.request import Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, InputSpec
     from tna_onnx.data.sources.layout import Kind
 
@@ -44,7 +44,7 @@ def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str
                 f"{where}: --columns names {listed(request.columns)}; expected one column of text, or two for pairs, "
                 f"of {listed(text) or 'none'}"
             )
-        return request.columns
+        return tuple(request.columns)
     candidates = [name for name in text if name.lower() in _TEXT]
     if len(candidates) != 1:
         candidates = list(text)

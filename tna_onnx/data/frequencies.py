@@ -1,0 +1,132 @@
+"""Class frequencies that the user states: `uniform`, numbers, or a file.
+
+A file is JSON, a list or an object {class: number}; or text, a number or `class,number` a line. Classes are named, if
+the model's names are known, or numbered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.foreign import parse_json, read_text, text_lines
+from tna_onnx.data.labels import listed
+from tna_onnx.errors import DataError, UsageError
+
+UNIFORM = "uniform"
+
+# Figures rounded to three digits add up to 1 within this.
+_SUM_TOLERANCE = 2e-3
+
+_SMALLEST = 1e-100  # squares of much smaller frequencies are 0
+
+_PRIOR_ADVICE = "give one positive number for each class, which add up to 1"
+
+
+def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: str, limits: Limits) -> NDArray[Any]:
+    """Return (C,) frequencies, float64, which add up to 1."""
+    where = option
+    if isinstance(prior, str) and prior == UNIFORM:
+        return np.full(n_classes, 1 / n_classes)
+    if isinstance(prior, (str, Path)):
+        where = f"{prior}"
+        prior = _from_file(Path(prior), option, limits)
+    elif hasattr(prior, "to_dict"):  # a series of pandas, such as y.value_counts(normalize=True), by class
+        prior = prior.to_dict()
+    if isinstance(prior, Mapping):
+        prior = _by_class(prior, names, n_classes, where)
+    return _checked_frequencies(prior, n_classes, where)
+
+
+def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence[str] | None) -> NDArray[np.float64]:
+    """Return frequencies (C,) that are 0 but for some classes, whose ratios stay."""
+    known = _known_names([*map(str, only)], names, len(source), "--only")
+    kept = np.isin(known, [*map(str, only)])
+    target: NDArray[np.float64] = np.where(kept, source, 0.0) / source[kept].sum()
+    return target
+
+
+def _from_file(path: Path, where: str, limits: Limits) -> Any:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; {where} takes '{UNIFORM}' or a file of class frequencies")
+    text = read_text(path, limits)
+    if path.suffix.lower() == ".json":
+        return parse_json(text, str(path), "write a list of numbers")
+    lines = [line.strip() for line in text_lines(text) if line.strip()]
+    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
+    numbers = [_is_number(row[-1]) for row in cells]
+    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):  # the first row names the columns
+        cells = cells[1:]
+    if cells and all(len(row) == 2 for row in cells):
+        twice = [name for name, _ in cells if sum(name == second for second, _ in cells) > 1]
+        if twice:
+            raise DataError(f"{path}: class {twice[0]!r} has several lines; {_PRIOR_ADVICE}")
+        return {name: _number(value, str(path)) for name, value in cells}
+    return [_number(",".join(row), str(path)) for row in cells]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DataError(f"{where}: expected a number, found {text[:80]!r}; {_PRIOR_ADVICE}") from error
+
+
+def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
+    keys = [str(key) for key in frequencies]
+    names_known = _known_names(keys, names, n_classes, where)
+    missing = [name for name in names_known if name not in keys]
+    if missing:
+        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_PRIOR_ADVICE}")
+    values = dict(zip(keys, frequencies.values(), strict=True))
+    return [values[name] for name in names_known]
+
+
+def _known_names(keys: Sequence[str], names: Sequence[str] | None, n_classes: int, where: str) -> list[str]:
+    """Return what the C classes are called by keys: names or indices."""
+    indices = [str(k) for k in range(n_classes)]
+    names_known = indices
+    # names go first: a class may be called "1" and not be the one with that index
+    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
+        names_known = list(names)
+    unknown = [key for key in keys if key not in names_known]
+    if unknown:
+        raise DataError(f"{where}: unknown classes {listed(unknown)}; the model's classes are {listed(names_known)}")
+    return names_known
+
+
+def _checked_frequencies(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
+    values = list(raw) if isinstance(raw, (Sequence, np.ndarray)) else None
+    if values is None or any(isinstance(v, bool) or not isinstance(v, (int, float, np.number)) for v in values):
+        raise DataError(f"{where}: expected numbers, found {str(raw)[:80]!r}; {_PRIOR_ADVICE}")
+    if len(values) != n_classes:
+        raise DataError(f"{where}: {len(values)} numbers for a model with {n_classes} classes; {_PRIOR_ADVICE}")
+    prior = np.array([float(value) for value in values])
+    if not np.all(np.isfinite(prior)) or np.any(prior < 0):
+        wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
+        raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_PRIOR_ADVICE}")
+    if np.any(prior < _SMALLEST):
+        raise DataError(
+            f"{where}: class {int(np.argmin(prior))} has the frequency {prior.min():g}, which would rule it out "
+            "whatever the model sees; give a small number, such as 1e-6, in its place; for shift, --only says which "
+            "classes can occur"
+        )
+    total = float(prior.sum())
+    if abs(total - 1) > _SUM_TOLERANCE:
+        hint = "; if these are counts, divide them by their sum" if total > 1 + _SUM_TOLERANCE else ""
+        raise DataError(f"{where}: the numbers add up to {total:.6g}; expected 1{hint}")
+    return prior / total
