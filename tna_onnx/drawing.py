@@ -1,8 +1,4 @@
-"""How results come to be drawn, although drawing lies above them: the top of the package names it here.
-
-`tna_onnx/__init__.py` calls `draw_with`. A result asks for `drawing()` when somebody wants to see it, and knows of the
-layer above no more than the protocol.
-"""
+"""How results come to be drawn, although drawing lies above them: `tna_onnx/__init__.py` calls `draw_with`."""
 
 from collections.abc import Callable
 from pathlib import Path

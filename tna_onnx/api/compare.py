@@ -1,7 +1,6 @@
 """`compare`: several models on the same samples, one after the other, each against a baseline.
 
-One ONNX Runtime session is open at a time. The data are opened once for models with the same inputs and class names;
-images are decoded anew, so that memory holds no decoded data set.
+The data are opened once for models with the same inputs and class names; no decoded data set is kept in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`features`: fill a feature store, so that fitting later needs neither the data nor a run of the network.
 
-With `-o` the data are listed once, the first samples run here, so that faults are said before anything is started, and
-slices go through one function, `TableExtractor`, here or in the actors of Ray: the same bits.
+With `-o`, slices of the data go through `TableExtractor`, here or in the actors of Ray: the same bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The group `tna-onnx` with its table of commands, and the click classes of both.
-
-They turn errors into messages and exit codes, write the help in sections (all of it with `--help-all`), and accept
-lists with spaces and flags under the names of other tools.
-"""
+"""The group `tna-onnx` with its table of commands, and the click classes of both: errors, help in sections, lists."""
 
 import contextlib
 import errno

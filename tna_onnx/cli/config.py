@@ -1,8 +1,7 @@
 """Settings from a file and from the environment: each stands for a flag that was not given.
 
-A flag wins over the environment, that over `--config`, that over the default; a setting for one command (`[calibrate]`,
-`TNA_ONNX_CALIBRATE_MAP`) wins over one for all (`TNA_ONNX_MAP`). Keys are the names of flags, and paths are relative to
-the file. Click reads the environment by `envvar` and files by `default_map`; both are checked as flags are.
+A flag wins over the environment (`envvar`), that over `--config` (`default_map`), that over the default; a setting for
+one command wins over one for all. Both are checked as flags are. Paths are relative to the file.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """What a command has to do with the terminal and the machine: output, signals, log, shortage, and paths of results.
 
-While modules load, Ctrl-C ends the process at once, since an import of compiled code cannot be interrupted; after that
-every signal ends a command like an error. `-v` prints one line a stage, `-vv` every candidate and method as well.
+While modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Labelled samples for a model: open what a team has, check its labels, read it in batches.
 
-Depends on NumPy, SciPy and `tna_onnx.errors` only; Pillow and other optional libraries are imported when a source needs
-them. The names below load on first use, so that the command line can read `choices` without loading NumPy.
+Names load on first use, so that the command line can read `choices` without loading NumPy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What the user may choose about data: formats, size limits, preprocessing, positions. It loads without NumPy.
 
-`DATA_FORMATS` says how a path is recognised, and names its opener. The first row that fits counts; text files are a
-table where the model takes no images. `Limits` bounds the sizes of untrusted data: a declared size is compared with the
-file before memory is allocated.
+The first row of `DATA_FORMATS` that fits a path counts; text files are a table where the model takes no images.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How labels cover the classes.
 
 If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each, K
-e^-lambda have none and lambda K e^-lambda have one, and cross-validation measures the cost. If many more have none than
-one, they were left out, and nothing in the data can measure it. Good (1953) estimates the unseen share in this way.
+e^-lambda have none and lambda K e^-lambda one. If many more have none, they were left out (Good 1953).
 """
 
 from __future__ import annotations

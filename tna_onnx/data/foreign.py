@@ -1,10 +1,7 @@
-"""Safe access to foreign files, those that the user or the data name, and to foreign values.
+"""Safe access to foreign files: regular, below a size limit, within the folder of the data or `--data-root`.
 
-- Only regular files below a size limit are opened.
-- Paths in data that leave its folder are refused unless `--data-root` names a folder that holds the target.
-- Arrays of other libraries become NumPy's (`any_array`, `plain_column`).
-- Whatever a parser raises becomes an error that names the file (`parsing`).
-- Optional libraries are imported when a source needs them (`optional`).
+Arrays of other libraries become NumPy's, errors of parsers name the file (`parsing`), and optional libraries are
+imported when a source needs them (`optional`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Multi-label samples: each has C labels, of which any number hold, as an array (N, C) of 0 and 1.
+"""Multi-label samples: each has C labels, of which any number hold, as an array (N, C) of 0 and 1 (`LabelSource`).
 
-A source's `labels` are group numbers, equal for equal labels; the marks are in `ArraySource.placed`, and `LabelSource`
-presents them as labels. `order_warning`: the permutation p of columns that maximises sum_c R[c, p(c)], R[c, k] the
-correlation of predictions of label c with column k, is found on one half and scored on the other. It is reported where
-the labels that it moves gain 0.1 on average, and 4 standard errors, on each half.
+`order_warning`: the permutation p of columns that maximises sum_c R[c, p(c)], R[c, k] the correlation of predictions of
+label c with column k, is found on one half and scored on the other. It is reported where the labels that it moves gain
+0.1 on average, and 4 standard errors, on each half.
 """
 
 from __future__ import annotations

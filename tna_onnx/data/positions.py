@@ -1,9 +1,8 @@
 """Samples with a label at each position: a class for each token of a text, or each pixel of an image.
 
 Every labelled position becomes a row. Batches hold entire samples and the indices of their rows (`POSITIONS`, the first
-array). Positions without a label hold `ignore_label`. Position `last` is the last labelled one, else the last that the
-attention mask shows. Above 2 GiB of features or logits, a random part of the samples is used, of 200 at least, then of
-their positions.
+array). Above 2 GiB of features or logits, a random part of the samples is used, of 200 at least, then of their
+positions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Labels that disagree with the model's predictions although nothing fails. H[y, k] counts samples of y predicted as k.
 
-- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance), chance being what
-  independent labels and predictions give. One class: near chance, and 90 % of the predictions are one frequent class.
+- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors). One class: near chance, and 90 % of
+  the predictions are one frequent class.
 - Another order: the permutation p that maximises sum_c H[c, p(c)] on one half is scored on the other, both ways round.
-  It is reported if it is better by 5 points, and by 2.67 standard errors of the paired difference: 2.33 times the root
-  of 1 + 1/pi, as classes that are taken for one another choose the better half's order. By chance one data set in 100.
+  It is reported if it is better by 5 points, and by 2.67 standard errors of the paired difference (2.33 times the root
+  of 1 + 1/pi, for classes that are taken for one another).
 
-Neither is said of a model of a rare event: where one class has two thirds of the labels or of the predictions, its area
-under the ROC curve is above 1/2 by 2.33 standard errors, and that of each other class is above 1/2.
+Neither is said of a model of a rare event: one class has two thirds of labels or predictions, and the probabilities
+rank.
 """
 
 from __future__ import annotations

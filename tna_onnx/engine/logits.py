@@ -1,7 +1,7 @@
 """Logits of a feature table under one weight, in chunks, for all samples or some.
 
-`HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table. A map's
-fit takes many passes over them, so they are kept (`KeptChunks`), in memory or in a temporary file.
+`HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table, and
+`KeptChunks` keeps them for a fit of many passes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where the search computes: on the host with NumPy, or on the CUDA device of the session with torch (extra `gpu`).
 
-Rotations are drawn and applied on the host, so candidates have the same weights everywhere; products, scores and the
-fits of maps run where features and logits are.
+Rotations are drawn and applied on the host, so candidates have the same weights everywhere.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
-The loss of (a, m) is the NLL at its own temperature, smooth in log |a| and m. A coarse grid is thinned out on more and
-more images. From its best pair, or the best known recipe, coordinates go downhill by parabolas. What is found is
-rounded as far as the images cannot tell. The search runs at most as many images as there are, and 4,000.
+The loss of (a, m) is the NLL at its own temperature. A coarse grid is thinned out on more and more images; coordinates
+go downhill by parabolas; the result is rounded as far as the images cannot tell. It runs 4,000 images at most.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
-The first batch is run again: some samples alone, and all of them in eight parts, in another order. So are samples from
-all over the data, a fortieth and a batch at least. What a share q of the samples does to others, n of them miss with a
-probability of (1 - q)^n. Data that fit into the check of the written file are run again there, all of them. A model is
-refused where probabilities, features or outlier scores move by more than rounding in its types explains.
-
-Nodes that quantise a batch by its own range (`DynamicQuantizeLinear`) depend on the batch by design: the limit for
-probabilities is wider, features are not compared, and a note says so.
+The first batch is run again, some samples alone and all in eight parts in another order; so is a fortieth of all
+samples. A share q of the samples that matter is missed by n with a probability of (1 - q)^n. A model is refused where
+probabilities, features or outlier scores move by more than rounding explains; the limit is wider for dynamic
+quantisation.
 """
 
 from __future__ import annotations

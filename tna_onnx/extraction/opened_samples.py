@@ -1,7 +1,6 @@
 """Where samples enter a model: at its inputs, or at a tensor that was computed before, the features or the logits.
 
-Features and logits that someone has stored, in a feature store of this package or in arrays, need neither the data nor
-a run of the network: only the part of the graph behind them is opened.
+Stored features and logits need no run of the network: only the part of the graph behind them is opened.
 """
 
 import contextlib

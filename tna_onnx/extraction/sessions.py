@@ -1,7 +1,7 @@
 """Sessions on all or part of a model; `Runner` runs samples that hold tensors from inside the graph.
 
-Several predictions a sample become rows behind the network (`PositionSession`): (N, T, C) and (N, H, W, C) in the order
-of positions, (N, C, H, W) with the class axis last, (N, T) with one number a position, (N T, C) as they are.
+Several predictions a sample become rows behind the network (`PositionSession`): (N, T, C), (N, H, W, C), (N, C, H, W),
+(N, T) or (N T, C).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What the user states about a model, and limits on foreign models. Light to import, for the command line.
-
-Honest models stay below the limits, and options raise them. What the formats themselves bound is not here: 2 GB and 33
-nested levels are protobuf's, 64 axes are NumPy's.
-"""
+"""What the user states about a model, and limits on foreign models. Light to import, for the command line."""
 
 from __future__ import annotations
 

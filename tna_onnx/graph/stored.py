@@ -3,8 +3,7 @@
     read = step_k(... step_1(stored))          stored = step_1^-1(... step_k^-1(read))
     scores = features @ vectors.T * scale + bias * bias_scale
 
-Identity, Cast, Transpose, Reshape and DequantizeLinear can be undone, so a new value has a way back to the file. A
-constant made in any other way, or one that others read too, stays, and the linear node gets a tensor of its own.
+A constant made by steps that cannot be undone, or that others read too, stays, and the node gets a tensor of its own.
 """
 
 import math

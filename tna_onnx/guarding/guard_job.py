@@ -1,9 +1,4 @@
-"""What `guard` was asked for, and all that it opens, checks and fits before thresholds are chosen.
-
-The outlier score: which tensors it reads, and its fit to features.
-
-The score of which sets are made: its temperature and penalty are those with small sets.
-"""
+"""What `guard` was asked for, and all that it opens, checks and fits before thresholds are chosen."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,4 @@
-"""Measurements of a guarded model on samples: coverage, set sizes, risk and alarms (`measure`, `score_guarded`), and
-its output `decision` against the labels (`score_decision`); which outputs of a file are decisions (`guards_of`), and
-whether a written file decides what was meant (`check_decisions`).
-"""
+"""Measurements of a guarded model on samples, and whether a written file decides what was meant (`check_decisions`)."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

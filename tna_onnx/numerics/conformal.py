@@ -2,14 +2,12 @@
 
     quantile     P(s <= q) >= level for q the k-th smallest of n scores, k = ceil((n + 1) level) (Vovk et al. 2005,
                  section 2.2); the share of new samples below q is Beta(k, n + 1 - k) (Vovk 2012, proposition 2a)
-    set_scores   what `graph.decisions` writes as nodes, here to choose temperature and penalty by the size of sets
     risk         of the k samples above the threshold at a rank, e are wrong: P(Binomial(k, risk) <= e) is the p-value
-                 of a higher risk. Ranks are tested in order, from three starts with a third of delta each; a test has
-                 the level of the one before if that passed. This holds if less sure samples are wrong more often.
-    share        f agrees with p where |f - p| <= z sqrt(p (1 - p) / n); solved for p, Wilson's interval (1927)
+                 of a higher risk. Ranks are tested in order from three starts with a third of delta each, which passes
+                 on (Wiens 2003; Learn then Test, arXiv:2110.01052, 2.2); less sure samples must be wrong more often
+    share        |f - p| <= z sqrt(p (1 - p) / n); solved for p, Wilson's interval (1927); Bröcker & Smith (2007)
 
-Source of the risk: Angelopoulos et al., Learn then Test, arXiv:2110.01052, section 2.2; Wiens, Pharmaceutical
-Statistics 2 (2003). Of sets: Dabah & Tirer, arXiv:2402.05806, section 3. Bands: Bröcker & Smith (2007).
+`set_scores` are what `graph.decisions` writes, to choose temperature and penalty (arXiv:2402.05806, section 3).
 """
 
 from __future__ import annotations

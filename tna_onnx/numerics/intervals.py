@@ -1,17 +1,15 @@
 """Confidence intervals of paired differences `after - before` on the same N samples, as every report states them.
 
-Accuracy, NLL and Brier are means: +- z standard errors, corrected for skewness. A calibration error is sum_j |mu_j| of
-which the samples show x_j = mu_j + noise of standard error sigma_j, so that sum_j |x_j| is too large. Two estimates:
+Means are +- z standard errors, corrected for skewness. A calibration error is sum_j |mu_j|, of which samples show
+x_j = mu_j + noise of standard error sigma_j. Two estimates; the centre is their mean, and half of their distance (for
+means over labels, all of it) is added to z standard errors:
 
     pooled  sum_j s_j x_j, where s_j is the sign of the bins beside j, or of x_j itself beyond two standard errors
     single  sum_j sigma_j g(x_j / sigma_j), g(u) = |u| - (e^(-5 u^2) + e^(-2.5 u^2)) / 2 - 0.383 e^(-u^2)
 
-The centre is their mean. The half width is z standard errors and half of their distance, a bound on the bias left; all
-of it for means over several labels, where noise averages out and bias does not. With K clusters, z is a quantile of
-Student's t with K - 1 degrees. Errors of several labels have draws of whole samples, which keep the covariance between
-labels (multiplier bootstrap: van der Vaart & Wellner 1996, section 2.9).
-
-`top_label_errors` has the distance from a reference that is sure of what happens, whose ECE and NLL are 0.
+With K clusters, z is a quantile of Student's t with K - 1 degrees. Errors of several labels have draws of whole samples
+(multiplier bootstrap: van der Vaart & Wellner 1996, section 2.9). `top_label_errors` is the distance from a reference
+that is sure of what happens.
 """
 
 import math

@@ -2,17 +2,13 @@
 
 1. Log-odds, cut to [-9, 9], are split into 72 cells of 1/4; a cell counts as its centre.
 2. Pool adjacent violators (`pool`): blocks of N samples, one frequency y.
-3. A cell at probability p gets f(p) = (N y + m p) / (N + m), m = 4 / (p (1 - p)): the posterior mean under a beta prior
-   of half a unit of log-odds, so that nothing becomes impossible. Where blocks meet, violators are pooled once more.
+3. A cell at probability p gets f(p) = (N y + m p) / (N + m), m = 4 / (p (1 - p)): a beta prior of half a unit of
+   log-odds. Where blocks meet, violators are pooled once more.
 4. The correction, log-odds of f less those of p, is linear between cells and constant outside.
 5. Knots that interpolation restores within `TOLERANCE` of probability are dropped.
 
-CORP, with f the isotonic fit of the hits on the confidence c, a the accuracy and S a mean score:
-
-    S(c) = miscalibration - discrimination + uncertainty,    S(c) - S(f),  S(a) - S(f),  S(a)
-
-The NLL of C classes adds -log(p_y / (1 - c)) of samples that are classified wrong. Hits drawn with the probabilities c
-give what a calibrated model has, and its band.
+CORP, f the isotonic fit of hits on the confidence c, a the accuracy, S a mean score: S(c) = (S(c) - S(f)) -
+(S(a) - S(f)) + S(a), miscalibration - discrimination + uncertainty; hits drawn with c give its band under calibration.
 Source: Zadrozny & Elkan (2002); Dimitriadis, Gneiting & Jordan (2021), PNAS 118(8), equation 2.
 """
 

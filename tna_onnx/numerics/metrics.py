@@ -6,9 +6,7 @@ With r_i = hit_i - confidence_i, bins (j/B, (j+1)/B] or of equal mass, and F(d, 
     debiased ECE = sum_b n_b/N (2 |d_b| - F(d_b, s_b)),        s_b^2 = a_b (1 - a_b) / n_b,  gap d_b, accuracy a_b
     expected ECE = sum_b sqrt(2 / pi sum_{i in b} c_i (1 - c_i)) / N        of a calibrated model
 
-The debiased one is never far below the truth; less the expected one would be. Of several labels a sample, a metric is
-the mean over labels, with the label's probability in place of the confidence (Kull et al. 2019).
-Source: Kumar, Liang & Ma (2019), "Verified uncertainty calibration", the debiased l1 estimator in closed form.
+Of several labels, the mean over labels, of their probabilities (Kull et al. 2019). Source: Kumar, Liang & Ma (2019).
 """
 
 from __future__ import annotations

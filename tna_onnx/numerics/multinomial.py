@@ -5,10 +5,8 @@
     ridge_path    f(P) = mean_i NLL( s_i + P u_i ; y_i ) + lambda |P|^2, each lambda from the stronger one before
     Arrow         divides by [A B; B' D], D diagonal, by S = A - B D^-1 B' with its eigenvalues made positive
 
-With q = softmax(s'), r = q - onehot(y), the gradient is mean_i (r_i against x_i, r_i) + 2 strength theta; the Hessian
-times (E, w) has the same sums with r = q (t - E_q[t]), t = E x + w. u are coordinates along the principal axes, where
-the Hessian is nearly diagonal: h_c k_j + 2 lambda, h_c = mean q_c (1 - q_c), k_j = mean u_j^2. Sums over samples are
-float64, over classes in the dtype of the logits.
+With q = softmax(s'), the gradient has sums of q - onehot(y), and the Hessian times (E, w) those of q (t - E_q[t]),
+t = E x + w. Along the principal axes u it is nearly mean q_c (1 - q_c) mean u_j^2 + 2 lambda on its diagonal.
 """
 
 from __future__ import annotations

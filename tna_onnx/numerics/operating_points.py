@@ -3,15 +3,10 @@
     labels      all labels with p_c >= t_c, for several labels a sample
     positive    the class k where p_k >= t, and elsewhere the likeliest of the others
     sure        the likeliest class c where p_c >= t_c, and elsewhere nothing, which is -1
-    ratio       the class with the largest p_c / t_c; with costs, the column a with the smallest
-                sum_c cost_ca p_c / t_c, where a column behind those of the classes decides nothing
+    ratio       the largest p_c / t_c; with costs, the column a with the least sum_c cost_ca p_c / t_c
 
-`best_thresholds` looks along t_c = exp(u d_c), d_c = 1 for the second of two classes, else the log frequency of c
-(Menon et al. 2021, section 4). `bounded_threshold` is exact: the j-th smallest of n scores is below those of more than
-1 - r with probability P(B(n, 1 - r) >= j) (Wilks 1941); a precision is bounded as a risk is (`numerics.conformal`).
-
-`Recalls` counts who is right only after and only before: with n_c samples of class c, its recall changes by
-(won - lost) / n_c, and a sample weighs 1 / (K n_c) in the balanced accuracy.
+`best_thresholds` looks along t_c = exp(u d_c), d_c the log frequency of c (Menon et al. 2021, section 4).
+`bounded_threshold`: the j-th smallest of n scores is below more than 1 - r with P(B(n, 1 - r) >= j) (Wilks 1941).
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """Class frequencies of samples without labels, how sure they are, and whether only frequencies have changed.
 
-Under label shift p(y) becomes q_y and P'(y | x) is proportional to P(y | x) q_y / p_y. Two estimates of q:
+Under label shift P'(y | x) is proportional to P(y | x) q_y / p_y. Two estimates of q:
 
-    EM          q maximises L(q) = mean_i log sum_y P(y | x_i) q_y / p_y. With its slopes g a step is q <- q g, and
-                L(best) - L(q) is at most max g - 1. Every third step is an extrapolation, kept where L has not fallen.
-    black box   K q = m, K_ky the share of class y that is predicted as k, m_k the share of predictions k. K must have
-                a smallest singular value above the spectral norm of its own noise.
+    EM          q maximises L(q) = mean_i log sum_y P(y | x_i) q_y / p_y: with its slopes g, q <- q g, and every third
+                step is an extrapolation, kept where L has not fallen; L(best) - L(q) <= max g - 1 (Lindsay 1983)
+    black box   K q = m, K_ky the share of class y that is predicted as k, m_k the share of predictions k; refused where
+                the smallest singular value of K is below the spectral norm of its own noise
 
-Draws with replacement give intervals, and the noise of two differences that are 0 under label shift:
-
-    disagreement  the total variation between both estimates; its noise is that of K q against m
-    surprise      mean confidence on the new samples - sum_y q_y (mean confidence on the old samples of class y)
-
-Source: Saerens, Latinne & Decaestecker (2002), equation 2.9; Lipton, Wang & Smola (2018), section 4 and theorem 3;
-Varadhan & Roland (2008), scheme S3; Lindsay (1983) for the bound on L. The tests are ours.
+Draws give intervals, and the noise of the total variation between both, and of the mean confidence less what classes
+explain, which are 0 under label shift.
+Source: Saerens et al. (2002), equation 2.9; Lipton et al. (2018), section 4, theorem 3; Varadhan & Roland (2008), S3.
 """
 
 import contextlib

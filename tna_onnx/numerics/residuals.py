@@ -1,19 +1,18 @@
 """Mean residuals of bins before and after, for the calibration errors of `numerics.intervals`.
 
-Clusters: only clusters are independent, so with S_g the sum of the n_g values of cluster g (Cochran 1977, 9A.2)
+Only clusters are independent (Cochran 1977, 9A.2): with S_g the sum of the n_g values of cluster g,
 
     R = sum_g S_g / sum_g n_g        var R = K / (K - 1) sum_g (S_g - n_g R)^2 / N^2
 
-Cross-fitting: a bin's mean residual x_j has variance s_j without a fit, and the fit's error moves it by v_j. On new
-samples that makes s_j + v_j, to first order, but s_j - v_j over all folds pooled: the folds' errors cancel. So
+Over folds pooled, the errors of the fits cancel: a residual x_j of variance s_j without a fit, which the fit moves by
+v_j, has s_j - v_j in place of the s_j + v_j of new samples, to first order. So
 
     corrected = sum_j F(x_j, sqrt(2 v_j)),        F(x, s) = E|x + s Z|, Z standard normal
     v_j = (K - 1)/K sum_k (e_kj - e_j)^2,         e_j = 1/K sum_k e_kj
 
-e_kj is K/N times the sum, over the samples of fold k in bin j, of the confidence under the fit on all samples less the
-cross-fitted one; products of two different samples stand for e_kj^2 (a jackknife by groups: Efron & Tibshirani 1993,
-section 11.5). x_j takes the confidence of the fit on all samples; hits and bins are cross-fitted. For maps that jump
-or have as many parameters as samples this is an approximation.
+e_kj is K/N times the sum over fold k in bin j of the confidence under the fit on all samples less the cross-fitted one;
+products of two different samples stand for e_kj^2 (Efron & Tibshirani 1993, section 11.5). x_j takes the confidence of
+the fit on all samples; hits and bins are cross-fitted.
 """
 
 import math

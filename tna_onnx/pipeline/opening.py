@@ -1,8 +1,7 @@
-"""What a command opens and checks, from the cheapest check to the dearest: the graph, samples and labels,
-preprocessing, batch size, and whether a sample's scores depend on its batch.
+"""What a command opens and checks, from the cheapest check to the dearest: graph, samples and labels, preprocessing,
+batches.
 
-`open_task`, for recalibration, also runs the network up to its head, once over each set of samples. `Opened` runs the
-whole model, or starts behind stored features or logits (`open_computed`).
+`open_task`, for recalibration, also runs the network up to its head. `Opened` runs the whole model.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """How a result is written: its weight replaces the head's, and its map is folded or appended.
 
-A map is folded into weight and bias where nothing reads the scores in front of the bias; a head without a bias gets an
-Add behind the logits. Else standard nodes are appended behind the logits, where the opset has them and every reader can
-see the new scores. `provenance_entries` are the metadata of the file, without the prefix `tna_onnx.`.
+A map is folded into weight and bias where nothing reads the scores in front of the bias; else standard nodes follow the
+logits, where the opset has them. `provenance_entries` are the metadata, without the prefix `tna_onnx.`.
 """
 
 import functools

@@ -1,8 +1,4 @@
-"""Results of `evaluate` and `compare`: models measured on the same samples, and on parts of them.
-
-A part of the samples, by a column, needs enough samples for its bins and intervals. The worst comes first: the one
-whose ECE is surely largest, by the lower end of its interval. Every interval stands for itself.
-"""
+"""Results of `evaluate` and `compare`: models measured on the same samples, and on parts of them."""
 
 from __future__ import annotations
 

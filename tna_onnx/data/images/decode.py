@@ -1,8 +1,7 @@
 """Image files as upright images with 8 bits per channel; `read_ahead` decodes groups of samples in threads, in order.
 
-Only this file imports Pillow. The first frame counts, and EXIF orientation is applied. Alpha is dropped, not blended.
-16-bit grey keeps its upper 8 bits (65535 -> 255); 32-bit and floating-point grey are refused, as their range is not
-known. Other colour spaces go to RGB by `convert`, without profiles. The number of pixels is checked before decoding.
+Only this file imports Pillow. Alpha is dropped, 16-bit grey keeps its upper 8 bits, and grey of unknown range is
+refused. The number of pixels is checked before decoding.
 """
 
 from __future__ import annotations

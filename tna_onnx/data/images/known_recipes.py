@@ -1,7 +1,6 @@
 """Recipes that networks are commonly trained with, and the options that select one.
 
-A recipe's mean and std are in the order of its channels. Mean and std of RGB that are applied to BGR, a common slip
-with OpenCV, are a separate recipe.
+Mean and std are in the order of the channels; those of RGB applied to BGR, a common slip, are a recipe of their own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Recipes for images that are written down with a model: in its metadata (this package, Ultralytics), or in its folder
-as `preprocessor_config.json` (Hugging Face) or `config.json` (timm); for an export in `onnx`, in the parent folder.
+"""Recipes for images that are written down with a model: in its metadata, or in its folder (Hugging Face, timm).
 
-They are followed as the library itself does for PIL images: timm's `transforms_imagenet_eval` with `crop_mode` center
-or squash, and Hugging Face's resize, crop, rescale and normalise for the processors in `_PROCESSORS`. Any other value
-is an error.
+They are followed as the library itself does for PIL images: timm's `transforms_imagenet_eval`, and the processors in
+`_PROCESSORS`. Any other value is an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Samples, features or logits stored as named arrays (`tna_onnx.data.sources.array_files`).
 
-Each input is filled by the array of its name; labels are `labels`, or the only one of `label`, `y`, `target`,
-`targets`. `features` (N, n), before the head, or `logits` (N, C) need neither samples nor a session; features come
-first.
+`features` (N, n), before the head, or `logits` (N, C) need neither samples nor a session; features come first.
 """
 
 from __future__ import annotations

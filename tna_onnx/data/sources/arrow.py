@@ -1,7 +1,7 @@
 """Parquet and Arrow files: where they lie, their rows in batches or memory-mapped, and their columns as arrays.
 
-A table is a file, a folder, a pattern (`*`), here or behind a URL, or a data set saved by `datasets`. `table_batches`
-reads some thousand rows at a time; `map_table` gives any row, for which Parquet is first written out as plain Arrow.
+`table_batches` reads some thousand rows at a time; `map_table` gives any row, for which Parquet is first written as
+Arrow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Samples stored as columns: one array per model input, in memory, memory-mapped or in a table (`ArraySource`).
 
-A dtype is only widened within its kind; other casts would hide missing preprocessing or change samples, and are
-refused. `Stacked` places columns of single numbers side by side. Tables have no dtype of the model's, so their numbers
-are converted unless that would lose more than the last digits of a fraction. In an input of text a whole number is its
-digits; other numbers are refused.
+A dtype is only widened within its kind: other casts would hide missing preprocessing. `Stacked` places columns of
+single numbers side by side; these are converted unless that would lose more than the last digits of a fraction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Features, logits or probabilities in Parquet and Arrow files, as Ray Data, Spark, Dask and `features -o` leave them.
 
-A row has `features` (n floats) or `logits` (C), and `label`. Engines write rows in any order, so they are sorted by a
-digest of their values, then by label; a part are the smallest digests, a random sample. `METADATA` is what
-`FeatureExtractor.describe` says. `open_scores` reads scores by themselves, also from `.npz`.
+Engines write rows in any order, so they are sorted by a digest of their values, then by label; a part are the smallest
+digests. `METADATA` is what `FeatureExtractor.describe` says.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """Samples that are images in files: a folder, or a manifest that lists paths and labels (`tna_onnx.data.labelfile`).
 
-Threads decode on demand (`ImageSource`). A folder has one sub-folder per class (`folder_labels`) or a label file, which
-names images or lists labels in the order of paths. Sub-folders count at any depth; files without an image suffix, names
-with a leading dot and links to folders are ignored.
+Threads decode on demand (`ImageSource`). Files without an image suffix, names with a leading dot and links to folders
+are ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tables in memory (of a text file, a data frame or a mapping of arrays) as inputs of a model (`layout`).
 
-A cell of CSV is a number, a truth value, a list in JSON's brackets, or text, whose spaces stay. A column is of numbers
-if each of its cells is one, or empty. Without a header the columns are called 1, 2, ...
+A column of CSV is of numbers if each of its cells is one, or empty; else cells are truth values, lists, or text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Data behind a URL, copied by fsspec to a temporary folder, which is removed at the latest when Python exits.
 
-A folder is copied with all files, a manifest with its images; http has no folders. Servers of http are not trusted: the
-head of an answer comes within 30 seconds, the rest at 1 kB a second or more; sizes are limited; HTML is refused.
+Servers of http are not trusted: they answer within 30 seconds, at 1 kB a second or more; sizes are limited; HTML is
+refused.
 """
 
 from __future__ import annotations

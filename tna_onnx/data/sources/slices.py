@@ -1,7 +1,7 @@
-"""Samples in slices: each is read by itself, in this process or another, as Arrow tables of what the model reads.
+"""Samples in slices: each is read by itself, in this process or a task of Ray Data, as Arrow tables of what the model
+reads.
 
-`features -o` reads data this way; slices travel to the tasks of Ray Data, not the data. The tables have the columns of
-the model's inputs, `label` and `key`, which tells samples apart whatever their order.
+`key` tells samples apart whatever their order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Samples from tables: Parquet and Arrow files, folders of them, data sets saved by `datasets`, and text files.
 
-`layout` decides which columns fill which input. A column of bytes, or of structs {bytes, path}, holds images. Labels
-are in `label` or `labels`, as indices or names; class names that `datasets` has stored decide. Arrow is memory-mapped;
-the needed columns of Parquet are first written to a temporary file, so that memory does not grow with the data.
+`layout` decides which columns fill which input; bytes, or structs {bytes, path}, are images. Arrow is memory-mapped,
+and needed columns of Parquet are first written to a temporary file, so that memory does not grow with the data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Text as token ids, attention mask and token types, by a `tokenizer.json`; nothing is downloaded.
 
-Names of inputs say their roles: `mask`, `type`, and ids for the remaining one. Samples are padded at their end to the
-longest, or to the model's fixed length, and cut to what model, tokenizer or `tokenizer_config.json` set. Lists of ids
-that differ in length are padded with 0 for a model that takes a mask; without one nothing is padded.
+Names of inputs say their roles. Samples are padded at their end to the longest, or to the model's fixed length, and cut
+to what model or tokenizer allow. Lists of ids are padded with 0 where the model takes a mask.
 """
 
 from __future__ import annotations
