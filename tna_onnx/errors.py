@@ -104,7 +104,7 @@ _FLAG = re.compile(
     r"(?P<verb>\b(?:add|use|say|choose) )?(?<![\w./-])--(?P<name>[a-z][a-z-]*[a-z])"
     r"(?P<value> [A-Z]{2,}\b| (?!(?:to|with|without)\b)[\w./-]+)?"
 )
-_ARGUMENTS = {"data-limit": "limits", "model-limit": "model_limits", "ray-option": "ray_options"}
+_ARGUMENTS = {"limit": "the limit", "ray-option": "ray_options"}
 
 
 def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:

@@ -72,7 +72,7 @@ def studied(images: Pixels | Files, network: str, model: Path, asked: Asked) -> 
         crop = CROP.get(network, OTHER_CROP)
         recipe = tna_onnx.Recipe(mean=asked.mean, std=asked.std, interpolation="bicubic", crop_pct=crop)
     lists = [_listed(images, rows, asked.work / f"{part}.csv") for part, rows in (("calib", first), ("test", others))]
-    data = [tna_onnx.Data(path, format="manifest", preprocessing=recipe, data_root=images.root) for path in lists]
+    data = [tna_onnx.Data(path, preprocessing=recipe, data_root=images.root) for path in lists]
     return with_options(tna_onnx.study, model, data[0], eval=data[1], **words)
 
 

@@ -15,7 +15,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN, with_options
 from tna_onnx.api import arguments
-from tna_onnx.api.compare import named_models, position_of
+from tna_onnx.api.compare import named_models
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, in_words_of_python
 from tna_onnx.fields import settings_of
@@ -134,10 +134,10 @@ def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherw
     plain = arguments.held_out_of("eval/", calib, {"labels": "calib.csv"})
     assert plain is not None
     assert (plain.samples, plain.labels, plain.label_column, plain.expect_accuracy) == ("eval/", None, "y", None)
-    own = Data("eval.parquet", format="table")
-    held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv", "format": "npz"})
+    own = Data("eval.parquet")
+    held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv"})
     assert held_out is not None
-    assert (held_out.format, held_out.skip_bad, held_out.labels) == ("table", True, None)
+    assert (held_out.skip_bad, held_out.labels) == (True, None)
     assert arguments.held_out_of(None, calib, {}) is None
 
 
@@ -157,8 +157,8 @@ def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
 
 
 def test_gates_of_a_change_are_refused_where_there_is_none(small: Small) -> None:
-    with pytest.raises(UsageError, match="evaluate has no gate require_improvement; expected max_ece"):
-        tna_onnx.evaluate(small.model, small.calib, gates=Gates(require_improvement=True))
+    with pytest.raises(UsageError, match="evaluate has no gate require; expected max_ece"):
+        tna_onnx.evaluate(small.model, small.calib, gates=Gates(require="improvement"))
 
 
 # ---- What the functions write besides their results: the same files as the command line
@@ -254,7 +254,7 @@ def test_progress_is_shown_or_told(
     assert capfd.readouterr() == ("", "")
 
 
-# --- Names of models that are compared: as short as tells them apart, and the baseline found by each of its names
+# --- Names of models that are compared: as short as tells them apart
 
 
 def names(*paths: Any) -> list[str]:
@@ -286,20 +286,6 @@ def test_names_differ_and_end_their_paths(paths: list[str]) -> None:
 def test_a_mapping_names_its_models() -> None:
     models = named_models({"old": "m.onnx", "new": b"bytes"})
     assert [(model.name, model.path) for model in models] == [("old", Path("m.onnx")), ("new", None)]
-
-
-@pytest.mark.parametrize(
-    ("baseline", "position"), [("old", 0), ("2", 2), (2, 2), ("m.onnx", 1), (1, 0), (str(Path("m.onnx").absolute()), 1)]
-)
-def test_a_name_comes_before_a_path_and_a_path_before_a_position(baseline: str | int, position: int) -> None:
-    models = named_models({"old": b"", "new": "m.onnx", "2": b""})
-    assert position_of(baseline, models) == position
-
-
-@pytest.mark.parametrize("baseline", ["0", "4", -1, "other.onnx", "", "1.0"])
-def test_a_baseline_that_is_none_of_them(baseline: str | int) -> None:
-    with pytest.raises(UsageError, match="is none of the models; expected old, new, 2, or a position from 1 to 3"):
-        position_of(baseline, named_models({"old": b"", "new": "m.onnx", "2": b""}))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_what_was_asked_for_by_name_is_done_all_the_same(
     small: Small, own: dict[str, Array], tmp_path: Path, words: dict[str, Any]
 ) -> None:
     report = with_options(
-        tna_onnx.calibrate, small.model, own, output=tmp_path / "o.onnx", fail_if_worse=False, **FAST, **words
+        tna_onnx.calibrate, small.model, own, output=tmp_path / "o.onnx", require="nothing", **FAST, **words
     )
     assert not report.already_calibrated
     assert report.map == words.get("map", "ts")

@@ -75,7 +75,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())
     (folder / "settings/tna.toml").write_text(
         'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "bias"\nsearch = "none"\n'
-        'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire_improvement = true\nconfidence-level = 90\n'
+        'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire = "improvement"\nconfidence-level = 90\n'
         f'eval = "{small.test.as_posix()}"\n[evaluate]\nmin-accuracy = 100\n'
     )
     result = cli("calibrate", small.model, "--config", "settings/tna.toml")
@@ -83,7 +83,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     assert (folder / "o.onnx").exists()  # ../o.onnx from the file's folder
     report = json.loads((folder / "settings/r.json").read_text())
     assert report["map"] == "bias"
-    assert (report["settings"]["gates"]["max_ece"], report["settings"]["gates"]["require_improvement"]) == (50, True)
+    assert (report["settings"]["gates"]["max_ece"], report["settings"]["gates"]["require"]) == (50, "improvement")
     assert report["settings"]["confidence_level"] == 90
     result = cli(
         "calibrate", small.model, "--config", "settings/tna.toml", "--max-ece", "0", "--map", "ts", "-o", "p.onnx"
@@ -148,8 +148,8 @@ BAD_FILES = {
     "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; expected one of calibrate"),
     "twice": ("max-ece = 3\nmax_ece = 3\n", "tna.toml: 'max-ece' is given twice"),
     "number for a switch": ("skip-bad = 7\n", "tna.toml: skip-bad: '7' is not a valid boolean"),
-    "number for a word": ("format = 1\n", "tna.toml: format: '1' is not one of"),
-    "choice": ('format = "zip"\n', "tna.toml: format: 'zip' is not one of 'folder', 'manifest'"),
+    "number for a word": ("color = 1\n", "tna.toml: color: '1' is not one of"),
+    "choice": ('color = "zip"\n', "tna.toml: color: 'zip' is not one of 'rgb', 'bgr'"),
     "list": ('mean = ["a"]\n', "tna.toml: mean: expected numbers with commas between them"),
     "no TOML": ("bins: 3\n", "tna.toml: is not valid TOML: "),
     "not UTF-8": (b"# \xff\n", "tna.toml: is not valid TOML: "),
@@ -220,7 +220,7 @@ def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch
             assert ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource[expected], (flag, source)
 
 
-LIMITS = {"limits": "expansion=7", "model_limits": "name-length=7", "ray_options": "num_cpus=1"}
+LIMITS = {"limits": "expansion=7,name-length=7", "ray_options": "num_cpus=1"}
 
 
 def _valid(option: click.Option) -> str:

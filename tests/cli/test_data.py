@@ -324,9 +324,7 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
     "no preprocessing file": (["D", "--preset", "none.json"], 2, "none.json"),
     "arrays with a recipe": (["D", "--scale", "1"], 2, "images only"),
-    "said to be another": (["D", "--format", "table"], 4, "data.npz"),
-    "unknown format": (["D", "--format", "tiff"], 2, "tiff"),
-    "no such column": (["D", "--label-column", "y", "--format", "manifest"], 4, "data.npz"),
+    "no such column": (["D", "--label-column", "y"], 4, "data.npz"),
 }
 
 

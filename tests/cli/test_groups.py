@@ -114,7 +114,7 @@ def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arr
     shared = written(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
     command = ["calibrate", small.model, calib, "--group-column", "patient", "-o", tmp_path / "o.onnx"]
     refused(4, "are of groups of calibration samples", *command, "--eval", shared)
-    allowed = cli(*command, "--eval", shared, "--data-limit", "overlap=100")
+    allowed = cli(*command, "--eval", shared, "--limit", "overlap=100")
     assert allowed.exit_code in (0, 1)
     assert "are of groups of calibration samples" in allowed.output
     assert "are of groups of" not in cli(*command, "--eval", written(tmp_path / "apart", other)).output
@@ -344,5 +344,5 @@ def test_near_copies_of_calibration_samples_cannot_judge(model: Path, tmp_path: 
     assert done.exit_code == 4, done.output
     assert " of 360 samples" in done.output
     assert "are near copies of calibration samples" in done.output
-    allowed, _ = calibrated(model, tmp_path, calib, "--eval", tmp_path / "held.npz", "--data-limit", "overlap=100")
+    allowed, _ = calibrated(model, tmp_path, calib, "--eval", tmp_path / "held.npz", "--limit", "overlap=100")
     assert allowed.exit_code == 0, allowed.output

@@ -68,7 +68,7 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     made = {}
     for kind, own in FILES.items():
         made[kind] = (source, folder / f"{kind}.onnx")
-        words = {"fail_if_worse": False, "output_name": "logits", "device": "cpu", **own}
+        words = {"require": "nothing", "output_name": "logits", "device": "cpu", **own}
         with_options(tna_onnx.calibrate, source, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
     common = {"output_name": "logits", "device": "cpu"}
     made["shifted"] = (source, folder / "shifted.onnx")
@@ -80,7 +80,7 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
     quantised = _quantised(source)
     for kind, own in QUANTISED.items():
         made[kind] = (quantised, folder / f"{kind}.onnx")
-        words = {"fail_if_worse": False, **common, **own}
+        words = {"require": "nothing", **common, **own}
         with_options(tna_onnx.calibrate, quantised, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
     return made
 

@@ -52,13 +52,8 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "found"), [("calib.docx", r"\.docx"), ("calib", "no suffix")])
 def test_other_files(tmp_path: Path, name: str, found: str) -> None:
     (tmp_path / name).write_text("0,1\n")
-    with pytest.raises(DataError, match=rf"{name}: expected .* \.npz .* found {found}\. .* --format"):
+    with pytest.raises(DataError, match=rf"{name}: expected .* \.npz .* found {found}\. .* rename it"):
         open_source(tmp_path / name, [spec()], 2)
-
-
-def test_a_format_that_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="format 'zip' is not known; expected folder, "):
-        open_source(tmp_path, [spec()], 2, format="zip")  # type: ignore[arg-type]
 
 
 # --- `Data`: class names from where they are known, the checks of labels, and that `open` passes everything on
@@ -100,9 +95,8 @@ def test_the_expected_accuracy_is_checked_with_its_standard_error() -> None:
 
 def test_open_passes_everything_on(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=X)
-    (tmp_path / "x.npz").rename(tmp_path / "x.bin")
     (tmp_path / "labels.csv").write_text("class,label\n0,dog\n0,cat\n0,dog\n")
-    data = Data(tmp_path / "x.bin", tmp_path / "labels.csv", "npz", label_column="label")
+    data = Data(tmp_path / "x.npz", tmp_path / "labels.csv", label_column="label")
     source = data.open([spec()], 2, ("cat", "dog"))
     assert source.labels.tolist() == [1, 0, 1]
     np.testing.assert_array_equal(gather(source, 2)["x"], X)

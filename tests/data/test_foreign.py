@@ -183,7 +183,7 @@ def test_headers_that_lie(tmp_path: Path, content: bytes) -> None:
 def test_archives_expand_as_far_as_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tna_onnx.data.choices._EXPANSION_FLOOR", 1000)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10_000, 4), np.float32), labels=np.arange(10_000) % 2)
-    with pytest.raises(DataError, match="raise --data-limit expansion=NUMBER"):
+    with pytest.raises(DataError, match="raise --limit expansion=NUMBER"):
         open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=2))
     assert len(open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=5000))) == 10_000
 
@@ -194,7 +194,7 @@ def test_images_have_as_many_pixels_as_they_may(tmp_path: Path) -> None:
         Image.new("1", (400, 300)).save(tmp_path / f"calib/{label}/a.png")
     recipe = Recipe(scale=1.0, resize=(5, 6))
     source = open_source(tmp_path / "calib", [IMAGE], 2, recipe, limits=Limits(image_pixels=100_000))
-    with pytest.raises(DataError, match=r"has 400 x 300 pixels, .*--data-limit image-pixels"):
+    with pytest.raises(DataError, match=r"has 400 x 300 pixels, .*--limit image-pixels"):
         gather(source, 2)
     assert gather(open_source(tmp_path / "calib", [IMAGE], 2, recipe), 2)["image"].shape == (2, 3, 5, 6)
 
@@ -297,7 +297,7 @@ def test_recipes_from_python_with_such_numbers() -> None:
 def test_what_an_image_is_scaled_to_counts_as_what_it_has(size: tuple[int, int], recipe: dict[str, Any]) -> None:
     image = Image.new("RGB", size)
     resolved = Recipe(**recipe, crop=8).resolve(SPEC)
-    with pytest.raises(DataError, match="--data-limit image-pixels"):
+    with pytest.raises(DataError, match="--limit image-pixels"):
         resolved(image)
     within = Recipe(resize=16, crop=8).resolve(SPEC)
     assert within(Image.new("RGB", (4, 8)), Limits(image_pixels=512)).shape == (3, 8, 8)

@@ -105,7 +105,7 @@ def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_pat
     refused(4, "are calibration samples too, so they cannot judge the result; remove them", *words)
     assert not (tmp_path / "o.onnx").exists()
     if case == "half":
-        ok(*words, "--data-limit", "overlap=60")
+        ok(*words, "--limit", "overlap=60")
 
 
 def test_the_same_pixels_in_other_files_are_refused(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
         search="none",
         device="cpu",
         model_options=tna_onnx.ModelOptions(output_kind="logits"),
-        gates=tna_onnx.Gates(fail_if_worse=False),
+        gates=tna_onnx.Gates(require="nothing"),
     ),
     "evaluate": lambda m, d, _: tna_onnx.evaluate(
         m, d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")

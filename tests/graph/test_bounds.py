@@ -163,7 +163,7 @@ def test_a_ladder_of_a_few_steps_is_counted_right() -> None:
     assert made == 2**4
     # F4 stands for 2 calls, each of them for 2 more, ..., and 16 nodes: 2 + 4 + 8 + 16 + 16
     load_model(proto, ModelLimits(inlined_nodes=46))
-    with pytest.raises(UnsupportedModel, match=r"stand for 46 nodes .*at most 45 .*--model-limit inlined-nodes="):
+    with pytest.raises(UnsupportedModel, match=r"stand for 46 nodes .*at most 45 .*--limit inlined-nodes="):
         load_model(proto, ModelLimits(inlined_nodes=45))
 
 
@@ -276,7 +276,7 @@ def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
 def test_a_limit_can_be_raised(damage: str, limits: ModelLimits) -> None:
     proto = sample()
     DAMAGES[damage][0](proto)
-    with pytest.raises(UnsupportedModel, match="--model-limit"):
+    with pytest.raises(UnsupportedModel, match="--limit"):
         load_model(proto)
     assert load_model(proto, limits).limits == limits
 
@@ -311,7 +311,7 @@ def test_a_result_with_raised_limits_is_written_and_compared(tmp_path: Path) -> 
     out = tmp_path / "new.onnx"
     words = ["calibrate", tmp_path / "model.onnx", "--calib", tmp_path / "data.npz", "-o", out, *words_of(PLAIN)]
     refused(3, "", *words, "--trust-labels")
-    limit = ("--model-limit", "name-length=2e4")
+    limit = ("--limit", "name-length=2e4")
     ok(*words, "--trust-labels", "--report", tmp_path / "a.html", *limit)
     ok("verify", tmp_path / "model.onnx", out, *limit)
     ok("inspect", out, *limit)

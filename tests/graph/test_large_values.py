@@ -249,7 +249,7 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
 
 def test_a_map_with_a_large_matrix_is_made_again(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_MAX_NUMBERS", 64)  # the metadata have no room for its numbers
-    words = {"search": "none", "map": "aar", "fail_if_worse": False}
+    words = {"search": "none", "map": "aar", "require": "nothing"}
     with_options(calibrate, small.model, small.calib, output=tmp_path / "m.onnx", **words)
     written = load_model(tmp_path / "m.onnx")
     assert any(name.startswith("tna_onnx/") for name, t in written.initializers.items() if written.large_value(t))

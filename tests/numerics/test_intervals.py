@@ -1,7 +1,6 @@
 """Intervals of paired differences, against what each is defined to be and against simulated truths."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -259,54 +258,6 @@ def test_intervals_cover_the_true_difference(n: int, scale: float) -> None:
             held[name] += (interval.low <= truth[name] <= interval.high) / runs
     # binomial standard deviation 1.8 points: 0.95 - 3 * 0.018
     assert min(held.values()) >= 0.896, held
-
-
-def test_the_bootstrap_is_the_one_of_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both draw their own resamples: ends of so many of them agree to some hundredths of the width."""
-    monkeypatch.setattr(intervals_module, "_RESAMPLES", 20_000)
-    rng = np.random.default_rng(3)
-    logits = 2 * rng.standard_normal((600, 4))
-    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    before, after = (SampleScores.of_logits(factor * logits, labels) for factor in (2.0, 1.2))
-    places = [np.clip(np.ceil(side.confidence * 15).astype(int) - 1, 0, 14) for side in (before, after)]
-
-    def difference(rows: np.ndarray) -> np.ndarray:
-        errors = []
-        for side, place in zip((before, after), places, strict=True):
-            gap = side.hit.astype(float) - side.confidence
-            inside = np.eye(15)[place] * gap[:, None]
-            errors.append(np.abs(inside[rows].mean(axis=-2)).sum(axis=-1))
-        return errors[1] - errors[0]
-
-    expected = stats.bootstrap(
-        (np.arange(600),),
-        lambda rows, axis=-1: difference(rows),
-        n_resamples=20_000,
-        vectorized=True,
-        batch=100,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    found = paired_differences(before, after, kind="bootstrap")["ece"]
-    width = expected.high - expected.low
-    np.testing.assert_allclose((found.low, found.high), expected, atol=0.06 * width)
-
-
-@pytest.mark.parametrize("name", ["ece", "adaece"])
-def test_the_bootstrap_resamples_clusters(name: str) -> None:
-    """Each sample four times in a cluster of its own says no more than the sample alone."""
-    rng = np.random.default_rng(4)
-    logits = 2 * rng.standard_normal((500, 4))
-    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
-    rows = np.repeat(np.arange(500), 4)
-    widths = []
-    for take, clusters in ((np.arange(500), None), (rows, rows), (rows, None)):
-        sides = [SampleScores.of_logits(factor * logits[take], labels[take]) for factor in (2.0, 1.2)]
-        if clusters is not None:
-            sides = [replace(side, clusters=clusters) for side in sides]
-        found = paired_differences(*sides, kind="bootstrap")[name]
-        widths.append(found.high - found.low)
-    assert widths[1] == pytest.approx(widths[0], rel=0.1)
-    assert widths[2] < 0.8 * widths[0]
 
 
 # --- Means, errors and intervals of samples that come in clusters

@@ -26,7 +26,7 @@ from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined,
 from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli, with_options
 from tna_onnx.cli.command import group
-from tna_onnx.data.choices import FORMATS
+from tna_onnx.data.choices import DATA_FORMATS
 
 # Languages of blocks that hold nothing to run.
 SHOWN = ("text", "json", "yaml", "toml", "diff", "{toctree}", "{eval-rst}")
@@ -366,8 +366,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 def test_the_table_of_data_names_every_format() -> None:
     page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
-    table = page[page.index("| `--format` |") : page.index("If a library is missing")]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(FORMATS)
+    table = page[page.index("| format |") : page.index("If a library is missing")]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(DATA_FORMATS)
 
 
 # --- The notebook has the cells of its page, and ran to its end

@@ -40,7 +40,7 @@ def recalibrated(proto: onnx.ModelProto, folder: Path, p: Array, x: Array, **opt
     onnx.save(proto, path)
     data = {"x": x, "labels": softened(p)}
     report = with_options(
-        tna_onnx.calibrate, path, data, output=folder / "new.onnx", device="cpu", fail_if_worse=False, **options
+        tna_onnx.calibrate, path, data, output=folder / "new.onnx", device="cpu", require="nothing", **options
     )
     assert tna_onnx.verify(path, folder / "new.onnx").intact
     return report
@@ -90,7 +90,7 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
     onnx.save(proto, tmp_path / "model.onnx")
     new = tmp_path / "new.onnx"
     report = tna_onnx.calibrate(
-        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", gates=tna_onnx.Gates(fail_if_worse=False)
+        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", gates=tna_onnx.Gates(require="nothing")
     )
     after = tna_onnx.evaluate(new, (x, y)).metrics
     # a temperature keeps the order of the classes
@@ -295,7 +295,7 @@ def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: 
 # ---- Calibration and held-out data in different forms: what goes together, and what each `Data` says of itself
 
 
-MAP_ONLY: dict[str, Any] = {"search": "none", "device": "cpu", "dry_run": True, "fail_if_worse": False}
+MAP_ONLY: dict[str, Any] = {"search": "none", "device": "cpu", "dry_run": True, "require": "nothing"}
 
 
 def forms(small: Small, path: Any) -> dict[str, dict[str, np.ndarray]]:

@@ -203,7 +203,7 @@ def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     data = _labelled(_proto("plain"), 1)
     data["shape"] = (rng.random((600, 3)) < outputs_of(tmp_path / "m.onnx", data["x"])["shape"]).astype(np.int64)
-    settings = {**PLAIN, "fail_if_worse": False}
+    settings = {**PLAIN, "require": "nothing"}
     reports = _calibrated(tmp_path / "m.onnx", data, tmp_path / "o.onnx", settings)
     for name in CLASSES:
         words = {**settings, "head": name, "label_column": name}
@@ -306,7 +306,7 @@ def test_a_layer_of_two_heads_keeps_the_other(how: str, map_name: str, tmp_path:
     x = rng.standard_normal((600, 5)).astype(np.float32)
     scores = (x @ weight + bias)[:, :4]
     np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
-    words = {"output_name": "p", "search": "none", "map": map_name, "device": "cpu", "fail_if_worse": False}
+    words = {"output_name": "p", "search": "none", "map": map_name, "device": "cpu", "require": "nothing"}
     report = with_options(
         tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "d.npz", output=tmp_path / "new.onnx", **words
     )

@@ -85,7 +85,7 @@ def calibrated(path: Path, **settings: Any) -> tuple[Path, tna_onnx.Report]:
         samples(3),
         eval=samples(4),
         output=target,
-        fail_if_worse=False,
+        require="nothing",
         overwrite=True,
         **settings,
     )

@@ -142,7 +142,7 @@ def test_each_form_is_calibrated_and_its_file_gives_the_reported_numbers(folder:
     [("sigmoid", "ts"), ("columns", "label-ts"), ("sigmoid", "label-platt"), ("sigmoid", "label-isotonic")],
 )
 def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: str) -> None:
-    report, _ = written(folder, form, "--map", name, "--search", "none", "--no-fail-if-worse")
+    report, _ = written(folder, form, "--map", name, "--search", "none", "--require", "nothing")
     assert report["map"] == name
     folded = form == "sigmoid" and name != "label-isotonic"
     assert report["folded"] == folded
@@ -175,7 +175,7 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     data = samples(600, 1)
     data["labels"][:, 2] = 0
     report = tna_onnx.calibrate(
-        model(), data, map="label-platt", search="none", classes=NAMES, gates=tna_onnx.Gates(fail_if_worse=False)
+        model(), data, map="label-platt", search="none", classes=NAMES, gates=tna_onnx.Gates(require="nothing")
     )
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
@@ -252,7 +252,7 @@ def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path
 @pytest.fixture(scope="module")
 def searched() -> Report:
     """A report with a search, and so with a diagram at every angle."""
-    words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "fail_if_worse": False}
+    words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "require": "nothing"}
     return with_options(tna_onnx.calibrate, model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
 
 

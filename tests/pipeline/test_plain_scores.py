@@ -84,7 +84,7 @@ def test_a_small_probability_of_float16_is_not_0(zeros: int, tmp_path: Path) -> 
         x=np.stack([1 - rare, rare], axis=1),
         labels=(np.arange(len(rare)) < zeros + 20).astype(int),
     )
-    words: dict[str, Any] = {"map": "ts", "dry_run": True, "fail_if_worse": False, "trust_labels": True}
+    words: dict[str, Any] = {"map": "ts", "dry_run": True, "require": "nothing", "trust_labels": True}
     report = with_options(
         tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "data.npz", output_kind="probabilities", **words, **QUICK
     )
@@ -99,9 +99,7 @@ def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
         helper.make_node("Identity", ["half"], ["y"]),
     ]
     model, data = written(tmp_path, last, np.float16)
-    assert tna_onnx.calibrate(
-        model, data, map="irova", dry_run=True, gates=tna_onnx.Gates(fail_if_worse=False), **QUICK
-    )
+    assert tna_onnx.calibrate(model, data, map="irova", dry_run=True, gates=tna_onnx.Gates(require="nothing"), **QUICK)
     proto = onnx.load(model)
     proto.graph.node[1].output[0] = "wide"
     proto.graph.node.insert(2, helper.make_node("Cast", ["wide"], ["s"], to=onnx.TensorProto.FLOAT16))

@@ -131,9 +131,9 @@ def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcom
     worse = comparison(worse=True)
     held = notes(small, task, outcome, worse)
     assert [line.split()[0] for line in held] == ["NLL", "ECE", "accuracy"]
-    passed = notes(small, task, outcome, worse, gates=Gates(fail_if_worse=False))
+    passed = notes(small, task, outcome, worse, gates=Gates(require="nothing"))
     assert passed[:3] == held
-    assert "--no-fail-if-worse lets it pass" in passed[3]
+    assert "--require nothing lets it pass" in passed[3]
 
 
 def test_fits_to_some_of_very_many_samples_are_said(

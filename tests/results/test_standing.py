@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.gates import Gates
 from tna_onnx.results.verdict import Recall, Standing, changed, result_sentence, samples_needed
 
 BEFORE = Metrics(5000, 15, accuracy=0.811, ece=0.021, adaece=0.02, nll=0.5529, brier=0.27)
@@ -210,29 +208,6 @@ def test_an_interval_that_holds_another_keeps_its_values_and_names_a_class_that_
         assert mine.difference.low == min(each.difference.low, also.difference.low)
         assert mine.difference.high == max(each.difference.high, also.difference.high)
     assert both.balanced.low == one.balanced.low
-
-
-@pytest.mark.parametrize(("limit", "missed"), [(20, True), (38, False), (45, False)])
-def test_the_whole_interval_is_beyond_the_limit(limit: float, *, missed: bool) -> None:
-    """The loss is 40 points, 33 to 47."""
-    lines = Gates(max_recall_drop=limit).recall_missed(SILENT, COUNTS, "held-out")
-    assert bool(lines) is missed
-    if missed:
-        assert lines[0].startswith("--max-recall-drop 20 missed: class fox: recall 50.0 % -> 10.0 %")
-
-
-def test_the_balanced_accuracy_has_a_limit() -> None:
-    value = 100 * SILENT.balanced_after
-    assert Gates(min_balanced_accuracy=value - 0.01).recall_missed(SILENT, COUNTS, "") == ()
-    (line,) = Gates(min_balanced_accuracy=value + 0.01).recall_missed(SILENT, COUNTS, "")
-    assert f"balanced accuracy is {value:.6g} % on 1,000 samples" in line
-
-
-@pytest.mark.parametrize("name", ["max_recall_drop", "min_balanced_accuracy"])
-@pytest.mark.parametrize("value", [-1, 101])
-def test_limits_are_per_cent(name: str, value: float) -> None:
-    with pytest.raises(UsageError, match=name):
-        Gates(**{name: value})
 
 
 # --- The sentence for readers who know no metric says what the verdict says

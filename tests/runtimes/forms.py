@@ -91,7 +91,7 @@ def _unit(w: np.ndarray) -> np.ndarray:
 
 def _written(model: Path, data: dict[str, np.ndarray], settings: dict[str, Any]) -> Form:
     target = model.with_name("written.onnx")
-    with_options(tna_onnx.calibrate, model, data, output=target, device="cpu", fail_if_worse=False, **settings)
+    with_options(tna_onnx.calibrate, model, data, output=target, device="cpu", require="nothing", **settings)
     return Form(model, target, data["x"][:33])
 
 

@@ -137,24 +137,6 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
     return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
 
 
-def position_of(baseline: str | int, models: Sequence[GivenModel]) -> int:
-    """Find the baseline: the first model of that name, else of that path, else the one at that position from 1."""
-    # names before positions: a file may be called 2
-    text = str(baseline)
-    for k, g in enumerate(models):
-        if text == g.name:
-            return k
-    for k, g in enumerate(models):
-        if g.path is not None and (text == g.path.name or Path(text).absolute() == g.path.absolute()):
-            return k
-    if text.isdecimal() and 1 <= int(text) <= len(models):
-        return int(text) - 1
-    raise UsageError(
-        f"baseline '{baseline}' is none of the models; expected {', '.join(g.name for g in models)}, or a position "
-        f"from 1 to {len(models)}"
-    )
-
-
 _log = logging.getLogger("tna_onnx")
 
 
@@ -311,7 +293,6 @@ def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
     data: Any,
     *,
-    baseline: str | int = 1,
     ood_data: Any = None,
     labels: Any = None,
     preset: Recipe | str | Path | None = None,
@@ -332,11 +313,11 @@ def compare(
     the same number of classes. Intervals are not corrected for the number of models; a note says so.
 
     Args:
-        models: two or more ONNX models, as for `calibrate`; a mapping gives them names. One may be given twice.
+        models: two or more ONNX models, as for `calibrate`, the baseline first; a mapping gives them names. One may be
+            given twice.
         data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `expect_accuracy` is for the baseline, and
             whose `by` compares the models in subgroups too. For models with different inputs they are opened several
             times and must give the same samples in the same order.
-        baseline: model that the others are compared with: its name, its path, or its position from 1.
         ood_data: samples that the models should not know, for guarded models with the output `ood`; in the same forms
             as `data`. Their labels are not used.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
@@ -371,7 +352,6 @@ def compare(
     check_batch_size(batch_size)
     named = named_models(models)
     arguments.check_targets(json, report, others=[labelled, *(g.source for g in named)])
-    first = position_of(baseline, named)
     where = parse_device(device)
 
     unknown = arguments.beside_of(ood_data, labelled, {})
@@ -384,24 +364,24 @@ def compare(
         settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
         # one after the other: a session is closed before the next is opened
         runs = [
-            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
+            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == 0)
             for k, g in enumerate(named)
         ]
     # of the coarsest: else a model would gain by probabilities that come in smaller steps
     coarsest = max(run.output.resolution for run in runs)
-    n_classes = runs[first].output.n_classes
+    n_classes = runs[0].output.n_classes
     runs = [replace(run, scores=run.scores.resolved(coarsest, n_classes)) for run in runs]
-    models = tuple(reduced(run, runs[first], bins, level, positive) for run in runs)
-    parts = runs[first].parts
-    of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
+    models = tuple(reduced(run, runs[0], bins, level, positive) for run in runs)
+    parts = runs[0].parts
+    of_parts = () if parts is None else subgroup_notes(parts, models[0].subgroups, level)
     result = ModelComparison(
         data=samples.first.describe(),
-        baseline=named[first].name,
+        baseline=named[0].name,
         confidence_level=confidence_level,
         models=models,
         versions=versions(),
         notes=(
-            *_notes(named, runs, runs[first], confidence_level),
+            *_notes(named, runs, runs[0], confidence_level),
             *group_notes(samples.first),
             *of_parts,
             *resolution_notes(coarsest, n_classes),

@@ -319,7 +319,7 @@ def _source(opened: Classifier, data: Data, request: Request) -> tuple[Data, Any
 
 def _table_files(data: Data) -> TableFiles | None:
     """Return table files that are read as they are, row by row; None for other data."""
-    if data.format not in (None, "table") or data.labels is not None or data.tokenizer is not None or data.skip_bad:
+    if data.labels is not None or data.tokenizer is not None or data.skip_bad:
         return None
     if not isinstance(data.samples, (str, Path)):
         return None

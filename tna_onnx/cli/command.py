@@ -18,14 +18,8 @@ from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
 SECTIONS = {
     "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores", "teacher"),
-    "Images": (
-        "preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
-        "interpolation",
-    ),
-    "Results": (
-        "output", "overwrite", "page", "json_file", "figures",
-        "dry_run", "baseline", "out",
-    ),
+    "Images": ("preset", "resize", "crop", "scale", "mean", "std", "color", "interpolation"),
+    "Results": ("output", "overwrite", "page", "json_file", "figures", "dry_run", "out"),
     "Decisions": ("ood_data", "set_threshold"),
     "Class frequencies": ("target",),
     "What is fitted": ("protocol", "only"),

@@ -47,13 +47,6 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
 @options.labels_option
-@click.option(
-    "--baseline",
-    metavar="NAME|INDEX",
-    default="1",
-    show_default=True,
-    help="Model that the others are compared with: its file name, or its position counted from 1.",
-)
 @options.ood_data_option
 @options.confidence_option
 @options.page_option
@@ -65,9 +58,9 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 @options.run_options
 @config_options
 def compare(page: str | None, **arguments: Any) -> None:
-    """Measure several models on the same labelled data, with paired differences to one of them.
+    """Measure several models on the same labelled data, with paired differences to the first.
 
-    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the baseline.
+    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the first.
 
     \b
     Example:

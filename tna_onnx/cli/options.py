@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Limits
 from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.options import ModelLimits, ModelOptions
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.pipeline.settings import Settings
 
@@ -113,40 +113,38 @@ def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> t
         ) from None
 
 
-def number_or(words: Sequence[str], kind: type, _ctx: click.Context, _param: click.Parameter, text: str) -> Any:
-    """Parse one of some words, or a number: a positive whole one where `kind` is int."""
-    if text in words:
+def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
+    """Parse a number of members: a positive whole one, inf or auto."""
+    if text in ("inf", "auto"):
         return text
     # not int(text) alone: that also takes " 7", "1_0" and "+3"
-    if kind is int and text.isdecimal() and int(text) > 0:
+    if text.isdecimal() and int(text) > 0:
         return int(text)
-    with contextlib.suppress(ValueError):
-        if kind is float:
-            return float(text)
-    expected = "a positive number" if kind is int else "a number"
-    raise click.BadParameter(f"expected {', '.join([expected, *words[:-1]])} or {words[-1]}, got '{text}'")
+    raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
 
 
-members = functools.partial(number_or, ("inf", "auto"), int)
-temperature = functools.partial(number_or, ("auto",), float)
-
-
-def limits(kind: Any, _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
+def limits(kind: Any, ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
     """Parse NAME=NUMBER, repeated or with commas between them, as values of the dataclass `kind`.
 
-    Whole numbers may be written as 2e8.
+    Those on the model become the argument `model_limits` where `kind` is that of data. Numbers may be written as 2e8.
     """
-    names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
-    values = {}
+    kinds = {kind}
+    if kind is Limits:
+        kinds.add(ModelLimits)
+    owners: dict[str, Any] = {
+        field.name.replace("_", "-"): owner for owner in kinds for field in dataclasses.fields(owner)
+    }
+    values: dict[Any, dict[str, float]] = {owner: {} for owner in kinds}
     for part in ",".join(texts).split(",") if texts else ():
-        name, separator, number = part.partition("=")
+        name, _, number = part.partition("=")
         try:
-            if not separator or name.strip() not in names:
-                raise ValueError
-            values[name.strip().replace("-", "_")] = float(number)
-        except ValueError:
-            raise click.BadParameter(f"expected NAME=NUMBER with a name of {', '.join(names)}, got '{part}'") from None
-    return kind(**values)
+            values[owners[name.strip()]][name.strip().replace("-", "_")] = float(number)
+        except (KeyError, ValueError):
+            names = ", ".join(sorted(owners))
+            raise click.BadParameter(f"expected NAME=NUMBER with a name of {names}, got '{part}'") from None
+    if kind is Limits:
+        ctx.params["model_limits"] = ModelLimits(**values[ModelLimits])  # type: ignore[arg-type]  # floats are whole
+    return kind(**values[kind])
 
 
 def passed_on(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -312,7 +310,6 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "options": lambda *_: {"multiple": True, "callback": passed_on},
     "head": lambda *_: {"multiple": True, "callback": one_head},
     "members": lambda _, default: {"callback": members, "default": str(default)},
-    "temperature": lambda _, default: {"callback": temperature, "default": f"{default:g}"},
     "limits": lambda kind, _: {"multiple": True, "callback": functools.partial(limits, kind)},
     "additions": lambda _, default: {
         "type": Words(ADDITIONS),
@@ -443,7 +440,7 @@ page_option = click.option(
 table_options = field_options(Settings, "bins", "positive")
 confidence_option = field_options(Settings, "confidence_level")
 
-RECIPE_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
+RECIPE_PARTS = ("resize", "crop", "scale", "mean", "std", "color", "interpolation")
 """Fields of Recipe that have an option of the same name."""
 
 preprocessing_options = together(
@@ -456,7 +453,6 @@ preprocessing_options = together(
     ),
     click.option("--resize", metavar="PIXELS", callback=size, help="Resize to this shorter side, or to HEIGHT,WIDTH."),
     click.option("--crop", metavar="PIXELS", callback=size, help="Crop the centre: side, or HEIGHT,WIDTH."),
-    click.option("--crop-pct", type=float, help="Share of the shorter side that the crop keeps; not with --resize."),
     click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
     click.option(
         "--mean",
@@ -470,7 +466,6 @@ preprocessing_options = together(
         callback=numbers,
         help="Then divide each channel by this, such as 0.229,0.224,0.225.",
     ),
-    click.option("--layout", type=choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
     click.option("--color", type=choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
     click.option(
         "--interpolation", type=choice(get_args(Interpolation)), help="Filter for --resize.  [default: bilinear]"

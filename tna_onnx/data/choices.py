@@ -9,13 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict, get_args
+from typing import Literal, TypeAlias, TypedDict
 
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import check_limits
-
-Format: TypeAlias = Literal["folder", "manifest", "npz", "table"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class DataFormat:
 _TABLES = (".parquet", ".arrow", ".feather", ".ipc")
 
 # In the order in which they are tried.
-DATA_FORMATS: dict[Format, DataFormat] = {
+DATA_FORMATS: dict[str, DataFormat] = {
     "npz": DataFormat("arrays:open_arrays", files=(".npz",)),
     "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
     "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
@@ -45,7 +42,7 @@ _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention ma
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the size of data, each of which `--data-limit NAME=NUMBER` sets.
+    """Limits on the size of data, each of which `--limit NAME=NUMBER` sets.
 
     Attributes:
         image_pixels: width times height of one image before preprocessing. The default is that of Pillow.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, Format, Frequencies, Limits, Position
+from tna_onnx.data.choices import DEFAULT_LIMITS, Frequencies, Limits, Position
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import setting
 
@@ -26,7 +26,6 @@ class DataFields:
 
     samples: Any = None
     labels: Any = setting(None, "Labels that are not stored with the samples: the path of a file, or values (N,).")
-    format: Format | None = setting(None, "Format of the data.", section=_SECTION, note="detected")
     preprocessing: Recipe | str | Path | None = setting(
         None,
         "Recipe for images, a name in PRESETS, or the path of a preprocessor_config.json (Hugging Face) or config.json "
@@ -112,10 +111,11 @@ class DataFields:
     )
     limits: Limits = setting(
         DEFAULT_LIMITS,
-        "Raise a limit on the data: image-pixels, text-bytes, expansion, download-bytes, overlap. Several with commas, "
-        "or repeat the option.",
+        "Raise a limit: image-pixels, text-bytes, expansion, download-bytes, overlap of the data; name-length, "
+        "sparse-bytes, inlined-nodes, inlined-bytes, constant-elements of the model. Several with commas, or repeat "
+        "the option.",
         section=_SECTION,
-        flag="data-limit",
+        flag="limit",
         unit="NAME=NUMBER",
         parse="limits",
     )

@@ -78,7 +78,7 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
         if content is None or len(content) > max_bytes:
             raise DataError(
                 f"{path}: expected a text of at most {max_bytes:,} bytes, found more; if it is one, raise "
-                "--data-limit text-bytes=NUMBER"
+                "--limit text-bytes=NUMBER"
             )
         return content.decode(encoding)
     except (OSError, ValueError) as error:

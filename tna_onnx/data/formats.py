@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import DATA_FORMATS, FORMATS
+from tna_onnx.data.choices import DATA_FORMATS
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.multi_label import LabelSource
@@ -19,7 +19,6 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from tna_onnx.data.choices import Format
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import Source
 
@@ -68,7 +67,7 @@ def _open_url(url: str, request: Request) -> Source:
 
     copy = Copy(url, request.limits)
     with copy.named():
-        if copy.path.is_file() and (request.format or _recognise(copy.path, request)) == "manifest":
+        if copy.path.is_file() and _recognise(copy.path, request) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
@@ -87,7 +86,7 @@ def _open_path(path: Path, request: Request) -> Source:
         raise UsageError(f"{path}: no such file or folder; {advice}")
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")
-    format_name = request.format or _recognise(path, request)
+    format_name = _recognise(path, request)
     if format_name != "table":
         request.check_no_table(str(path))
     if format_name in ("folder", "manifest"):
@@ -97,7 +96,7 @@ def _open_path(path: Path, request: Request) -> Source:
     return source
 
 
-def _recognise(path: Path, request: Request) -> Format:
+def _recognise(path: Path, request: Request) -> str:
     suffix = path.suffix.lower()
     if path.is_dir():
         for kind, row in DATA_FORMATS.items():
@@ -118,5 +117,5 @@ def _recognise(path: Path, request: Request) -> Format:
     suffixes = " ".join(ending for row in DATA_FORMATS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "
-        f"these under another name, say which with --format ({', '.join(FORMATS)})"
+        "these under another name, rename it"
     )

@@ -80,7 +80,7 @@ def is_store(data: Data) -> bool:
     """Whether samples are named by the folder of a feature store."""
     path = data.samples
     # no pattern and no URL: these may be longer than any name
-    named = isinstance(path, (str, Path)) and data.format is None and os.path.isdir(path)  # noqa: PTH112
+    named = isinstance(path, (str, Path)) and os.path.isdir(path)  # noqa: PTH112
     return named and bool(find_stores(Path(path)))
 
 
@@ -92,14 +92,13 @@ def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) 
     """
     if is_store(data):
         return "store"
-    if data.format in (None, "npz"):
-        with stored_arrays(data.samples, data.limits) as stored:
-            names = set() if stored is None else {*stored.names}
-        if names.isdisjoint(inputs):
-            for kind in ("features", "logits"):
-                if kind in names:
-                    return kind
-    if not in_tables or data.columns or data.format not in (None, "table"):
+    with stored_arrays(data.samples, data.limits) as stored:
+        names = {*stored.names} if stored else set()
+    if names.isdisjoint(inputs):
+        for kind in ("features", "logits"):
+            if kind in names:
+                return kind
+    if not in_tables or data.columns:
         return ""
     return feature_kind(data.samples, inputs) or ""
 
@@ -130,19 +129,17 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
         request.check_no_table(str(path))
         return _stored(opened, Path(path), data)
-    in_tables = data.format in (None, "table")
-    if in_tables and data.labels is None and not readout.multi_label:
+    if data.labels is None and not readout.multi_label:
         files = open_feature_files(path, request, at_most)
         if files is not None:
             return _from_files(opened, files, data)
-    elif in_tables and not data.columns and (kind := feature_kind(path, [spec.name for spec in opened.inputs])):
+    elif not data.columns and (kind := feature_kind(path, [spec.name for spec in opened.inputs])):
         raise _labels_elsewhere(path, kind)
     with local_npz(data) as place:
-        if data.format in (None, "npz", "npy"):
-            computed = open_precomputed(place, request)
-            if computed is not None:
-                request.check_no_table(computed.source.title)
-                return _entered(opened, computed, data)
+        computed = open_precomputed(place, request)
+        if computed is not None:
+            request.check_no_table(computed.source.title)
+            return _entered(opened, computed, data)
         source = open_request(replace(request, samples=place))
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)

@@ -215,7 +215,7 @@ def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
     if recipe.crop is not None:
         words.append(f"crop {recipe.crop}")
     if recipe.crop_pct is not None:
-        words.append(f"crop-pct {recipe.crop_pct:g}")
+        words.append(f"crop_pct {recipe.crop_pct:g}")
     if words:
         words.append(recipe.interpolation or "bilinear")
     return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)

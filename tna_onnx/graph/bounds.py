@@ -185,7 +185,7 @@ def _check_names(model: str, names: Iterable[str], limits: ModelLimits) -> None:
         if len(name) > limits.name_length or _BREAKS.search(name):
             raise UnsupportedModel(
                 f"{model}: damaged: a name of {len(name):,} characters begins with {name[:40]!r}; expected one line of "
-                f"at most {limits.name_length:,.0f} (--model-limit name-length=NUMBER)"
+                f"at most {limits.name_length:,.0f} (--limit name-length=NUMBER)"
             )
 
 
@@ -236,7 +236,7 @@ def _check_sparse(model: str, sparse: onnx.SparseTensorProto, limits: ModelLimit
     if size > limits.sparse_bytes:
         raise UnsupportedModel(
             f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most "
-            f"{limits.sparse_bytes:,.0f}; if that is right, raise --model-limit sparse-bytes=NUMBER"
+            f"{limits.sparse_bytes:,.0f}; if that is right, raise --limit sparse-bytes=NUMBER"
         )
 
 
@@ -395,7 +395,7 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
         raise UnsupportedModel(
             f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
             f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
-            "--model-limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
+            "--limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
         )
 
 

@@ -238,7 +238,7 @@ def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> 
         if total > limit:
             raise NotConstant(
                 f"'{tensor}' is computed by a {node.op_type} node with a result of {size:,} elements; expected at most "
-                f"{limit:,} in all results (--model-limit constant-elements=NUMBER)"
+                f"{limit:,} in all results (--limit constant-elements=NUMBER)"
             )
 
 

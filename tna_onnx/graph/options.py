@@ -15,7 +15,7 @@ _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, e
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """Bounds on models, each of which `--model-limit NAME=NUMBER` sets.
+    """Bounds on models, each of which `--limit NAME=NUMBER` sets.
 
     Attributes:
         name_length: characters of the name of a node, tensor or attribute.
@@ -98,8 +98,7 @@ class ModelOptions:
         DEFAULT_MODEL_LIMITS,
         "Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, "
         "constant-elements. Several with commas, or repeat the option.",
-        section=_SECTION,
-        flag="model-limit",
+        flag="limit",
         unit="NAME=NUMBER",
         parse="limits",
     )

@@ -191,7 +191,7 @@ def _dense(model: Model, sparse: onnx.SparseTensorProto) -> NDArray[Any]:
     if elements > limit:
         raise Refused(
             f"a sparse constant of {elements:,} elements; expected at most {limit:,}; if that is right, raise "
-            "--model-limit constant-elements=NUMBER"
+            "--limit constant-elements=NUMBER"
         )
     values = model.floats(sparse.values)
     places = model.array(sparse.indices)

@@ -259,8 +259,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
 
 
 def _data(data: Data, part: Part) -> Data:
-    """Describe a part of samples that are open already: their format and labels are settled."""
-    return replace(data, samples=part, labels=None, format=None)
+    """Describe a part of samples that are open already: their labels are settled."""
+    return replace(data, samples=part, labels=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,9 +76,6 @@ class GuardSettings:
         1.0,
         "set: temperature to apply before sets are made; auto chooses one with small sets, on samples that are not "
         "used for the threshold.",
-        section=_SECTION,
-        unit="NUMBER|auto",
-        parse="temperature",
     )
     allow_empty: bool = setting(
         False, "set: a set may leave out the likeliest class, and so hold none.", section=_SECTION

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +45,6 @@ from tna_onnx.numerics.residuals import (
     noise,
 )
 from tna_onnx.numerics.scores import SampleScores
-
-IntervalKind: TypeAlias = Literal["debiased", "bootstrap"]
-"""How intervals of calibration errors are made: as above, or by a BCa bootstrap of the plug-in values."""
 
 FloatArray = NDArray[np.float64]
 
@@ -147,7 +143,6 @@ def paired_differences(
     seed: int = 0,
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
-    kind: IntervalKind = "debiased",
 ) -> dict[str, Interval]:
     """Differences `after - before` on the same samples with their intervals, per name in `METRICS`.
 
@@ -188,70 +183,12 @@ def paired_differences(
         if name == "accuracy":
             ends = _accuracy(before, after, z, same_predictions)
         elif name in SHARES:
-            if kind == "bootstrap" and before.predicted is None:
-                low, high = bootstrap_interval(before, after, bins, level, seed, SHARES[name])
-            else:
-                low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
+            low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
             ends = (values[name] - getattr(plain, name), low, high)
         else:
             ends = _mean(_by_sample(after, name) - _by_sample(before, name), wide, before.clusters, before.weights)
         differences[name] = Interval(*ends, level, groups, errors)
     return differences
-
-
-_RESAMPLES = 1000
-_TOGETHER = 2**22  # weights of samples in memory at once
-
-
-def bootstrap_interval(
-    before: SampleScores,
-    after: SampleScores,
-    bins: int,
-    level: float,
-    seed: int,
-    shares: Callable[[SampleScores, int], Shares],
-) -> tuple[float, float]:
-    """Return the ends of the BCa bootstrap interval of the difference of two plug-in calibration errors.
-
-    1,000 resamples of the samples, of whole clusters where they come in some. The bins stay those of the samples.
-
-    Source: Efron & Tibshirani (1993), "An introduction to the bootstrap", section 14.3.
-
-    `before`: scores of N samples with one class each; `level`: confidence level, a fraction.
-    """
-    everyone = slice(0, len(before))
-    spread = np.hstack([residuals(side)[:, None] * shares(side, bins)(everyone) for side in (before, after)])
-    sizes = before.weigh(np.ones((len(before), 1)))
-    if before.clusters is not None:
-        spread, sizes = (cluster_sums(values, before.clusters) for values in (spread, sizes))
-    spread = np.hstack([spread, sizes])
-
-    def difference(sums: FloatArray) -> FloatArray:
-        errors = np.abs(sums[..., :-1] / sums[..., -1:])
-        half = errors.shape[-1] // 2
-        values: FloatArray = errors[..., half:].sum(-1) - errors[..., :half].sum(-1)
-        return values
-
-    n = len(spread)
-    total = spread.sum(axis=0)
-    rng = np.random.default_rng(seed)
-    parts = []
-    for start in range(0, _RESAMPLES, block := max(1, _TOGETHER // n)):
-        count = min(block, _RESAMPLES - start)
-        parts.append(difference(rng.multinomial(n, np.full(n, 1 / n), count).astype(np.float64) @ spread))
-    resampled = np.concatenate(parts)
-    share = float(np.clip(np.mean(resampled < difference(total)), 1 / _RESAMPLES, 1 - 1 / _RESAMPLES))
-    normal = NormalDist()
-    offset = normal.inv_cdf(share)
-    jackknife = difference(total - spread)
-    d = jackknife.mean() - jackknife
-    squares = float((d**2).sum())
-    skewness = float((d**3).sum()) / (6 * squares**1.5) if squares else 0.0
-    ends = []
-    for p in ((1 - level) / 2, (1 + level) / 2):
-        z = offset + normal.inv_cdf(p)
-        ends.append(float(np.quantile(resampled, normal.cdf(offset + z / (1 - skewness * z)))))
-    return ends[0], ends[1]
 
 
 def quantile(p: float, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> float:

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.intervals import IntervalKind, paired_differences, quantile
+from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metrics import (
     MIN_EACH,
     Estimate,
@@ -234,7 +234,6 @@ def positive_difference(
     level: float = 0.95,
     *,
     seed: int = 0,
-    kind: IntervalKind = "debiased",
 ) -> Interval:
     """Return the difference of the ECE of P(positive), or of the worst label's, with its interval.
 
@@ -247,7 +246,7 @@ def positive_difference(
     def of_label(c: int) -> Interval:
         fit = after.cross_fits[c] if after.cross_fits else None
         sides = (before.alone[c], after.alone[c])
-        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit, kind=kind)["ece"]
+        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit)["ece"]
 
     low = of_label(first)
     high = low if last == first else of_label(last)

@@ -36,7 +36,7 @@ from tna_onnx.pipeline.teaching import with_teacher
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries, versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.gates import GateMissed, samples_text
 from tna_onnx.results.measured import check_positive, subgroup_notes
 from tna_onnx.results.report import (
     Alternative,
@@ -329,7 +329,7 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
     return {
         "calibration": compare_scores(
             task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
-            settings.seed, settings.level, same_predictions=outcome.keeps_predictions, interval=settings.interval,
+            settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
             classes=classes_of(task, task.calibration),
         ),
         "comparison": comparison,
@@ -413,7 +413,7 @@ def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]
     return (
         *gates.limits_missed(after, where),
         *gates.changes_missed(comparison.differences, job.settings.objective, after, where, still_off=still_off),
-        *gates.recall_missed(compared.recall, after, where),
+        *gates.classes_missed({loss.name: loss.after for loss in compared.recall.classes}, samples_text(after, where)),
     )
 
 

@@ -178,7 +178,7 @@ def _numbers(
     names = class_names(task, task.reported)
     comparison = compare_scores(
         source.describe(), how, labelled, after, settings.bins, settings.seed,
-        cross_fit=cross_fit, interval=settings.interval, classes=classes_of(task, task.reported), **shared,
+        cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
     parts = source_beside(source).get("by")
@@ -296,10 +296,10 @@ def notes_on(
         notes.append(_cross_fitted_note(outcome, compared))
     notes += _order_note(task, compared.in_order)
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
-    # with the gate a worse result is an error, and needs no note
-    if standing.word == "worse" and not job.gates.fail_if_worse:
+    # otherwise a worse result is an error, and needs no note
+    if standing.word == "worse" and job.gates.require == "nothing":
         text = differences_text(comparison.differences, standing.worse)
-        notes.append(f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass")
+        notes.append(f"the result is significantly worse than the input: {text}; --require nothing lets it pass")
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes

@@ -198,7 +198,7 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
     if 100 * count / n > limits.overlap and count >= _MIN_SHARED:
         raise DataError(
             f"{held_out.describe()}: {what}, so they cannot judge the result; expected each group on one side only. "
-            "Move them, or allow them with --data-limit overlap=PERCENT"
+            "Move them, or allow them with --limit overlap=PERCENT"
         )
     return [f"{held_out.describe()}: {what}"]
 
@@ -218,7 +218,7 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
             advice = "remove them"
         raise DataError(
             f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; {advice}. Where "
-            "equal samples are to be expected, as in tables of few distinct rows, --data-limit overlap=PERCENT allows "
+            "equal samples are to be expected, as in tables of few distinct rows, --limit overlap=PERCENT allows "
             "them"
         )
     if overlap.shared:
@@ -381,7 +381,7 @@ def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Lim
     if _is_beyond(overlap, limits):
         raise DataError(
             f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%}) are {reason}; remove "
-            "them. Where equal samples are to be expected, --data-limit overlap=PERCENT allows them"
+            "them. Where equal samples are to be expected, --limit overlap=PERCENT allows them"
         )
 
 
@@ -484,7 +484,7 @@ def _near_leak(
     if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
         raise DataError(
             f"{what}, so they cannot judge the result; expected other videos, patients or scenes than those of the "
-            "calibration samples. Leave out --eval to have the result cross-fitted, or allow them with --data-limit "
+            "calibration samples. Leave out --eval to have the result cross-fitted, or allow them with --limit "
             "overlap=PERCENT"
         )
     return [f"{what}, and may flatter the result"]

@@ -27,7 +27,7 @@ EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
 
-FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "positive", "seed", "trust_labels", "confidence_level")
+FIT_SETTINGS = ("map", "predictions", "bins", "positive", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
 
 RECORDED = (
@@ -153,12 +153,6 @@ class Settings:
         "If the weight is stored quantised (QDQ) and gets new values, by a tilt or a map in it: quantise these too, "
         "per class, or store them as float.",
         section=_FITTED,
-    )
-    interval: Literal["debiased", "bootstrap"] = setting(
-        "debiased",
-        "Interval of the differences of ECE and AdaECE, for the verdict and the gates. debiased: corrected for the "
-        "bias of binned errors; bootstrap: BCa, as in other tools, which is too narrow.",
-        section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 

@@ -1,10 +1,9 @@
 """Gates: what a result has to keep. A missed one ends `calibrate`, without a file, or `evaluate` with exit code 1.
 
-    max_ece, max_nll, min_accuracy, min_balanced_accuracy, min_recall    a value beyond its limit
-    max_accuracy_drop, max_recall_drop    the whole interval of the paired difference lies beyond the limit
-    require_improvement     accuracy, NLL, ECE and the objective are not "improved" (`verdict.Standing`), or predictions
-                            are protected and P(positive) is still off
-    fail_if_worse           they are "worse"
+    max_ece, max_nll, min_accuracy, min_recall    a value beyond its limit
+    max_accuracy_drop    the whole interval of the paired difference lies beyond the limit
+    require              improvement: accuracy, NLL, ECE and the objective are not "improved" (`verdict.Standing`), or
+                         predictions are protected and P(positive) is still off; not-worse: they are "worse"
 
 Numbers are those of held-out or cross-fitted samples; of two classes and of labels the ECE is `positive.ece`.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
@@ -23,7 +22,6 @@ from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
-    from tna_onnx.results.verdict import Recall
 
 
 LIMITS = ("max_ece", "max_nll", "min_accuracy")
@@ -41,6 +39,8 @@ class GateMissed(CheckFailed):
         super().__init__("\n".join(result.missed) + ending)
         self.result = result
 
+
+Requirement: TypeAlias = Literal["improvement", "not-worse", "nothing"]
 
 T = TypeVar("T")
 
@@ -73,16 +73,6 @@ class Gates:
     min_accuracy: float | None = _gate(None, "if the accuracy is below this, per cent", unit="PERCENT", low=0, high=100)
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
     max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
-    max_recall_drop: float | None = _gate(
-        None,
-        "if the recall of a class falls by more than this, percentage points, with its whole interval",
-        unit="POINTS",
-        low=0,
-        high=100,
-    )
-    min_balanced_accuracy: float | None = _gate(
-        None, "if the mean recall of the classes is below this, per cent", unit="PERCENT", low=0, high=100
-    )
     min_recall: Mapping[str, float] | None = _gate(
         None,
         "if the recall of a class, a fraction, is below this: that of the output decision if the file has it, else of "
@@ -90,17 +80,13 @@ class Gates:
         unit="CLASS=SHARE",
         parse="options",
     )
-    require_improvement: bool = _gate(
-        False,
-        "unless the result is significantly better. Accuracy, NLL, ECE and the objective are judged together, each by "
-        "its whole interval; and of two classes, P(positive) must not be off by more than chance because predictions "
-        "are kept",
-        off="no-require-improvement",
-    )
-    fail_if_worse: bool = _gate(
-        True,
-        "if the result is significantly worse: in NLL; or in accuracy, ECE or the objective, if nothing that counts "
-        "more is better",
+    require: Requirement = setting(
+        "not-worse",
+        "Gate: what the result has to be, else exit with code 1 and write no model. Accuracy, NLL, ECE and the "
+        "objective are judged together, each by its whole interval, the NLL first. improvement: significantly better, "
+        "and of two classes P(positive) not off by more than chance because predictions are kept; not-worse: not "
+        "significantly worse; nothing: whatever it is.",
+        section="Gates",
     )
 
     def __post_init__(self) -> None:
@@ -112,7 +98,7 @@ class Gates:
             if limit is not None and not 0 <= limit <= (math.inf if about.high is None else about.high):
                 unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
-        check_share(min_accuracy=self.min_accuracy, min_balanced_accuracy=self.min_balanced_accuracy)
+        check_share(min_accuracy=self.min_accuracy)
         for name, limit in (self.min_recall or {}).items():
             check_numbers("a number", **{f"min_recall {name}": limit})
             if not 0 <= limit <= 1:
@@ -134,25 +120,8 @@ class Gates:
             # sign: an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
                 text = f"{_label(name, metrics)} is {metric.factor * value:.6g} {metric.unit}"
-                lines.append(f"{flag} {limit:g} missed: {text} on {_n(metrics, kind)}")
+                lines.append(f"{flag} {limit:g} missed: {text} on {samples_text(metrics, kind)}")
         return tuple(lines)
-
-    def recall_missed(self, recall: Recall, metrics: Metrics, kind: str) -> tuple[str, ...]:
-        """Lines on the gates that the recall of classes misses: the class that loses most, and the mean of all."""
-        lines = []
-        if self.max_recall_drop is not None:
-            beyond = [loss for loss in recall.classes if loss.difference.high < -self.max_recall_drop / 100]
-            if beyond:
-                most = min(beyond, key=lambda loss: loss.difference.difference)
-                further = f"; so do {len(beyond) - 1} others" if len(beyond) > 1 else ""
-                words = f"class {most.text()} on {_n(metrics, kind)}{further}"
-                lines.append(f"--max-recall-drop {self.max_recall_drop:g} missed: {words}")
-        limit = self.min_balanced_accuracy
-        if limit is not None and recall.balanced_after < limit / 100:
-            words = f"balanced accuracy is {100 * recall.balanced_after:.6g} % on {_n(metrics, kind)}"
-            lines.append(f"--min-balanced-accuracy {limit:g} missed: {words}")
-        recalls = {class_recall.name: class_recall.after for class_recall in recall.classes}
-        return (*lines, *self.classes_missed(recalls, _n(metrics, kind)))
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.
@@ -191,28 +160,28 @@ class Gates:
         if self.max_accuracy_drop is not None and drop.high < -self.max_accuracy_drop / 100:
             lines.append(
                 f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
-                f"{_n(metrics, kind)}"
+                f"{samples_text(metrics, kind)}"
             )
         standing = Standing.of(differences, objective)
-        if self.require_improvement and standing.word != "improved":
+        if self.require == "improvement" and standing.word != "improved":
             # what got worse says more than an objective that may have improved at its expense
             named = standing.worse or (objective,)
             lines.append(
-                f"--require-improvement missed: no significant improvement, {differences_text(differences, named)} on "
-                f"{_n(metrics, kind)}"
+                f"--require improvement missed: no significant improvement, {differences_text(differences, named)} on "
+                f"{samples_text(metrics, kind)}"
             )
-        elif self.require_improvement and still_off and metrics.positive is not None:
+        elif self.require == "improvement" and still_off and metrics.positive is not None:
             positive = metrics.positive
             lines.append(
-                f"--require-improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.4g} % on "
-                f"{_n(metrics, kind)}, by chance alone {100 * positive.ece_expected:.4g} %, with predictions kept; "
-                "--predictions change lets them follow the probabilities"
+                f"--require improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.4g} % on "
+                f"{samples_text(metrics, kind)}, by chance alone {100 * positive.ece_expected:.4g} %, with predictions "
+                "kept; --predictions change lets them follow the probabilities"
             )
-        if self.fail_if_worse and standing.word == "worse":
+        if self.require == "not-worse" and standing.word == "worse":
             lines.append(
-                f"the result is worse than the input on {_n(metrics, kind)}: "
+                f"the result is worse than the input on {samples_text(metrics, kind)}: "
                 f"{differences_text(differences, standing.worse)}; check that the calibration and evaluation data are "
-                "alike, and enough, or let it pass with --no-fail-if-worse"
+                "alike, and enough, or let it pass with --require nothing"
             )
         return tuple(lines)
 
@@ -243,7 +212,8 @@ def _label(name: str, metrics: Metrics) -> str:
     return f"ECE of P({metrics.positive.name})"
 
 
-def _n(metrics: Metrics, kind: str) -> str:
+def samples_text(metrics: Metrics, kind: str) -> str:
+    """Return how many samples were measured, such as `1,500 held-out samples`."""
     if kind:
         return f"{metrics.n:,} {kind} samples"
     return f"{metrics.n:,} samples"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tna_onnx.data.images.recipe_search import RecipeSearch
 from tna_onnx.data.labels import listed
-from tna_onnx.numerics.intervals import IntervalKind, paired_differences
+from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics, Positive
 from tna_onnx.numerics.positive import NO_CLASSES, Classes, PositiveSide, positive_difference
@@ -174,7 +174,6 @@ def compare_scores(
     *,
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
-    interval: IntervalKind = "debiased",
     classes: Classes = NO_CLASSES,
 ) -> Comparison:
     """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`.
@@ -189,7 +188,6 @@ def compare_scores(
         seed=seed,
         cross_fit=cross_fit,
         same_predictions=same_predictions,
-        kind=interval,
     )
     metrics = Metrics.of(after, bins)
     if cross_fit is not None:
@@ -200,7 +198,7 @@ def compare_scores(
     if first.positives:
         plain = dataclasses.replace(plain, positive=first.worst(bins, level))
         metrics = dataclasses.replace(metrics, positive=second.worst(bins, level))
-        differences[POSITIVE_ECE] = positive_difference(first, second, bins, level, seed=seed, kind=interval)
+        differences[POSITIVE_ECE] = positive_difference(first, second, bins, level, seed=seed)
     return Comparison(data, how, plain, metrics, differences)
 
 
@@ -502,8 +500,9 @@ class Report(Displayed):
         gates = self.settings.get("gates")
         if self.missed or not isinstance(gates, dict):
             return []
-        stated = [name for name, limit in gates.items() if limit not in (None, False)]
-        return [f"--{name.replace('_', '-')}" for name in stated if name not in ("max_accuracy_drop", "fail_if_worse")]
+        limits = [name for name, limit in gates.items() if limit is not None]
+        flags = [f"--{name.replace('_', '-')}" for name in limits if name not in ("max_accuracy_drop", "require")]
+        return [*flags, *(["--require improvement"] if gates.get("require") == "improvement" else [])]
 
     @property
     def already_calibrated(self) -> bool:

@@ -53,7 +53,7 @@ class ShiftSettings:
         "em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
         section=_SECTION,
     )
-    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", section=_SECTION, low=1)
+    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", low=1)
     trust_shift: bool = setting(
         False,
         "Write the model even if more than the class frequencies seems to have changed.",

@@ -62,9 +62,7 @@ class StudySettings:
     n_t: int | None = setting(
         None,
         "Check mRC after this many rotations, from 1 to 10,000; 1 by default, and 50 under the protocol of the paper.",
-        section="The search",
         low=1,
-        note="by protocol",
     )
     ensemble_size: int | None = setting(
         None,

@@ -131,7 +131,7 @@ def test_refusals(server: str, path: str) -> None:
 
 def test_no_more_than_the_limit(server: str) -> None:
     for path in ("/endless.npz", "/a.npz"):
-        with pytest.raises(DataError, match="raise --data-limit download-bytes=NUMBER"):
+        with pytest.raises(DataError, match="raise --limit download-bytes=NUMBER"):
             open_source(server + path, [spec()], 2, limits=Limits(download_bytes=100))
 
 

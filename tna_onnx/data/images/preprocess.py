@@ -104,7 +104,7 @@ class ResolvedRecipe:
         if width * height > limits.image_pixels:
             raise DataError(
                 f"resizing from {_size(image)} (height x width) gives {height:,} x {width:,} pixels, more than "
-                f"{int(limits.image_pixels):,}; correct --resize or --crop-pct, or if it is meant, raise --data-limit "
+                f"{int(limits.image_pixels):,}; correct --resize, or if it is meant, raise --limit "
                 "image-pixels=NUMBER"
             )
         return image.resize((width, height), FILTERS[self.interpolation])
@@ -241,7 +241,7 @@ class Recipe:
 
     def _check_stated(self) -> None:
         for flag, value, choices in [
-            ("--layout", self.layout, (None, *get_args(Layout))),
+            ("layout", self.layout, (None, *get_args(Layout))),
             ("--color", self.color, (None, *get_args(Color))),
             ("--interpolation", self.interpolation, (None, *get_args(Interpolation))),
         ]:
@@ -262,18 +262,18 @@ class Recipe:
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
-            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {_number_text(self.crop_pct)}")
+            raise UsageError(f"crop_pct must be above 0 and at most 1, got {_number_text(self.crop_pct)}")
         if self.resize is not None:
-            raise UsageError("--resize and --crop-pct both say to what size images are brought; leave one out")
+            raise UsageError("resize and crop_pct both say to what size images are brought; leave one out")
         sides = crop or (height, width)
         if sides[0] is None or sides[1] is None or sides[0] != sides[1]:
             raise UsageError(
-                f"--crop-pct needs the side of a square crop, but input {spec.name!r} has shape "
+                f"crop_pct needs the side of a square crop, but input {spec.name!r} has shape "
                 f"{shape_text(spec.shape)} and --crop is {self.crop}; give --crop SIDE, or --resize and --crop"
             )
         if sides[0] > MAX_SIDE * self.crop_pct:
             raise UsageError(
-                f"--crop-pct {self.crop_pct:g} of a crop of {sides[0]:,} pixels makes images of more than {MAX_SIDE:,} "
+                f"crop_pct {self.crop_pct:g} of a crop of {sides[0]:,} pixels makes images of more than {MAX_SIDE:,} "
                 "pixels on each side"
             )
         return math.floor(sides[0] / self.crop_pct), (sides[0], sides[0])
@@ -333,7 +333,8 @@ def _layout(spec: InputSpec) -> Layout:
         which = "both" if fitting else "neither"
         raise UsageError(
             f"input {spec.name!r} has shape {shape_text(spec.shape)}, where {which} of "
-            "axes 1 and 3 can be the channels (1 or 3); say which with --layout NCHW or --layout NHWC"
+            "axes 1 and 3 can be the channels (1 or 3); fix the number of channels in the model, or in Python name the "
+            "layout: tna_onnx.Recipe(layout='NCHW')"
         )
     return fitting[0]
 
@@ -346,9 +347,7 @@ def _color(color: Color | None, spec: InputSpec, layout: Layout) -> Color:
             raise UsageError(f"{where} leaves the number of channels open; say which with --color RGB, BGR or L")
         return color
     if n_channels not in _DEFAULT_COLOR:
-        raise DataError(
-            f"{where} has {n_channels} channels, but images have 1 or 3; correct --layout, or store the samples as .npz"
-        )
+        raise DataError(f"{where} has {n_channels} channels, but images have 1 or 3; store the samples as .npz")
     if color is not None and _CHANNELS[color] != n_channels:
         raise UsageError(
             f"{where} has {n_channels} channels, but --color {color} gives {_CHANNELS[color]}; leave it out"

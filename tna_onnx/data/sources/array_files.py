@@ -144,7 +144,7 @@ def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise DataError(
             f"{where}: its {nouns} take {size:,} bytes, more than {max_bytes:,}, which is what a file of its size may "
-            "expand to; if that is right, raise --data-limit expansion=NUMBER"
+            "expand to; if that is right, raise --limit expansion=NUMBER"
         )
 
 

@@ -279,7 +279,7 @@ def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any
                 if sink.tell() + subset.nbytes > max_bytes:
                     raise DataError(
                         f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
-                        "expand to; if that is right, raise --data-limit expansion=NUMBER"
+                        "expand to; if that is right, raise --limit expansion=NUMBER"
                     )
                 writer.write_batch(subset.cast(schema))
         return pa.ipc.open_stream(pa.memory_map(name)).read_all()

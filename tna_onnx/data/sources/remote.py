@@ -129,7 +129,7 @@ class _Bucket:
             return False
         size = self.system.du(self.root)
         if size > self.limits.download_bytes:
-            raise DataError(f"{self.root}: has {size:,} bytes; raise --data-limit download-bytes=NUMBER")
+            raise DataError(f"{self.root}: has {size:,} bytes; raise --limit download-bytes=NUMBER")
         self.system.get(f"{self.root}/", f"{target}/", recursive=True)
         return True
 
@@ -200,7 +200,7 @@ def _check_size(url: str, answer: Any, received: int, max_bytes: int) -> None:
     size = max(received, answer.content_length or 0)
     if size > max_bytes:
         raise DataError(
-            f"{url}: has {size:,} bytes or more, of at most {max_bytes:,}; raise --data-limit download-bytes=NUMBER"
+            f"{url}: has {size:,} bytes or more, of at most {max_bytes:,}; raise --limit download-bytes=NUMBER"
         )
 
 

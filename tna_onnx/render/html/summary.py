@@ -422,18 +422,11 @@ def _setting(name: str, value: object) -> str:
 
 
 def _gates_text(report: Report) -> str:
-    """Write the gates that were set: flags alone, limits with their values."""
+    """Write the gates that were set."""
     gates = report.settings.get("gates")
     if not isinstance(gates, dict):
         return "none"
-    texts = []
-    for name, value in gates.items():
-        flag = name.replace("_", "-")
-        if value is True:
-            texts.append(flag)
-        elif value is not None and value is not False:
-            texts.append(f"{flag} {plain(value)}")
-    return ", ".join(texts) or "none"
+    return ", ".join(f"{name.replace('_', '-')} {plain(value)}" for name, value in gates.items() if value is not None)
 
 
 def measured(evaluation: Evaluation) -> SimpleNamespace:
