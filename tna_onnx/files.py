@@ -1,10 +1,8 @@
 r"""Files of which nobody knows what they are, and files that must be there whole or not at all; text fit to be shown.
 
-Only regular files are opened: a pipe or a device never ends. What is new goes into a temporary file or folder beside
-its place, reaches the disk, and takes the name in one step. Each temporary is locked while its owner lives; the next to
-write there removes those of the dead, and those of other machines when they are a day old.
-
-Control characters and changes of the writing direction in foreign text are shown as escapes: `\x1b`, `\u202e`.
+What is new goes into a temporary beside its place, reaches the disk, and takes the name in one step. A temporary is
+locked while its owner lives; the next to write there removes those of the dead, and of other machines after a day.
+Control characters in foreign text are shown as escapes: `\x1b`, `\u202e`.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""SHA-256 of files, arrays and samples, read in pieces so that large data never sit in memory.
+"""SHA-256 of files, arrays and samples, read in pieces. A sample's digest, 64 bits, depends on the model's inputs
+alone.
 
-A data set's digest depends on every byte, the order and the labels; a sample's, 64 bits, on the model's inputs alone. A
-calibrated file records a sketch of its data, the K smallest of n digests: of the m samples of other data below the
+A calibrated file records a sketch of its data, the K smallest of n digests: of the m samples of other data below the
 largest of these, the share p in the sketch estimates the overlap, with a standard error of sqrt(p (1 - p) / m).
 Source: K. Beyer et al., On synopses for distinct-value estimation under multiset operations, SIGMOD 2007, section 3.
 """

@@ -1,10 +1,8 @@
 """A model up to its features as a function of batches, {column: array}, for Ray Data, Spark, Dask or `datasets`.
 
-`FeatureExtractor` can be pickled: the name of the model travels, or its bytes, and each process opens its session.
-
 1. Columns that the model reads are replaced by the features; all others, labels and keys among them, pass through.
-2. The network sees batches of one size: copies of the last sample fill up the last one, so that the numbers of a sample
-   do not depend on how an engine has cut the data.
+2. The network sees batches of one size, filled up with copies of the last sample, so that the numbers of a sample do
+   not depend on how an engine has cut the data.
 3. The first batch checks the head: features @ weight.T + bias are the model's logits.
 """
 

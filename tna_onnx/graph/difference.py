@@ -1,9 +1,8 @@
 """In what two models differ (`differences`), and values that are taken from a file when it is rebuilt
 (`WrittenValues`).
 
-Two models are the same where their encoded protobufs are, with the bytes of each tensor replaced by their SHA-256,
-wherever they are kept. The writer computes with placeholders for arrays that are not in the metadata
-(`pipeline.change`); what comes out as no number is taken from the file, under the same name, type and shape.
+Two models are the same where their protobufs are, with the bytes of each tensor replaced by their SHA-256. The writer
+computes with placeholders for arrays that are not in the metadata; what comes out as no number is taken from the file.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Loading a model from a file or from memory into `Model`: its protobuf, and queries on its main graph.
 
-The protobuf is kept and edited field by field, so that all else is written back as it came, and external data stay
-where they are. Model-local functions are inlined (`graph.bounds`), since a head inside one could not be seen otherwise.
+The protobuf is kept and edited field by field, so that all else is written back as it came. Model-local functions are
+inlined (`graph.bounds`).
 """
 
 import difflib

@@ -1,8 +1,7 @@
 """Where a model's logits are (`Readout`), and the linear layer that computes them (`Head`).
 
-A quantised weight gets a new one with a scale per class, and a bias in the matching scale. A LinearClassifier that
-applies a sigmoid itself knows p to one rounding of 1 only, so the map goes in front of the sigmoid: the node outputs
-its scores (-s, s) instead, and (0, s) -> map -> softmax follows.
+A LinearClassifier that applies a sigmoid itself knows p to one rounding of 1 only, so the map goes in front of the
+sigmoid: the node outputs its scores (-s, s) instead, and (0, s) -> map -> softmax follows.
 """
 
 from __future__ import annotations

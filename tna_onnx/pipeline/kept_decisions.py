@@ -1,7 +1,6 @@
 """The threshold that keeps today's decisions: where a map takes the probability 1/2 of one logit, or of each label.
 
-A rising map of the logit s alone takes s = 0 to one number t, and s > 0 holds where the new probability is above t. A
-map that is constant around 0 has no such number; samples show whether it does.
+A rising map of the logit s takes s = 0 to one number t; one that is constant around 0 has none. Samples show which.
 """
 
 from __future__ import annotations

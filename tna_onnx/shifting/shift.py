@@ -1,7 +1,7 @@
 """What happens inside `shift`, in order: open, class frequencies, a new bias, checks of the file, the effect.
 
-New frequencies change the logits by s' = s + d. Where the head has a float bias for each class that nothing else reads,
-the bias alone changes; else an Add follows the logits, or log p + d and a Softmax the probabilities.
+s' = s + d: where nothing else reads the scores of a head with a float bias, the bias alone changes; else an Add follows
+the logits, or log p + d and a Softmax the probabilities.
 """
 
 import json

@@ -2,10 +2,8 @@
 
     E<w, R w> / |w|^2 = a^k,    a = 1 - 2/n (1 - E cos t),    t = theta_s tau,  tau ~ Beta(alpha, beta)
 
-after k rotations in n dimensions; E cos t is the real part of 1F1(alpha; alpha + beta; i theta_s). `angles` are those
-between class vectors and features; "other class" is a random one that is not the label. The theorem gives the mode of
-the angle after, arccos(cos psi cos theta), from the angle psi before and theta of the class vector's turn.
-Source: the paper's figures on n_r and on the distribution of samples, and its theorem; docs/explanation/theory.md.
+after k rotations in n dimensions; E cos t is the real part of 1F1(alpha; alpha + beta; i theta_s). "Other class" is a
+random one that is not the label. The theorem gives the mode of an angle after tilting (docs/explanation/theory.md).
 """
 
 import math

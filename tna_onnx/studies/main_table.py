@@ -1,6 +1,5 @@
 """The paper's main table: every map alone, and the paper's maps after a sparse and in a complete search.
 
-All samples are split anew for each repeat, stratified by class; all rows share the splits, so differences are paired.
 Splits overlap, so the mean of R differences has the variance (1/R + n_2/n_1) s^2, n_1 samples fitted and n_2 scored.
 Source: Nadeau & Bengio (2003), "Inference for the generalization error", section 3, the corrected resampled t-test.
 """

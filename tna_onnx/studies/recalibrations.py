@@ -1,10 +1,9 @@
 """What studies compute on (`StudyData`: features of two sets of samples, and the linear layer), and the methods
 compared.
 
-Algorithm 1 and its grid search are here as the paper prints them: n_e members, no constraint. After every n_t rotations
-mRC is measured, and the average of the tilted weights is scored; the best one wins, the original weight included. It
-ends where the expected cosine is below 0.01, past 89 degrees. R^T = R_k^T ... R_1^T, so a walk applies each new
-rotation to the current vectors, and mRC(W, R) = mRC(W, R^T).
+Algorithm 1 and its grid search are here as the paper prints them: n_e members, no constraint, a look at mRC after every
+n_t rotations; the best average wins, the original weight included. The walk ends where the expected cosine is below
+0.01.
 Source: Cho & Youn (2024), Algorithm 1 and section "Experimental Details".
 """
 

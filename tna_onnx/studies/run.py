@@ -1,7 +1,6 @@
 """The run of `study`: open the model, collect features once, compute one study after the other, and write each.
 
-A study is written as CSV and JSON, with all digits, in stored units. A CSV cell that begins with =, +, -, @ or a
-control character gets an apostrophe before it, so that it cannot act as a formula.
+A CSV cell that begins with =, +, -, @ or a control character gets an apostrophe, so that it cannot act as a formula.
 """
 
 import csv
