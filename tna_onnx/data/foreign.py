@@ -225,7 +225,7 @@ def whole_numbers(values: Sequence[int]) -> NDArray[Any]:
     """
     for dtype in (np.int64, np.uint64):
         bounds = np.iinfo(dtype)
-        if all(bounds.min <= value <= bounds.max for value in values):
+        if bounds.min <= min(values) and max(values) <= bounds.max:
             return np.array(values, dtype)
     # an integer of hundreds of digits has no float
     return np.array([float(value) if abs(value) < 2**1000 else np.inf for value in values])
@@ -267,15 +267,15 @@ def plain_column(values: Any) -> NDArray[Any]:
     if array.dtype.kind != "O" or array.ndim != 1:
         return array
     cells = array.tolist()
-    missing = [type(cell).__name__ in MISSING for cell in cells]
-    plain = [gone or (isinstance(cell, numbers.Real)) for cell, gone in zip(cells, missing, strict=True)]
-    if not cells or not all(plain) or all(missing):
+    kinds = {*map(type, cells)}
+    missing = {kind for kind in kinds if kind.__name__ in MISSING}
+    if kinds == missing or not all(issubclass(kind, numbers.Real) for kind in kinds - missing):
         return array
-    if all(isinstance(cell, bool) for cell in cells):
+    if all(issubclass(kind, bool) for kind in kinds):
         return array.astype(bool)
-    if not any(missing) and all(isinstance(cell, numbers.Integral) for cell in cells):
+    if not missing and all(issubclass(kind, numbers.Integral) for kind in kinds):
         return whole_numbers([int(cell) for cell in cells])
-    return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
+    return np.array([np.nan if type(cell) in missing else float(cell) for cell in cells])
 
 
 def reason(error: BaseException) -> str:

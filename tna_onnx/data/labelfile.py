@@ -13,7 +13,8 @@ Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others 
 from __future__ import annotations
 
 import csv
-import io
+import itertools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Request
@@ -44,6 +45,8 @@ _PATH = (
 )
 
 _ROWS = (".csv", ".tsv")
+_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
+_BLOCK = 2**12  # rows whose cells become texts together
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,32 +81,42 @@ def read_label_file(
     if suffix == ".txt":
         return _from_lines(path, text, is_path)
     if suffix in _ROWS:
-        return _from_rows(path, text_rows(path, text), label_column)
+        return _from_rows(path, *delimited_columns(path, text), label_column)
     return _from_json(path, text_json(path, text), label_column)
 
 
-def text_rows(path: Path, text: str) -> list[list[str]]:
-    """Return the rows of a text of CSV or TSV that have cells, the first one with all others; cells keep their spaces.
+def delimited_columns(path: Path, text: str) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces.
 
     The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
     """
     delimiter = "\t"
     if path.suffix.lower() == ".csv":
-        first = text.partition("\n")[0]
-        delimiter = next((sign for sign in (",", ";", "\t") if sign in first), ",")
+        first_line = text.partition("\n")[0]
+        delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
     with parsing(str(path), "cannot be read as a table", "write it again"):
+        if "\0" in text:
+            raise ValueError("it holds a character NUL")
+        lines = (line[0] for line in _LINE.finditer(text))
         # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        rows = [row for row in reader if row]
-    if not rows:
-        raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
-    wrong = next((number for number, row in enumerate(rows) if len(row) != len(rows[0])), None)
-    if wrong is not None:
-        raise DataError(
-            f"{path}: expected {len(rows[0])} cells in each row ({listed(rows[0])}), found {len(rows[wrong])} in row "
-            f"{wrong} below the first; put text that holds {delimiter!r} in double quotes"
-        )
-    return rows
+        rows = filter(None, csv.reader(lines, delimiter=delimiter, strict=True))
+        first = next(rows, [])
+        if not first:
+            raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
+        # a text of many cells takes a tenth of what as many texts would
+        columns = [[cell] for cell in first]
+        below = 1
+        while block := [*itertools.islice(rows, _BLOCK)]:
+            for row in block:
+                if len(row) != len(first):
+                    raise DataError(
+                        f"{path}: expected {len(first)} cells in each row ({listed(first)}), found {len(row)} in row "
+                        f"{below} below the first; put text that holds {delimiter!r} in double quotes"
+                    )
+                below += 1
+            for column, cells in zip(columns, zip(*block, strict=True), strict=True):
+                column.append("\0".join(cells))
+    return first, ("\0".join(column).split("\0") for column in columns)
 
 
 def text_json(path: Path, text: str) -> Any:
@@ -211,9 +224,9 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
     return LabelFile(None, _values([line.strip() for line in lines]))
 
 
-def _from_rows(path: Path, rows: list[list[str]], label_column: str | None) -> LabelFile:
-    rows = [[cell.strip() for cell in row] for row in rows]
-    header = rows[0]
+def _from_rows(path: Path, first: list[str], columns: Iterator[list[str]], label_column: str | None) -> LabelFile:
+    header = [cell.strip() for cell in first]
+    start = 1
     if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
         # No known name: the first row is a sample.
         if len(header) > 2:
@@ -221,10 +234,10 @@ def _from_rows(path: Path, rows: list[list[str]], label_column: str | None) -> L
                 f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}; "
                 "add it"
             )
-        header = ["label"] if len(header) == 1 else ["path", "label"]
-    else:
-        rows = rows[1:]
-    return _from_columns(path, {name: [row[i] for row in rows] for i, name in enumerate(header)}, label_column)
+        header = ["path", "label"][-len(header) :]
+        start = 0
+    cells_of = {name: [cell.strip() for cell in cells[start:]] for name, cells in zip(header, columns, strict=True)}
+    return _from_columns(path, cells_of, label_column)
 
 
 def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, parse_json, plain_column, read_text, repeated, whole_numbers
-from tna_onnx.data.labelfile import labels_apart, text_json, text_rows
+from tna_onnx.data.labelfile import delimited_columns, labels_apart, text_json
 from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
@@ -94,10 +94,6 @@ def _input_arrays(
     return tokenized(where, cells, request)
 
 
-def _is_missing(cell: Any) -> bool:
-    return type(cell).__name__ in MISSING or (isinstance(cell, float) and math.isnan(cell))
-
-
 def _kind(values: AnyArray) -> Kind:
     if values.ndim > 1:
         return "list"
@@ -105,10 +101,12 @@ def _kind(values: AnyArray) -> Kind:
         return "number"
     if values.dtype.kind != "O":
         return "other"
-    filled = [cell for cell in values.tolist() if not _is_missing(cell)]
-    if filled and all(isinstance(cell, str) for cell in filled):
+    # a column has few types, and many cells
+    kinds = {type(cell) for cell in values.tolist() if not (isinstance(cell, float) and math.isnan(cell))}
+    filled = tuple(kind for kind in kinds if kind.__name__ not in MISSING)
+    if filled and all(issubclass(kind, str) for kind in filled):
         return "text"
-    if filled and all(isinstance(cell, (list, tuple, np.ndarray)) for cell in filled):
+    if filled and all(issubclass(kind, (list, tuple, np.ndarray)) for kind in filled):
         return "list"
     return "other"
 
@@ -216,22 +214,23 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
     text = read_text(path, limits)
     if path.suffix.lower() not in (".csv", ".tsv"):
         return _from_objects(path, text_json(path, text))
-    rows = text_rows(path, text)
-    header = [cell.strip() for cell in rows[0]]
+    first, columns = delimited_columns(path, text)
+    del text
+    header = [cell.strip() for cell in first]
+    start = 1
     if _is_sample(header):
         header = [str(number + 1) for number in range(len(header))]
-    else:
-        rows = rows[1:]
+        start = 0
     if twice := repeated(header):
         raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
-    columns = {}
-    for at, name in enumerate(header):
-        cells = [row[at] for row in rows]
+    values = {}
+    for name, cells in zip(header, columns, strict=True):
+        del cells[:start]
         if is_text(name):
-            columns[name] = cell_array([cell or None for cell in cells])
+            values[name] = cell_array([cell or None for cell in cells])
         else:
-            columns[name] = _parsed(cells, f"{path}: {name}")
-    return columns
+            values[name] = _parsed(cells, f"{path}: {name}")
+    return values
 
 
 def _is_sample(cells: list[str]) -> bool:
@@ -241,16 +240,22 @@ def _is_sample(cells: list[str]) -> bool:
 
 def _parsed(texts: list[str], where: str) -> AnyArray:
     """Convert text cells to the values that they denote."""
-    cells = [text.strip() for text in texts]
-    filled = [cell for cell in cells if cell.lower() not in _EMPTY]
-    if filled and len(filled) == len(cells) and all(_WHOLE.fullmatch(cell) for cell in filled):
-        return whole_numbers([int(cell) for cell in cells])
-    if filled and all(_NUMBER.fullmatch(cell) for cell in filled):
-        return np.array([cell if cell.lower() not in _EMPTY else "nan" for cell in cells]).astype(np.float64)
-    if filled and len(filled) == len(cells) and all(cell.lower() in _TRUTH for cell in filled):
-        return np.array([_TRUTH[cell.lower()] for cell in cells])
-    if filled and len(filled) == len(cells) and all(cell[0] == "[" and cell[-1] == "]" for cell in filled):
-        return cell_array([parse_json(cell, where) for cell in cells])
+    cells = {text: text.strip() for text in dict.fromkeys(texts)}
+    filled = [cell for cell in cells.values() if cell.lower() not in _EMPTY]
+    full = len(filled) == len(cells)
+    if not filled:
+        return cell_array(texts)
+    if full and all(map(_WHOLE.fullmatch, filled)):
+        whole = {text: int(cell) for text, cell in cells.items()}
+        return whole_numbers([whole[text] for text in texts])
+    if all(map(_NUMBER.fullmatch, filled)):
+        values = {text: math.nan if cell.lower() in _EMPTY else float(cell) for text, cell in cells.items()}
+        return np.array([values[text] for text in texts])
+    if full and all(cell.lower() in _TRUTH for cell in filled):
+        return np.array([_TRUTH[cells[text].lower()] for text in texts])
+    if full and all(cell[0] == "[" and cell[-1] == "]" for cell in filled):
+        lists = {text: parse_json(cell, where) for text, cell in cells.items()}
+        return cell_array([lists[text] for text in texts])
     return cell_array(texts)
 
 

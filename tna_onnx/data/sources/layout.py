@@ -111,7 +111,7 @@ def label_in(
     """
     if request.labels is not None:
         return None
-    not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns)
+    not_labels = {*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns}
     columns = [name for name in kinds if name not in not_labels]
     names = label_candidates(columns, request.no_inputs, request.label_column)
     texts = [name for name in names if kinds[name] == "text"]
@@ -196,7 +196,7 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
                 "may not be a feature; name the features, in the order of the training, with --columns"
             )
         return {spec.name: tuple(numbers)}
-    rest = [name for name in data_columns if name not in numbers]
+    rest = [name for name, kind in data_columns.items() if kind not in plain_kinds(spec)]
     without = f"; not all values are numbers in {listed(rest)}" if rest else ""
     if len(spec.shape) != 2 or not numbers:
         raise DataError(
