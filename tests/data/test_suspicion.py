@@ -185,7 +185,7 @@ def test_classes_are_named_by_their_counts() -> None:
     found = Coverage.of(labels, 5)
     assert (found.unseen, found.scarce, found.left_out) == ((2, 4), (1,), True)
     assert found.text("the data") == (
-        "the data have no sample of 2 of 5 classes (2, 4) and fewer than 5 of 1 of 5 classes (1)"
+        "the data have no sample of 2 of 5 classes (2, 4) and fewer than 5 samples of 1 of 5 classes (1)"
     )
     assert found.text("the data", list("abcde")).startswith("the data have no sample of 2 of 5 classes (c, e) and")
 

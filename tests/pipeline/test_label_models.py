@@ -490,7 +490,7 @@ def test_few_samples_of_a_class_are_named(small: Small, tmp_path: Path) -> None:
     few = {name: values[kept] for name, values in data.items()}
     report = with_options(tna_onnx.calibrate, small.model, few, output=tmp_path / "o.onnx", map="ts", **FAST)
     assert (report.classes_unseen, report.classes_scarce) == ((), (2,))
-    assert "the calibration data have fewer than 5 of 1 of 5 classes (2)" in report.notes
+    assert "the calibration data have fewer than 5 samples of 1 of 5 classes (2)" in report.notes
 
 
 @pytest.mark.parametrize("which", ["calib", "eval"])

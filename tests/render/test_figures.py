@@ -83,7 +83,7 @@ def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
         assert f"{name}: ECE {100 * bins.ece:.2f} %" in words
     assert {"confidence", "accuracy", "95 % interval", "accuracy without bins"} <= set(words)
     assert {"samples, %", "right", "wrong"} <= set(texts(files / "confidence.svg"))
-    assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
+    assert f"before: mean error {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
     assert f"chosen: {report.angle:g}°" in texts(files / "search.svg")
     assert "held-out, 64 members" in texts(files / "search.svg")
     assert "average of tilted weights" in texts(files / "angles.svg")

@@ -59,7 +59,7 @@ class Coverage:
         if self.unseen:
             parts.append(f"no sample of {self._listed(self.unseen, class_names)}")
         if self.scarce:
-            parts.append(f"fewer than {FEW} of {self._listed(self.scarce, class_names)}")
+            parts.append(f"fewer than {FEW} samples of {self._listed(self.scarce, class_names)}")
         if not parts:
             return ""
         return f"{subject} have {' and '.join(parts)}"

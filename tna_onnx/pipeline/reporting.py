@@ -283,7 +283,7 @@ def notes_on(
         # what was asked for by name has no say there
         advice = "; --predictions keep changes none" if outcome.scores else ""
         predictions = "labels" if task.readout.multi_label else "classes"
-        notes.append(f"{compared.changed_labels:.1%} of the predicted {predictions} change{advice}")
+        notes.append(f"{100 * compared.changed_labels:.1f} % of the predicted {predictions} change{advice}")
     labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
     if compared.changed_labels and (few := _scarce(labelled, compared.recall)):
         notes.append(f"predicted classes change, and what happens to the recall of {_unknown(few)}")

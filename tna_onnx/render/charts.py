@@ -83,8 +83,8 @@ def risk_chart(details: Details) -> MarkedChart:
     """Return the errors among the most confident share of the samples, before and after."""
     before, after = details.risk_before, details.risk_after
     lines = (
-        plain_line(f"before: mean {100 * before.area:.2f} %", before.coverage, before.risk, 1, dashed=True),
-        plain_line(f"after: mean {100 * after.area:.2f} %", after.coverage, after.risk, 2),
+        plain_line(f"before: mean error {100 * before.area:.2f} %", before.coverage, before.risk, 1, dashed=True),
+        plain_line(f"after: mean error {100 * after.area:.2f} %", after.coverage, after.risk, 2),
     )
     return MarkedChart("Risk and coverage", "coverage, %", "errors among them, %", lines, x_range=(0, 100))
 

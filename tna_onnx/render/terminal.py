@@ -55,8 +55,7 @@ from tna_onnx.results.verdict import Recall, Word, changed
 # Rows of a table in a terminal; a page and `--json` have all of them.
 _MAX_ROWS = 20
 
-# Columns that every table fits into.
-_MIN_WIDTH = 132
+_WIDEST = 10_000  # columns, which no table fills
 
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
@@ -76,14 +75,10 @@ class _Table(Table):
         heads: of the columns.
         rows: texts, which may come out of a file.
         left: columns of texts; the others are numbers.
-        room: characters that it needs beyond what every table fits into.
     """
 
-    def __init__(
-        self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: Sequence[int] = (0,), room: int = 0
-    ) -> None:
+    def __init__(self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: Sequence[int] = (0,)) -> None:
         super().__init__(pad_edge=False)
-        self._least = _MIN_WIDTH + room
         for k, head in enumerate(heads):
             self.add_column(head, justify="left" if k in left else "right", no_wrap=True)
         for row in rows:
@@ -92,7 +87,7 @@ class _Table(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
-        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self._least)))
+        yield from super().__rich_console__(console, options.update_width(_WIDEST))
 
 
 def report_text(report: Report, *, detailed: bool = False, next_step: str = "") -> RenderableType:
@@ -184,13 +179,15 @@ def _next_step(report: Report) -> str:
         return "run it again without --dry-run to write the file"
     if not report.output:
         return "keep the new model, which is in memory"
+    keep = "keep the model that you have"
+    if report.undecided:
+        keep = f"give more samples; until then {keep}"
     if report.already_calibrated and report.word != "still off":
-        more = "give more samples; until then " if report.undecided else ""
-        return f"{more}keep the model that you have: the file is a copy of it"
+        return f"{keep}: the file is a copy of it"
     if report.word == "still off" and report.alternative is not None:
         return "run it again with --predictions change, for probabilities that are right"
-    if report.word == "worse":
-        return "keep the model that you have: the new one is worse"
+    if report.undecided or report.word == "worse":
+        return keep
     worst = report.recall.worst
     first = "" if worst is None else f"look at {'label' if report.labels else 'class'} {worst.name} first; then "
     them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
@@ -271,8 +268,7 @@ def _subgroup_tables(
 ) -> list[RenderableType]:
     blocks: list[RenderableType] = []
     for what, heads, rows in subgroup_tables(subgroups, difference):
-        table = _Table(heads, rows, room=max(len(name) for name, *_ in rows) + 80)
-        blocks += [Text(), lines_text([f"{title}: {what}"]), table]
+        blocks += [Text(), lines_text([f"{title}: {what}"]), _Table(heads, rows)]
     return blocks
 
 

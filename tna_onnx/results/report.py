@@ -594,7 +594,7 @@ class Report(Displayed):
         """Say what happens to predictions."""
         if not self.changed_predictions:
             return "The file written keeps the answer at 0.5"
-        return f"The file written changes {self.changed_predictions:.1%} of the answers at 0.5"
+        return f"The file written changes {100 * self.changed_predictions:.1f} % of the answers at 0.5"
 
     def _still_off_sentence(self, positive: Positive) -> str:
         """Say that P(positive) is off, and what to type."""

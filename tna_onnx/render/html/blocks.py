@@ -66,7 +66,8 @@ _NUMBERS = re.compile(r"[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
 
 
 def _with_minus(cell: str) -> str:
-    """Return a cell of numbers with the sign that typography has for minus."""
+    """Return a cell of numbers with the signs that typography has for minus and arrow."""
+    cell = cell.replace(" -> ", " → ")
     if not _NUMBERS.fullmatch(cell):
         return cell
     return re.sub(r"(?<!\d)-(?=\d)", "−", cell)

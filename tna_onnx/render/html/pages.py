@@ -166,7 +166,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     look = LOOKS[report.word]
     if report.missed:
         word, look = "refused", "worse"
-    facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} classes")]
+    kinds = "labels" if report.labels else "classes"
+    facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} {kinds}")]
     if report.details is not None:
         facts.insert(0, ("", report.details.made.date[:10]))
     return [(look, word), *facts]

@@ -14,6 +14,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import (
+    FEW,
     MAX_DROP,
     MAX_TIMES,
     OF_LABELS,
@@ -283,6 +284,7 @@ def _diagrams(
     return SimpleNamespace(
         data=data,
         tested=tested,
+        few=FEW,
         several=words == OF_LABELS,
         against=words.against,
         fitted=any(shown.curve for shown in parts.values()),

@@ -67,7 +67,7 @@ def result(report: Report) -> SimpleNamespace:
     return SimpleNamespace(
         missed=tuple(map(capital, report.missed)),
         dry_run=report.dry_run,
-        summary=report.summary,
+        summary=report.summary.replace(" -> ", " → "),
         look=look,
         measured_on=_HOW[c.how],
         metrics=_metrics(c, report.recall),
@@ -151,7 +151,7 @@ def choice(report: Report) -> Table:
         bar = interval_bar(
             loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
         )
-        value = f"{nll} ± {error}" if method.error else nll  # the lowest has no difference to itself
+        value = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
         rows.append((name, value, bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     heads = (names[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *names[3:])
