@@ -15,8 +15,10 @@ from onnx import helper
 
 from tests.builders import small_model
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
+from tests.pipeline.test_kept_labels import data as data_of_stumps
+from tests.pipeline.test_kept_labels import trees
 from tests.support import with_options
-from tna_onnx import Recipe, evaluate
+from tna_onnx import Recipe, calibrate, evaluate
 from tna_onnx.api.features import features
 from tna_onnx.engine import ray_data
 from tna_onnx.errors import DataError, DeviceError, UsageError
@@ -67,6 +69,23 @@ def test_scores_are_those_of_a_local_run(cluster: None, expected: tuple[Path, di
     for name in ("accuracy", "ece", "adaece", "nll", "brier"):
         assert getattr(there.metrics, name) == pytest.approx(getattr(here.metrics, name), abs=1e-6), name
     assert there.estimates["nll"].value == pytest.approx(here.estimates["nll"].value, abs=1e-6)
+
+
+def test_the_accuracy_is_that_of_the_label(cluster: None, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    x, y = data_of_stumps()
+    model = trees(tmp_path / "m.onnx", ["no", "yes"])
+    pq.write_table(pa.table({"x": list(x), "label": y}), tmp_path / "d.parquet")
+    with_options(calibrate, model, {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu")
+    metrics = [
+        with_options(evaluate, tmp_path / "o.onnx", tmp_path / "d.parquet", **words).metrics
+        for words in ({"device": "cpu"}, {"engine": "ray"})
+    ]
+    assert metrics[0].accuracy != metrics[0].accuracy_of_likeliest
+    accuracies = [(side.accuracy, side.accuracy_of_likeliest) for side in metrics]
+    assert accuracies[0] == pytest.approx(accuracies[1])
 
 
 def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path: Path) -> None:

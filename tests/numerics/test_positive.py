@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
@@ -64,6 +65,14 @@ def test_p_values_of_right_probabilities_are_small_as_often_as_they_say() -> Non
     assert small <= 19
     p, labels = drawn(0)
     assert ece_p(SampleScores.of_probabilities(np.stack([1 - p, p], axis=1), labels)) > 0.001
+
+
+@pytest.mark.parametrize("count", [12, 14, 16])
+def test_the_tail_of_a_count_of_few_is_that_of_a_binomial(count: int) -> None:
+    """The p-value counts half of the ties, and is of two sides and two tests; a normal's is 4 to 40 times less."""
+    scores = two_classes(np.full(300, 0.02), (np.arange(300) < count).astype(np.int64))
+    expected = 4 * (binom.sf(count, 300, 0.02) + binom.pmf(count, 300, 0.02) / 2)
+    assert PositiveSide.of(scores, NAMES).positives[0].p == pytest.approx(expected, rel=0.3)
 
 
 def test_the_worst_of_labels_stands_beside_what_chance_gives_the_worst() -> None:

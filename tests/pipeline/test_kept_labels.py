@@ -142,6 +142,11 @@ def test_the_accuracy_of_an_svm_is_that_of_its_label_under_every_map(tmp_path: P
         assert measured.accuracy == pytest.approx(right)
         _, p = p_of(tmp_path / "o.onnx", x[400:2400])
         assert report.kept_label.differing == pytest.approx(np.mean(p.argmax(axis=1) != svm.predict(x[400:2400])))
+        words = {"map": chosen, "predictions": "change", "output": tmp_path / "c.onnx"}
+        with_options(tna_onnx.calibrate, path, calib, device="cpu", **words)
+        label, p = p_of(tmp_path / "c.onnx", x[400:2400])
+        assert np.array_equal(label, p.argmax(axis=1))
+        assert tna_onnx.verify(path, tmp_path / "c.onnx").passed
 
 
 @pytest.mark.parametrize("names", [[7, 9], ["no", "yes"]])

@@ -25,7 +25,7 @@ from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import OutputExtractor, TableScorer, with_quantum
+from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, with_quantum
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
@@ -242,9 +242,10 @@ def _scored_by_ray(
         stored = run.read_labels()
         labels = label_indices(stored, len(stored), output.n_classes, f"{data.samples}: labels", classifier.names)
         classes = dict(zip(stored.tolist(), labels.tolist(), strict=True))
-    run.check_first(lambda extractor: TableScorer(extractor, output, classes))
+    answers = answer_of(loaded, output) is not None
+    run.check_first(lambda extractor: TableScorer(extractor, output, classes, answers=answers))
     address = check_ray(engine.engine, engine.ray_options)
-    scorer = TableScorer(run.extractor, output, classes)
+    scorer = TableScorer(run.extractor, output, classes, answers=answers)
     columns = scores_by_ray(run.slices, scorer, address, engine.ray_options, progress)
     source = run.source
     notes = run.notes
@@ -257,7 +258,8 @@ def _scored_by_ray(
     if source.recipe() is not None:
         notes += (*preprocessing_notes(source, classifier.inputs, run.data.preprocessing),)
     notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)
-    return Opened(classifier, run.data, source, None, batch_size, notes), scores, columns["predicted"]
+    scores, predicted = answered(scores, columns["predicted"], source.labels, columns.get("answer"))
+    return Opened(classifier, run.data, source, None, batch_size, notes), scores, predicted
 
 
 def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: ClassOutput, data: Data) -> Source:

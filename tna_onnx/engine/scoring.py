@@ -22,7 +22,7 @@ from tna_onnx.extraction.extractor import FeatureExtractor, OpenNetwork, filled_
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import LabelOutput
+from tna_onnx.graph.labels import LabelOutput, answer_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
@@ -69,14 +69,18 @@ def score_model(
         done += size
         progress("evaluate", done, len(source))
     joined = SampleScores.concatenate(scores).clustered(clusters_of(source), weights_of(source))
-    classes = np.concatenate(predicted)
-    if label is None:
-        return joined, classes
-    places = np.concatenate(answers)
+    places = np.concatenate(answers) if label is not None else None
+    return answered(joined, np.concatenate(predicted), source.labels, places)
+
+
+def answered(
+    scores: SampleScores, predicted: NDArray[np.int64], labels: NDArray[np.int64], places: NDArray[np.int64] | None
+) -> tuple[SampleScores, NDArray[np.int64]]:
+    """Return scores and predicted classes of a model whose output with labels gives `places`, (N,); None for none."""
     # what names other things than the classes is no answer
-    if places.shape != classes.shape or np.any(places < 0):
-        return joined, classes
-    return joined.labelled(source.labels, places), places
+    if places is None or places.shape != predicted.shape or np.any(places < 0):
+        return scores, predicted
+    return scores.labelled(labels, places), places
 
 
 # As many samples show the step of probabilities, for every command.
@@ -122,12 +126,13 @@ def _score(
 
 
 class OutputExtractor(FeatureExtractor):
-    """Replaces the columns that a model reads by the values of its output that classifies, as `output`."""
+    """Replaces the columns that a model reads by `output`: what classifies, and the place of a label behind it."""
 
     def _open(self) -> OpenNetwork:
         model, output = read_classifier(self.model, self.options)
         classifier = Classifier(model, output, parse_device(self.device))
-        return OpenNetwork(classifier.inputs, output.n_classes, "output", _Outputs(classifier).values)
+        opened = _Outputs(classifier, answer_of(model, output))
+        return OpenNetwork(classifier.inputs, output.n_classes, "output", opened.values)
 
 
 @dataclass(eq=False)
@@ -135,19 +140,23 @@ class _Outputs:
     """An opened model, whose first batch shows whether samples depend on their batch."""
 
     classifier: Classifier
+    label: LabelOutput | None
     checked: bool = False
 
     def values(self, source: ArraySource, size: int) -> NDArray[Any]:
-        """Run samples in batches of one size, and return the values of the output, (B, ...)."""
+        """Run samples in batches of one size; return the values of the output, (B, ...), or with labels (B, n + 1)."""
         output, session = self.classifier.output, self.classifier.session
         if not self.checked:
             require_independence(self.classifier.model, session, output, source, size)
             self.checked = True
+        names = [output.name] if self.label is None else [output.name, self.label.name]
         parts = []
         for batch in source.batches(size):
             count = len(next(iter(batch.values())))
-            values = session.run([output.name], filled_up(batch, size))[0]
+            values, *labels = session.run(names, filled_up(batch, size))
             _require_shape(values, output, size, source.title)
+            if self.label is not None:
+                values = np.column_stack([values.reshape(size, -1), self.label.places(labels[0])])
             parts.append(values[:count])
         return np.concatenate(parts)
 
@@ -159,18 +168,29 @@ class TableScorer:
         extractor: the model; an `OutputExtractor`.
         output: its output that classifies.
         classes: class index by label as it is stored; None where the tables have class indices.
+        answers: whether the model has an output with labels, whose classes are its answers.
     """
 
     def __init__(
-        self, extractor: FeatureExtractor, output: ClassOutput, classes: Mapping[Any, int] | None = None
+        self,
+        extractor: FeatureExtractor,
+        output: ClassOutput,
+        classes: Mapping[Any, int] | None = None,
+        *,
+        answers: bool = False,
     ) -> None:
         self.extractor = extractor
         self.output = output
         self.classes = classes
+        self.answers = answers
 
     def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, groups and the like."""
+        """Return arrays (B,): fields of `SampleScores`, classes `predicted`, `label` and `answer`, groups and so on."""
         values = self.extractor(arrays_of(table.select(list(self.extractor.columns))))["output"]
+        answer = {}
+        if self.answers:
+            values, places = values[:, :-1], values[:, -1]
+            answer = {"answer": places.astype(np.int64)}
         stored = table.column(LABEL).to_pylist()
         labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
         # a slice does not know the numbers of its samples
@@ -179,6 +199,7 @@ class TableScorer:
         return {
             **{name: getattr(scores, name) for name in ("confidence", "hit", "nll", "brier")},
             **{name: np.array(table.column(name).to_pylist()) for name in names},
+            **answer,
             "predicted": self.output.predicted(values),
             "label": labels,
         }

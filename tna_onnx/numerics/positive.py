@@ -34,6 +34,9 @@ from tna_onnx.numerics.slope import slope_and_intercept
 # Points of the integral over the largest ECE of several labels.
 _GRID = 400
 
+# Less is no skewness but that of rounding.
+_SKEWED = 1e-6
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -124,9 +127,13 @@ def ece_p(scores: SampleScores, bins: int = 15) -> float:
 
 
 def _mean_p(scores: SampleScores) -> float:
-    """Return how often chance alone puts mean and frequency as far apart, a fraction, on both sides."""
+    """Return how often chance alone puts mean and frequency as far apart, a fraction, on both sides.
+
+    A count of few is skewed: with the skewness g, z of a gamma variate is 6 / g ((1 + g z / 2)^(1/3) - 1) + g / 6.
+    """
     confidence = np.clip(scores.confidence.astype(np.float64), 0, 1)
-    stated = float(np.sum(scores.weigh(scores.weigh(confidence * (1 - confidence))))) / scores.total**2
+    variance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
+    stated = float(np.sum(variance)) / scores.total**2
     residual = scores.hit - confidence
     mean, error = mean_and_error(residual, scores.clusters, scores.weights)
     if scores.clusters is None:
@@ -134,7 +141,12 @@ def _mean_p(scores: SampleScores) -> float:
     error = max(error, stated**0.5)
     if not error:
         return float(abs(mean) < np.finfo(np.float32).eps)
-    return 2 * float(normal_cdf(np.asarray(-abs(mean) / error)))
+    z = mean / error
+    third = float(np.sum(scores.weigh(variance * (1 - 2 * confidence)))) / scores.total**3
+    skewness = third / error**3
+    if abs(skewness) > _SKEWED:
+        z = 6 / skewness * (float(np.cbrt(max(1 + skewness * z / 2, 0))) - 1) + skewness / 6
+    return min(1.0, 2 * float(normal_cdf(np.asarray(-z if mean > 0 else z))))
 
 
 def with_slope(positive: Positive, scores: SampleScores, level: float = 0.95) -> Positive:

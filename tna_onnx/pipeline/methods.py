@@ -2,7 +2,9 @@
 
 1. Allowed is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
 2. The best has the smallest mean loss (`sample_losses`).
-3. Chosen is the simplest within one standard error of the best (Breiman et al. 1984, 3.4.3), or within 0.001 nats.
+3. The input stays within one standard error of the best (Breiman et al. 1984, 3.4.3), or 0.002 nats. Of changes the
+   simplest is chosen that a log pseudo-Bayes factor, N times the NLL's difference, holds less than 1 against the best:
+   "not worth more than a bare mention" (Kass & Raftery 1995). Another objective has one standard error for all.
 4. If it raises the calibration error of the input significantly, it goes, and the choice is made again without it.
 5. `auto`: what changes predictions needs a balanced accuracy no lower than the input's, and a recall no more than 10
    points lower in each class of ten samples; and ten samples, groups counting as one, in every class (`scarce`).
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.metric import METRICS, Objective
-from tna_onnx.numerics.metrics import sample_losses
+from tna_onnx.numerics.metrics import independent_count, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.positive import positive_scores
 from tna_onnx.numerics.residuals import mean_and_error
@@ -235,7 +237,7 @@ class Rule:
         return None
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
-        """Return the simplest method within one standard error of the best."""
+        """Return the input, or else the simplest method, where the best is hardly better."""
         metric = METRICS[self.objective]
         least = metric.smallest_effect / metric.factor
         losses = {method: self.losses(after) for method, after in scores.items()}
@@ -243,7 +245,10 @@ class Rule:
         for method in sorted(losses, key=lambda candidate: candidate.rank):
             after = scores[method]
             worse, error = mean_and_error(losses[method] - losses[best], after.clusters, after.weights)
-            if worse <= max(error, least):
+            tie = max(error, least)
+            if method != INPUT and self.objective == "nll":
+                tie = 1 / (independent_count(after) or len(after))
+            if worse <= tie:
                 return method
         return best
 

@@ -536,7 +536,7 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     }
     ranked = sorted(values, key=lambda method: values[method])
     least = min(value for method, value in values.items() if method not in outcome.left_out)
-    rule = "by their likelihood" if outcome.by_likelihood else "as the simplest within a standard error of the best"
+    rule = "by their likelihood" if outcome.by_likelihood else "as the simplest that is hardly worse than the best"
     text = f"chosen of {len(outcome.scores)} methods, {rule}: {outcome.words}"
     for reason, verb in _REASONS.items():
         better = [

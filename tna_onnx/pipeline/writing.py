@@ -145,12 +145,14 @@ class Writing:
 
     def beside(self, name: str) -> OutputChange:
         """Return what is done about other outputs where a map is appended."""
+        moved = self._not_following
         if _keeps_order(name):
-            return OutputChange(self.kept)
-        if self.keeps_labels:
+            # what is the likeliest class stays it; an SVM's own decision need not have been
+            change = self.task.settings.predictions == "change" and name != "none"
+            moved = tuple(label for label in moved if change and label.classes and not label.first)
+        elif self.keeps_labels:
             return OutputChange((*self.kept, *(label.name for label in self.labels)))
-        likeliest = tuple(label.name for label in self._not_following)
-        return OutputChange(self.kept, likeliest, self._not_following[0].classes if likeliest else ())
+        return OutputChange(self.kept, tuple(label.name for label in moved), moved[0].classes if moved else ())
 
     @property
     def _weighted(self) -> bool:
