@@ -2,14 +2,12 @@
 
 1. Allowed is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
 2. The best has the smallest mean loss (`sample_losses`).
-3. The input stays within one standard error of the best (Breiman et al. 1984, 3.4.3), or 0.002 nats. Of changes the
-   simplest is chosen that a log pseudo-Bayes factor, N times the NLL's difference, holds less than 1 against the best:
-   "not worth more than a bare mention" (Kass & Raftery 1995). Another objective has one standard error for all.
+3. The input stays within one standard error of the best (Breiman et al. 1984, 3.4.3), or 0.002 nats. Else the simplest
+   is chosen that loses less than a nat in all (Kass & Raftery 1995); by another objective, within a standard error.
 4. If it raises the calibration error of the input significantly, it goes, and the choice is made again without it.
 5. `auto`: what changes predictions needs a balanced accuracy no lower than the input's, and a recall no more than 10
    points lower in each class of ten samples; and ten samples, groups counting as one, in every class (`scarce`).
-6. If that leaves a method that keeps predictions, clamped maps (`maps.clamp`) take part where each class has five
-   samples.
+6. If that leaves one that keeps predictions, clamped maps (`maps.clamp`) take part where each class has five samples.
 """
 
 import math
