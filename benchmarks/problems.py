@@ -17,7 +17,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, Scored, SearchSettings
+from tna_onnx.search.candidates import Candidate, Scorer, SearchSettings
 from tna_onnx.search.sparse import search_sparse
 
 # Sizes of the classifier with a very large head.
@@ -78,7 +78,7 @@ def sparse_search(
 ) -> tuple[Candidate, ...]:
     """Run the sparse search with everything that it does."""
     original = HeadLogits(table, weight, bias)
-    scored = Scored(
+    scored = Scorer(
         settings.ensemble(weight),
         lambda weights: score_all([HeadLogits(table, w, bias) for w in weights]),
         original.scaled_scores,

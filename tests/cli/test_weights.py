@@ -16,7 +16,7 @@ from tests.conftest import Small
 from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.numerics.conformal import quantile
+from tna_onnx.numerics.conformal import conformal_quantile
 from tna_onnx.numerics.positive import NO_CLASSES, positive_scores
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.slope import slope_and_intercept
@@ -222,7 +222,7 @@ def test_a_set_that_is_enriched_gives_the_thresholds_of_the_population() -> None
         weights = np.where(event, 0.04, 1.96)
         rows = rows_by_weight(SimpleNamespace(beside={"weight": weights}), draw)  # type: ignore[arg-type]
         assert rows is not None
-        threshold = quantile(scores[rows], 0.9)
+        threshold = conformal_quantile(scores[rows], 0.9)
         covered.append(0.02 * NormalDist(2).cdf(threshold) + 0.98 * NormalDist(0).cdf(threshold))
     # split conformal prediction: 0.9 on average or more, to the standard error of 100 draws of 1,000 samples
     assert 0.9 - 0.003 < np.mean(covered) < 0.9 + 0.004

@@ -19,7 +19,7 @@ from tna_onnx.extraction import collect
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable, Tensors, collect_features
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.sessions import layout_of, rows_of
+from tna_onnx.extraction.sessions import layout_of, position_rows
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.scores import find_readout
@@ -196,14 +196,14 @@ def test_rows_are_the_class_vectors_of_the_positions(shape: list[int], samples: 
     for values, axis in ((last, -1), (first, 1), (expected, -1)):
         layout = layout_of(values.shape, samples, tuple(shape), 0)
         assert layout == Layout(values.ndim, axis)
-        np.testing.assert_array_equal(rows_of(values, layout), expected)
+        np.testing.assert_array_equal(position_rows(values, layout), expected)
 
 
 def test_one_number_a_position() -> None:
     values = np.arange(6).reshape(2, 3)
     layout = layout_of(values.shape, 2, (3,), -1)
     assert layout == Layout(2, 0)
-    assert rows_of(values, layout).tolist() == [0, 1, 2, 3, 4, 5]
+    assert position_rows(values, layout).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("axis", "expected"), [(1, 1), (-1, -1)])

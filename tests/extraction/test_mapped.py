@@ -131,7 +131,7 @@ def test_a_store_is_not_copied(small: Small, tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(tna_onnx.extraction.collect.TemporaryRows, "array", copied)
         tna_onnx.calibrate(small.model, stored.folder, output=outputs[0], **PLAIN)
-    monkeypatch.setattr(tna_onnx.extraction.collect, "own_column", lambda *_: None)
+    monkeypatch.setattr(tna_onnx.extraction.collect, "own_features", lambda *_: None)
     tna_onnx.calibrate(small.model, stored.folder, output=outputs[1], **PLAIN)
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 

@@ -19,9 +19,9 @@ from tests.guarding.conftest import run
 from tests.support import with_options
 from tna_onnx.numerics.conformal import (
     accept_above,
+    conformal_quantile,
     coverage_band,
     errorless_needed,
-    quantile,
     rank_penalty,
     set_scores,
     share_interval,
@@ -137,9 +137,9 @@ def test_adaptive_sets_are_not_larger_than_those_of_mapie(score: str, classes: i
         penalty = rank_penalty(classes, *small_set_penalty(p[fit], y[fit], level)) if score == "raps" else None
         order, scores = set_scores(p, score, penalty)
         own = np.take_along_axis(scores, np.argmax(order == y[:, None], axis=1)[:, None], axis=1)[:, 0]
-        held = scores[new] <= quantile(own[calib], level)
+        held = scores[new] <= conformal_quantile(own[calib], level)
         low, high = coverage_band(1000, level, 1000, 0.999)
-        assert low <= np.mean(own[new] <= quantile(own[calib], level)) <= high
+        assert low <= np.mean(own[new] <= conformal_quantile(own[calib], level)) <= high
         assert held.sum(axis=1).mean() <= 1.2 * mapie_sets(score, p[calib], y[calib], p[new], level).sum(axis=1).mean()
 
 

@@ -16,8 +16,8 @@ from tests.support import with_options
 from tna_onnx.errors import UsageError
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
+    conformal_quantile,
     coverage_band,
-    quantile,
     rank_penalty,
     set_scores,
     set_sizes,
@@ -75,7 +75,7 @@ def test_the_penalty_has_the_smallest_sets_of_its_choices(level: float) -> None:
     p, labels = drawn(1500)
     free, weight = small_set_penalty(p, labels, level)
     ranks = 1 + np.sum(p > p[np.arange(1500), labels][:, None], axis=1)
-    assert free in (1, quantile(ranks, level))
+    assert free in (1, conformal_quantile(ranks, level))
     size = set_sizes(p, labels, level, "raps", rank_penalty(8, free, weight)).mean()
     for other in (0.001, 0.01, 0.1, 0.5):
         assert size <= set_sizes(p, labels, level, "raps", rank_penalty(8, free, other)).mean()
@@ -87,7 +87,7 @@ def test_no_sample_loses_the_likeliest_class_by_being_surer(name: str, level: fl
     p, labels = drawn(400)
     penalty = rank_penalty(8, 2, 0.05) if name == "raps" else None
     order, scores = set_scores(p, name, penalty)
-    threshold = quantile(scores[np.arange(400), np.argmax(order == labels[:, None], axis=1)], level)
+    threshold = conformal_quantile(scores[np.arange(400), np.argmax(order == labels[:, None], axis=1)], level)
     sizes = []
     for temperature in (4.0, 1.0, 0.25, 0.05):
         held = set_scores(tempered(p, temperature), name, penalty)[1] <= threshold

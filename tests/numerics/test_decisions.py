@@ -12,10 +12,10 @@ from scipy.special import logsumexp
 
 from tna_onnx.numerics.conformal import (
     accept_above,
+    conformal_quantile,
     coverage_band,
     errorless_needed,
     lowest_risk,
-    quantile,
     samples_needed,
 )
 from tna_onnx.numerics.ops import ArrayOps
@@ -33,22 +33,22 @@ def test_each_of_n_plus_one_exchangeable_scores_is_covered_often_enough(scores: 
     covered = 0
     for k, new in enumerate(scores):
         rest = np.array(scores[:k] + scores[k + 1 :], np.float64)
-        covered += new <= quantile(rest, float(level))
+        covered += new <= conformal_quantile(rest, float(level))
     assert Fraction(covered, len(scores)) >= Fraction(level)
 
 
 @given(st.integers(1, 400), LEVELS)
 def test_the_rank_is_the_smallest_that_will_do(n: int, level: str) -> None:
     rank = math.ceil((n + 1) * Fraction(level))
-    found = quantile(np.arange(1, n + 1, dtype=np.float64), float(level))
+    found = conformal_quantile(np.arange(1, n + 1, dtype=np.float64), float(level))
     assert found == (rank if rank <= n else math.inf)
 
 
 @given(LEVELS)
 def test_samples_needed(level: str) -> None:
     n = samples_needed(float(level))
-    assert math.isfinite(quantile(np.zeros(n), float(level)))
-    assert math.isinf(quantile(np.zeros(n - 1), float(level)))
+    assert math.isfinite(conformal_quantile(np.zeros(n), float(level)))
+    assert math.isinf(conformal_quantile(np.zeros(n - 1), float(level)))
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
@@ -58,7 +58,7 @@ def test_the_band_holds_what_it_says(level: float) -> None:
     low, high = coverage_band(200, level, 500, 0.95)
     inside = 0
     for _ in range(4000):
-        threshold = quantile(rng.random(200), level)
+        threshold = conformal_quantile(rng.random(200), level)
         inside += low <= np.mean(rng.random(500) <= threshold) <= high
     assert 0.95 - 0.017 <= inside / 4000 <= 0.985
 

@@ -15,7 +15,7 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import MapFits
 from tna_onnx.pipeline.methods import INPUT, Method, Rule, scarce
 from tna_onnx.pipeline.recalibrate import _strategy
-from tna_onnx.pipeline.sample_checks import check_labels
+from tna_onnx.pipeline.sample_checks import check_task_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.pipeline.writing import Writing
@@ -156,4 +156,4 @@ def test_a_class_without_a_sample_keeps_predictions_unless_it_is_said_not_to_occ
         rows = arrays["labels"] != 2
         calib = {"x": arrays["x"][rows], "labels": arrays["labels"][rows]}
     task = opened(small, calib=calib, settings=Settings(search="none", trust_labels=trusted))
-    assert _strategy(Writing(task), check_labels(task), []).covered == trusted
+    assert _strategy(Writing(task), check_task_labels(task), []).covered == trusted

@@ -14,7 +14,7 @@ from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.methods import FOLDS, Choice, Method, Rule
 from tna_onnx.pipeline.strategy import Strategy
-from tna_onnx.search.candidates import Scored, candidate_weight, choose
+from tna_onnx.search.candidates import Scorer, candidate_weight, choose
 from tna_onnx.search.sparse import search_sparse
 
 
@@ -31,7 +31,7 @@ def weights_by_hand(strategy: Strategy) -> list[NDArray[Any]]:
             return [strategy.logits_of(w).scores().take(rows) for w in several]
 
         candidates = search_sparse(
-            Scored(strategy.settings.ensemble(weight), score), strategy.settings, lambda *_: None
+            Scorer(strategy.settings.ensemble(weight), score), strategy.settings, lambda *_: None
         )
         chosen = candidates[choose(candidates, strategy.settings)]
         found.append(candidate_weight(weight, chosen, strategy.settings))
@@ -74,7 +74,7 @@ def test_weights_are_searched_again_where_a_tilted_one_would_be_chosen(
 ) -> None:
     searches: list[int] = []
 
-    def spy(scored: Scored, given: Any, progress: Any, rows: Any) -> Any:
+    def spy(scored: Scorer, given: Any, progress: Any, rows: Any) -> Any:
         searches.append(N if rows is None else int(np.sum(rows)))
         return search_sparse(scored, given, progress, rows)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.pipeline.methods import Method
-from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
+from tna_onnx.pipeline.strategy import DataPart, Outcome, Strategy
 from tna_onnx.search.candidates import SearchSettings
 
 SETTINGS = SearchSettings(angle_step=30.0, ensemble_size=4, max_ensemble_size=8, max_accuracy_drop=0.01, seed=1)
@@ -49,7 +49,7 @@ def toy(
     bias = np.zeros(4, np.float32)
     if seen is not None:
         few = table.part(seen)
-        fields["part"] = Part(seen, lambda: lambda w: HeadLogits(few, w, bias))
+        fields["part"] = DataPart(seen, lambda: lambda w: HeadLogits(few, w, bias))
     return Strategy(lambda w: HeadLogits(table, w, bias), weight, search, name, settings, **fields)
 
 

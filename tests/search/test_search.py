@@ -25,7 +25,7 @@ from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.search.candidates import Candidate, Score, Scored, SearchSettings, candidate_weight, choose
+from tna_onnx.search.candidates import Candidate, Score, Scorer, SearchSettings, candidate_weight, choose
 from tna_onnx.search.sparse import search_complete, search_sparse
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ def sparse(
     score_scaled: Callable[[float], SampleScores] | None = None,
     rows: NDArray[np.bool_] | None = None,
 ) -> tuple[Candidate, ...]:
-    return search_sparse(Scored(settings.ensemble(weight), score, score_scaled), settings, lambda *_: None, rows)
+    return search_sparse(Scorer(settings.ensemble(weight), score, score_scaled), settings, lambda *_: None, rows)
 
 
 class Recorder:
@@ -457,7 +457,7 @@ def test_a_search_on_some_samples_makes_and_scores_nothing_twice() -> None:
     classifier = Classifier.make(6)
     score = Recorder(classifier)
     limit = classifier.logits(classifier.weight).scaled_scores
-    scored = Scored(settings.ensemble(classifier.weight), score, limit)
+    scored = Scorer(settings.ensemble(classifier.weight), score, limit)
     fold = np.random.default_rng(0).permutation(len(classifier.labels)) % 3
     looked_at: set[tuple[float, int]] = set()
     for k in range(3):
@@ -483,7 +483,7 @@ def test_scores_for_another_search_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     expected = classifier.search(settings)
     monkeypatch.setattr("tna_onnx.search.candidates._KEPT_BYTES", 3 * 13 * 900)
     score = Recorder(classifier)
-    scored = Scored(settings.ensemble(classifier.weight), score)
+    scored = Scorer(settings.ensemble(classifier.weight), score)
     for _ in range(2):
         again = search_sparse(scored, settings, lambda *_: None)
         assert all(equal(one.scores, other.scores) for one, other in zip(again, expected, strict=True))

@@ -21,7 +21,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data, Request
-from tna_onnx.data.positions import clusters_of, weights_of
+from tna_onnx.data.positions import clusters_of, source_weights
 from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
@@ -254,7 +254,7 @@ def _scored_by_ray(
         if "shift" in provenance(loaded):
             notes += (f"{loaded.name} was shifted; --engine ray does not check whether with some of these samples",)
     scores = SampleScores(*(columns[name] for name in ("confidence", "hit", "nll", "brier")))
-    scores = scores.clustered(clusters_of(source), weights_of(source))
+    scores = scores.clustered(clusters_of(source), source_weights(source))
     if source.recipe() is not None:
         notes += (*preprocessing_notes(source, classifier.inputs, run.data.preprocessing),)
     notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)

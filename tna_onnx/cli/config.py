@@ -30,7 +30,7 @@ _MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigEntry:
     """A value for an option as the command line would take it, and where it comes from."""
 
     value: Any  # a text, a truth value for a switch, or a list of texts for an option that may be repeated
@@ -159,13 +159,13 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
     ctx.default_map = {name: setting.value for name, setting in settings.items()}
 
 
-def _setting_of(ctx: click.Context, option: click.Option) -> Setting | None:
+def _setting_of(ctx: click.Context, option: click.Option) -> ConfigEntry | None:
     """Return what set an option, if that was a file or the environment."""
     if _is_from(ctx, option, ParameterSource.ENVIRONMENT):
         variable = next((name for name in option.envvar or () if os.environ.get(name)), "")
-        return Setting(os.environ.get(variable, ""), variable)
+        return ConfigEntry(os.environ.get(variable, ""), variable)
     if _is_from(ctx, option, ParameterSource.DEFAULT_MAP):
-        settings: dict[str, Setting] = ctx.meta.get(_SETTINGS, {})
+        settings: dict[str, ConfigEntry] = ctx.meta.get(_SETTINGS, {})
         return settings.get(str(option.name))
     return None
 
@@ -174,7 +174,7 @@ def _is_from(ctx: click.Context, option: click.Parameter, source: ParameterSourc
     return ctx.get_parameter_source(str(option.name)) is source
 
 
-def _applied(ctx: click.Context) -> list[tuple[click.Option, Setting]]:
+def _applied(ctx: click.Context) -> list[tuple[click.Option, ConfigEntry]]:
     """Return the settings that no flag has replaced, with their options."""
     options = [param for param in ctx.command.params if isinstance(param, click.Option)]
     settings = [(option, _setting_of(ctx, option)) for option in options]
@@ -206,7 +206,7 @@ def _refuse_unknown_variables(ctx: click.Context) -> None:
             )
 
 
-def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
+def read_file(ctx: click.Context, path: Path) -> dict[str, ConfigEntry]:
     """Return the settings for the current command, by its options' names."""
     try:
         text = _content(path)
@@ -237,7 +237,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
 
 
-def _settings(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, Setting]:
+def _settings(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, ConfigEntry]:
     """Check the keys of a whole file, and take the values for the current command."""
     commands = configurable_commands(ctx)
     tables = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -268,14 +268,14 @@ def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str
     return values
 
 
-def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, Setting]:
+def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, ConfigEntry]:
     """Return the settings for the options of a command, from flag -> TOML value and source."""
     options = options_by_flag(ctx.command)
     for flag, (value, source) in values.items():
         if any("\0" in str(item) for item in (value if isinstance(value, list) else [value])):
             raise UsageError(f"{source}: {flag}: embedded null byte, got {value!r}")
     return {
-        str(options[flag].name): Setting(_as_typed(options[flag], value, folder), source)
+        str(options[flag].name): ConfigEntry(_as_typed(options[flag], value, folder), source)
         for flag, (value, source) in values.items()
         if flag in options
     }

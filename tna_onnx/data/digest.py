@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from tna_onnx.data.foreign import open_regular
+from tna_onnx.data.foreign import open_foreign
 from tna_onnx.data.mapped import release
 from tna_onnx.errors import DataError
 
@@ -82,7 +82,7 @@ def arrays_sha256(arrays: Mapping[str, NDArray[Any]], labels: NDArray[np.int64])
 def file_sha256(path: Path) -> bytes:
     """Return the SHA-256 (32 bytes) of a file."""
     try:
-        with open_regular(path) as stream:
+        with open_foreign(path) as stream:
             return stream_sha256(stream)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check that it still exists") from error

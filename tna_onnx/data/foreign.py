@@ -40,7 +40,7 @@ _KINDS = (
 )
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_foreign(path: Path) -> BinaryIO:
     """Open a regular file for reading, without waiting for anybody.
 
     Raises OSError: it cannot be opened.
@@ -59,7 +59,7 @@ def open_regular(path: Path) -> BinaryIO:
 def regular_size(path: Path) -> int:
     """Return the size in bytes of a regular file, for libraries that open it by themselves."""
     try:
-        with open_regular(path) as stream:
+        with open_foreign(path) as stream:
             return os.fstat(stream.fileno()).st_size
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); check the path") from error
@@ -72,7 +72,7 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
     """
     max_bytes = (limits or Limits()).text_bytes
     try:
-        with open_regular(path) as stream:
+        with open_foreign(path) as stream:
             content = stream.read(int(max_bytes) + 1) if os.fstat(stream.fileno()).st_size <= max_bytes else None
         # A file may be longer than it says, under /proc for example.
         if content is None or len(content) > max_bytes:

@@ -132,7 +132,7 @@ def clusters_of(source: Source) -> IntArray | None:
 
     None if all rows are independent; independent rows with weights are numbered one by one.
     """
-    weighted = weights_of(source) is not None
+    weighted = source_weights(source) is not None
     groups = source_beside(source).get("group")
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
@@ -146,7 +146,7 @@ def clusters_of(source: Source) -> IntArray | None:
     return clusters
 
 
-def weights_of(source: Source) -> NDArray[np.float64] | None:
+def source_weights(source: Source) -> NDArray[np.float64] | None:
     """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
     weights = source_beside(source).get("weight")
     if weights is None or np.all(weights == weights[0]):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.options import BESIDE
-from tna_onnx.data.positions import clusters_of, weights_of
+from tna_onnx.data.positions import clusters_of, source_weights
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
@@ -68,7 +68,7 @@ def score_model(
         predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
-    joined = SampleScores.concatenate(scores).clustered(clusters_of(source), weights_of(source))
+    joined = SampleScores.concatenate(scores).clustered(clusters_of(source), source_weights(source))
     places = np.concatenate(answers) if label is not None else None
     return answered(joined, np.concatenate(predicted), source.labels, places)
 

@@ -176,7 +176,7 @@ def require_finite(source: Source, name: str, values: NDArray[Any], start: int) 
 _FINITE_ROWS = 4096
 
 
-def own_column(readout: Readout, source: Source, tensors: Tensors, batch_size: int) -> FeatureTable | None:
+def own_features(readout: Readout, source: Source, tensors: Tensors, batch_size: int) -> FeatureTable | None:
     """Return the samples' own array of features where that is all there is to keep.
 
     None where something has to be computed or converted, or the samples are no arrays.
@@ -224,7 +224,7 @@ def collect_features(
         opened.divide_cores(math.ceil(len(source) / batch_size))
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
-        column = own_column(readout, source, tensors, batch_size)
+        column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
     columns = {role: values for role, values in source_beside(source).items() if role in STORED}
     with open_store(cache, collector.key(), source.labels, batch_size, columns) as store:

@@ -19,8 +19,13 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.independence import Compared, check_independence, is_verified_in_other_batches, spread_batches
-from tna_onnx.extraction.sessions import batch_in_rows, first_rows, open_part, sample_shape
+from tna_onnx.extraction.independence import (
+    OutputCheck,
+    check_independence,
+    is_verified_in_other_batches,
+    spread_batches,
+)
+from tna_onnx.extraction.sessions import batch_in_rows, compared_rows, open_part, sample_shape
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of, require_rows
@@ -199,7 +204,7 @@ def check_readout(
     written and checked later.
     """
     model = opened.model
-    batch = next(source.batches(batch_size, first_rows(readout.n_classes, source, batch_size)))
+    batch = next(source.batches(batch_size, compared_rows(readout.n_classes, source, batch_size)))
     tensors = _first_batch(opened, readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
@@ -263,12 +268,12 @@ def _independence_notes(
     def probabilities(raw: NDArray[Any]) -> NDArray[np.float64]:
         return readout.probabilities(readout.class_logits(raw).astype(np.float64))
 
-    compared = [Compared(readout.logits, probabilities)]
+    compared = [OutputCheck(readout.logits, probabilities)]
     if readout.output in tensors and readout.output not in batch:
-        compared = [Compared(readout.output, output_of(readout).probabilities)]
+        compared = [OutputCheck(readout.output, output_of(readout).probabilities)]
     collected = readout.features if isinstance(readout, Head) else readout.logits
     if collected not in batch:
-        compared.append(Compared(collected))
+        compared.append(OutputCheck(collected))
     return check_independence(model, session, compared, batch, tensors, further, most_parts=most_parts)
 
 

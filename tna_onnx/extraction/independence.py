@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.sessions import first_rows
+from tna_onnx.extraction.sessions import compared_rows
 from tna_onnx.graph.bounds import all_nodes
 from tna_onnx.graph.constants import RANDOM
 from tna_onnx.graph.load import Model
@@ -53,7 +53,7 @@ _DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLS
 
 
 @dataclass(frozen=True)
-class Compared:
+class OutputCheck:
     """A tensor that is compared between batches."""
 
     name: str  # of the tensor
@@ -125,13 +125,13 @@ def require_independence(
     Gives notes. `extra_outputs`: other tensors of one or more numbers a sample, which are compared too. `least`: how
     many samples behind the first batch are run, if there are as many.
     """
-    batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
+    batch = next(source.batches(batch_size, compared_rows(output.n_classes, source, batch_size)))
     names = [output.name, *extra_outputs]
     tensors = dict(zip(names, session.run(names, batch), strict=True))
     require_rows(tensors[output.name], _rows(batch), f"{model.name}: '{output.name}'")
     if tensors[output.name].size != _rows(batch) * output.width:
         return ()  # the run itself says what is wrong with it
-    compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in extra_outputs)]
+    compared = [OutputCheck(output.name, output.probabilities), *(OutputCheck(name) for name in extra_outputs)]
     further = spread_batches(source, batch_size, least)
     return check_independence(model, session, compared, batch, tensors, further)
 
@@ -149,7 +149,7 @@ def spread_batches(source: Source, batch_size: int, least: int = 0) -> Iterator[
 def check_independence(
     model: Model,
     session: Session,
-    compared: Sequence[Compared],
+    compared: Sequence[OutputCheck],
     batch: Batch,
     tensors: Mapping[str, NDArray[Any]],
     further: Iterable[Batch] = (),
@@ -199,7 +199,7 @@ def check_independence(
 
 
 def _refuse_random(
-    model: Model, session: Session, compared: Sequence[Compared], batch: Batch, tensors: Mapping[str, NDArray[Any]]
+    model: Model, session: Session, compared: Sequence[OutputCheck], batch: Batch, tensors: Mapping[str, NDArray[Any]]
 ) -> None:
     """Refuse scores that differ where the same batch is run again."""
     # Dropout is random in a model that was exported for training
@@ -228,7 +228,7 @@ class _Again:
         compared: tensors that it gives.
     """
 
-    def __init__(self, model: Model, session: Session, compared: Sequence[Compared]) -> None:
+    def __init__(self, model: Model, session: Session, compared: Sequence[OutputCheck]) -> None:
         self._model = model
         self._session = session
         self._compared = compared
@@ -262,7 +262,7 @@ class _Again:
         return largest
 
 
-def _finite(compared: Compared, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
+def _finite(compared: OutputCheck, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
     """Return the rows of a tensor; None where there are none, or some are no numbers, which the run itself says."""
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         return None
@@ -271,7 +271,7 @@ def _finite(compared: Compared, values: NDArray[Any], count: int) -> NDArray[np.
 
 
 def _movement(
-    compared: Compared, before: NDArray[np.float64], values: NDArray[Any], rows: NDArray[np.int64] | None = None
+    compared: OutputCheck, before: NDArray[np.float64], values: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
     """Return how far each row moved, in units of the limits; `rows` are those of the first batch that were run."""
     after = compared.rows(values, len(values))

@@ -177,7 +177,7 @@ class PositionSession(Session):
                 f"{(samples, *shape)}; expected a label for each position of '{name}'"
             )
         self.layouts[name] = layout
-        return rows_of(values, layout)[places]
+        return position_rows(values, layout)[places]
 
 
 def batch_in_rows(session: Session | None, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -194,7 +194,7 @@ def sample_shape(session: Session | None, tensor: str, values: NDArray[Any]) -> 
     return values.shape[1:]
 
 
-def first_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.int64] | None:
+def compared_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.int64] | None:
     """Return rows of the samples of the first batch, where these may have too many to compare; None for all of them."""
     if not isinstance(source, PositionSource):
         return None
@@ -232,7 +232,7 @@ def _layout_at(values: tuple[int, ...], samples: int, positions: tuple[int, ...]
     return None
 
 
-def rows_of(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
+def position_rows(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
     """Return all positions of a tensor as rows, (N P, C), or (N P,) of one number a position."""
     if layout.class_axis == 0:
         return values.reshape(-1)

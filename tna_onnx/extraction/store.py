@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.digest import stream_sha256
-from tna_onnx.data.foreign import open_regular
+from tna_onnx.data.foreign import open_foreign
 from tna_onnx.data.mapped import allocate, release
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file
@@ -234,7 +234,7 @@ def json_digest(value: Any) -> str:
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a store; None if there is none, or if it is not as `DiskStore.begin` wrote it."""
     try:
-        with open_regular(folder / _MANIFEST) as file:
+        with open_foreign(folder / _MANIFEST) as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_BYTES).decode("utf-8"))
         intact = manifest.pop("sha256") == json_digest(manifest) and manifest["schema"] == _SCHEMA
         intact = intact and _is_plausible(manifest)
@@ -269,7 +269,7 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
 def _read_checksums(folder: Path) -> list[str]:
     """Return the checksums of a store up to the first line that is none: a kill may cut the last one."""
     try:
-        with open_regular(folder / _CHECKSUMS) as file:
+        with open_foreign(folder / _CHECKSUMS) as file:
             lines = file.read(_MAX_BYTES).decode("ascii").split("\n")
     except (OSError, ValueError, DataError):
         return []
@@ -289,7 +289,7 @@ def _read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
         shape.append(n_labels)
     size = 8 * math.prod(shape)
     # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
-    with open_regular(folder / _LABELS) as file:
+    with open_foreign(folder / _LABELS) as file:
         # before memory is taken for what a manifest says
         if os.fstat(file.fileno()).st_size < size:
             raise ValueError(f"{_LABELS} is too short")
@@ -300,7 +300,7 @@ def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
     """Read what else belongs to each sample."""
     if not store.columns_sha256:
         return {}
-    with open_regular(folder / _COLUMNS) as file:
+    with open_foreign(folder / _COLUMNS) as file:
         content = file.read(_MAX_BYTES)
     if hashlib.sha256(content).hexdigest() != store.columns_sha256:
         raise ValueError(f"{_COLUMNS} does not belong to this store")

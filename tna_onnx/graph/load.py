@@ -428,7 +428,7 @@ def tensor_types(model: Model) -> dict[str, str]:
     return {info.name: _type_text(info.type) for info in model.proto.graph.input}
 
 
-def shape_text(shape: onnx.TensorShapeProto) -> str:
+def dims_text(shape: onnx.TensorShapeProto) -> str:
     """Return a declared shape as text, such as `(N, 3)`; a dimension without name or size is `?`."""
     return f"({', '.join(map(_dimension_text, shape.dim))})"
 
@@ -442,4 +442,4 @@ def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
 def _type_text(kind: onnx.TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value")).removesuffix("_type")
-    return f"{numpy_name(kind.tensor_type.elem_type)} {shape_text(kind.tensor_type.shape)}"
+    return f"{numpy_name(kind.tensor_type.elem_type)} {dims_text(kind.tensor_type.shape)}"

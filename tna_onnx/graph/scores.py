@@ -18,7 +18,7 @@ from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import cut_at, tail_nodes
 from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
-from tna_onnx.graph.load import Model, shape_text
+from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.quantum import quantum
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
@@ -458,7 +458,7 @@ def _single(info: onnx.ValueInfoProto, walked: State) -> int:
     """Return the two classes of an output that is said to hold one logit, or one probability."""
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
-        raise Refused(f"{SINGLE_ONLY}; it has shape {shape_text(info.type.tensor_type.shape)}, {walked.activation}")
+        raise Refused(f"{SINGLE_ONLY}; it has shape {dims_text(info.type.tensor_type.shape)}, {walked.activation}")
     return 2
 
 

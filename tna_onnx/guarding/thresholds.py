@@ -23,10 +23,10 @@ from tna_onnx.guarding.deciding import FittedDecision, operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     accept_above,
+    conformal_quantile,
     coverage_band,
     errorless_needed,
     lowest_risk,
-    quantile,
     samples_needed,
 )
 from tna_onnx.numerics.operating_points import DecisionRule
@@ -233,7 +233,7 @@ def choose_thresholds(
             notes += _tie_notes(own, levels["set"], settings)
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = np.asarray(quantile(known, 1 - settings.false_alarm / 100), np.float32)
+        levels["ood"] = np.asarray(conformal_quantile(known, 1 - settings.false_alarm / 100), np.float32)
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
         notes += [f"decision: {note}" for note in operated.notes]
@@ -291,8 +291,8 @@ def _of_sets(
     """Return the threshold, [] or [C], and the classes that have too few samples for one of their own."""
     level = settings.coverage / 100
     if not settings.per_class:
-        return np.asarray(quantile(own, level), np.float32), ()
-    found = [quantile(own[labels == c], level) for c in range(n_classes)]
+        return np.asarray(conformal_quantile(own, level), np.float32), ()
+    found = [conformal_quantile(own[labels == c], level) for c in range(n_classes)]
     vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
     if len(vacuous) == n_classes:
         raise DataError(

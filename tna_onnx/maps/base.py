@@ -229,7 +229,7 @@ MAX_LISTED = 20
 """Most classes that are listed one by one."""
 
 
-def listed(name: str, classes: Sequence[int]) -> dict[str, Any]:
+def listed_classes(name: str, classes: Sequence[int]) -> dict[str, Any]:
     """Return some classes under a name: how many, where they are many; nothing for none."""
     if len(classes) > MAX_LISTED:
         return {name: len(classes)}

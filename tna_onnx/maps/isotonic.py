@@ -21,7 +21,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import CalibrationMap, Reduce, SampleColumns, listed
+from tna_onnx.maps.base import CalibrationMap, Reduce, SampleColumns, listed_classes
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, plain_labels, to_host, weigh, weights_of
@@ -160,7 +160,7 @@ class SmoothedIsotonic(CalibrationMap):
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, how many knots there are and how many a class has at most, and the classes without any."""
-        left_alone = listed("classes_left_alone", self.left_alone)
+        left_alone = listed_classes("classes_left_alone", self.left_alone)
         return {"temperature": self.temperature, **knot_counts(self.knots, "class"), **left_alone}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, listed
+from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, listed_classes
 from tna_onnx.maps.isotonic import MIN_SAMPLES, Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import fit_logistic
@@ -245,7 +245,7 @@ def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]
             brief[f"{name}_range"] = [min(numbers), max(numbers)]
         else:
             brief[name] = list(numbers)
-    return {**brief, **listed("labels_shared", shared)}
+    return {**brief, **listed_classes("labels_shared", shared)}
 
 
 class _LabelMap(CalibrationMap):

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9  # of (n + 1) level: 10 * 0.9 is 9, whatever float64 makes of it
 
 
-def quantile(scores: NDArray[Any], level: float) -> float:
+def conformal_quantile(scores: NDArray[Any], level: float) -> float:
     """Return q: a new score is at most q with probability `level` or more; infinity where n is too small to say.
 
     `scores`: (n,) of calibration samples, in any order.
 
-    >>> quantile(np.array([3.0, 1.0, 2.0]), 0.5)
+    >>> conformal_quantile(np.array([3.0, 1.0, 2.0]), 0.5)
     2.0
-    >>> quantile(np.array([3.0, 1.0, 2.0]), 0.9)
+    >>> conformal_quantile(np.array([3.0, 1.0, 2.0]), 0.9)
     inf
     """
     rank = _rank(len(scores), level)
@@ -46,13 +46,13 @@ def quantile(scores: NDArray[Any], level: float) -> float:
 
 
 def samples_needed(level: float) -> int:
-    """Return the smallest n for which `quantile` is finite.
+    """Return the smallest n for which `conformal_quantile` is finite.
 
     >>> samples_needed(0.95)
     19
     """
     n = max(0, int(level / (1 - level)) - 1)
-    while _rank(n, level) > n:  # two or three steps, with the rounding of `quantile`
+    while _rank(n, level) > n:  # two or three steps, with the rounding of `conformal_quantile`
         n += 1
     return n
 
@@ -135,7 +135,7 @@ def set_sizes(
     """
     order, scores = set_scores(p, name, penalty, allow_empty=allow_empty)
     ranks = np.argmax(order == labels[:, None], axis=1)
-    threshold = quantile(scores[np.arange(len(p)), ranks], level)
+    threshold = conformal_quantile(scores[np.arange(len(p)), ranks], level)
     return np.asarray(np.sum(scores <= np.float32(threshold), axis=1))
 
 
@@ -169,7 +169,7 @@ def small_set_penalty(
     """
     order = np.argsort(-p, axis=1, kind="stable")
     ranks = 1 + np.argmax(order == labels[:, None], axis=1)
-    at_level = int(min(quantile(ranks, level), p.shape[1]))
+    at_level = int(min(conformal_quantile(ranks, level), p.shape[1]))
     choices = [(free, weight) for free in sorted({1, at_level}) for weight in _PENALTIES]
 
     def size(choice: tuple[int, float]) -> float:

@@ -222,7 +222,7 @@ class Turns:
         """Return the rotations that undo these."""
         return Turns(self.path[::-1], self.pairs[::-1], -self.turn[::-1])
 
-    def steps(self, n: int, dtype: np.dtype[Any]) -> Iterator[Step]:
+    def steps(self, n: int, dtype: np.dtype[Any]) -> Iterator[RotationStep]:
         """Yield what can be turned together, for (P, n, C) class vectors of this dtype as P n rows."""
         if not len(self.path):
             return
@@ -232,11 +232,11 @@ class Turns:
         sin = np.sin(self.turn).astype(dtype)[:, None]
         signed = np.stack([sin, -sin])
         for k in levels(rows, int(rows.max()) + 1):
-            yield Step(k, pairs.take(k, axis=1), cos.take(k, axis=0), signed.take(k, axis=1))
+            yield RotationStep(k, pairs.take(k, axis=1), cos.take(k, axis=0), signed.take(k, axis=1))
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class RotationStep:
     """Rotations of disjoint rows.
 
     Attributes:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, Step, Turns
+from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, RotationStep, Turns
 
 
 class _Sums:
@@ -164,8 +164,8 @@ class _Legs:
         self._n = rotations.n
         self._paths = len(paths)
         self._with_counterpart = int(np.sum(paths < paired))
-        self._forward: list[list[Step]] = []
-        self._back: list[list[Step]] = []
+        self._forward: list[list[RotationStep]] = []
+        self._back: list[list[RotationStep]] = []
         pairs, turn = rotations.of(paths, 0, int(np.max(stops, initial=0)))
         position = np.broadcast_to(np.arange(len(paths))[:, None], turn.shape)
         number = np.arange(turn.shape[1])
@@ -196,7 +196,7 @@ class _Legs:
             for vectors in counterparts:
                 sums.add_counterpart(stop, vectors)
 
-    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: _Sums) -> None:
+    def _change(self, stop: int, steps: Sequence[RotationStep], flat: FloatArray, sums: _Sums) -> None:
         """Go on to a stop, and add what rows have become."""
         if not steps:
             return
@@ -211,7 +211,7 @@ class _Legs:
             sums.change(stop, rows[part] % self._n, before[part], after[part])
 
 
-def _apply(steps: Sequence[Step], flat: FloatArray) -> None:
+def _apply(steps: Sequence[RotationStep], flat: FloatArray) -> None:
     """Turn rows of (rows, c) class vectors in place."""
     for step in steps:
         step.apply(flat)
@@ -310,7 +310,7 @@ class _Paths:
         return mean
 
 
-def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
+def _gains(step: RotationStep, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
     """Make rotations; return (k, c) what the deficits <w, w - V> gain: w_i (old_i - new_i) + w_j (old_j - new_j)."""
     old, new = step.apply(tilted)
     old -= new

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
-from tna_onnx.data.positions import clusters_of, weights_of
+from tna_onnx.data.positions import clusters_of, source_weights
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
 from tna_onnx.data.suspicion import Suspicion
 from tna_onnx.engine.placement import placement_of
@@ -243,7 +243,7 @@ def _collected(
     table = collect_features(opened, readout, samples.source, size, advance, cache, samples.given)
     if samples.store is not None:
         table = replace(table, folder=samples.store)
-    table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
+    table = replace(table, clusters=clusters_of(samples.source), weights=source_weights(samples.source))
     return Collected(replace(samples, readout=readout), table)
 
 

@@ -29,9 +29,9 @@ from tna_onnx.pipeline.job import Job, Task, with_host
 from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reporting import Compared, classes_of, compare_heads, notes_on, require_plausible
-from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
+from tna_onnx.pipeline.sample_checks import LabelCheck, check_task_labels
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
+from tna_onnx.pipeline.strategy import DataPart, Outcome, Strategy
 from tna_onnx.pipeline.teaching import with_teacher
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries, versions
 from tna_onnx.progress import Progress
@@ -72,7 +72,7 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
 def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:
     job = task.job
     # wrong labels would make every later number meaningless: before the search
-    labels = check_labels(task)
+    labels = check_task_labels(task)
     if finish is None:
         check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
     writing = _writing(task, labels)
@@ -190,7 +190,7 @@ def _search_of(task: Task, *, stays: bool) -> str:
     return search
 
 
-def _fit_part(task: Task, seed: int) -> Part | None:
+def _fit_part(task: Task, seed: int) -> DataPart | None:
     """Return what searches and fits of folds see of very many samples; None for all of them."""
     table = task.calibration.table
     rows = fit_rows(len(table), seed, table.clusters)
@@ -199,7 +199,7 @@ def _fit_part(task: Task, seed: int) -> Part | None:
     if len(rows) == len(table) or not linear:
         return None
     _log.info("search and fits of folds: %s of %s samples, in this process", f"{len(rows):,}", f"{len(table):,}")
-    return Part(rows, lambda: task.part(rows).logits)
+    return DataPart(rows, lambda: task.part(rows).logits)
 
 
 def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:

@@ -1,5 +1,5 @@
-"""Checks of samples before a search: wrong labels (`check_labels`), samples that the model was calibrated on or that
-are in both data sets (`check_leaks`), and copies (`grouped`), which share a fold and count as one in intervals.
+"""Checks of samples before a search: wrong labels (`check_task_labels`), samples that the model was calibrated on or
+that are in both data sets (`check_leaks`), and copies (`grouped`), which share a fold and count as one in intervals.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LabelCheck:
             )
 
 
-def check_labels(task: Task) -> LabelCheck:
+def check_task_labels(task: Task) -> LabelCheck:
     """Look at the labels of both data beside the model's predictions."""
     if task.readout.multi_label:
         return _check_marks(task)

@@ -32,7 +32,7 @@ from tna_onnx.pipeline.crossfit import (
 )
 from tna_onnx.pipeline.methods import ENOUGH_TO_CLAMP, FOLDS, INPUT, Choice, Method, Reason, Rule, scarce
 from tna_onnx.progress import Progress, silent
-from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_weights, choose
+from tna_onnx.search.candidates import Candidate, Scorer, SearchSettings, candidate_weights, choose
 from tna_onnx.search.sparse import search_complete, search_sparse
 
 
@@ -105,7 +105,7 @@ _LogitsOf = Callable[[Any], Logits]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DataPart:
     """Some of the calibration data."""
 
     rows: NDArray[np.intp]  # which of all samples these are, in this order
@@ -184,7 +184,7 @@ class Strategy:
     clamps: tuple[str, ...] = ()
     covered: bool = True  # whether every class has a sample, or is said not to occur
     # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
-    part: Part | None = None
+    part: DataPart | None = None
     # where the fits of the next fold start: at those of the last one, where that saves time and does no more
     _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)
     # fits of each fold by map, for those that may be clamped
@@ -455,13 +455,13 @@ class Strategy:
         return self.settings.ensemble(self.weight)
 
     @functools.cached_property
-    def _scored(self) -> Scored:
+    def _scored(self) -> Scorer:
         """Candidates that were scored; the searches of folds take their scores from those of the first search."""
         scaled = None
         if isinstance(self._fit_logits, HeadLogits):
             scaled = functools.partial(self._fit_logits.scaled_scores, with_bias=self.settings.tilt_bias)
         # the logits are there: one product less
-        return Scored(
+        return Scorer(
             self._ensemble,
             lambda weights: score_all([self._fit_logits_of(weight) for weight in weights]),
             scaled,

@@ -1,6 +1,6 @@
 """Candidates of the search: their weights, their scores, and the choice among them.
 
-`Scored` makes and scores each candidate once, on all samples, for the searches of all folds. `SearchSettings` has the
+`Scorer` makes and scores each candidate once, on all samples, for the searches of all folds. `SearchSettings` has the
 grid of angles.
 """
 
@@ -128,7 +128,7 @@ _KEPT_BYTES = 2**28
 _SAMPLE_BYTES = 13
 
 
-class Scored:
+class Scorer:
     """Makes the candidates that a search asks for, and scores each once.
 
     Args:

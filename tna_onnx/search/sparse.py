@@ -27,7 +27,7 @@ from tna_onnx.search.candidates import (
     QUARTERS,
     ROUNDING,
     Candidate,
-    Scored,
+    Scorer,
     SearchSettings,
     accuracy_drop,
     candidate_of,
@@ -140,7 +140,7 @@ _MAX_TURNED = 2**30
 
 
 def search_sparse(
-    scored: Scored,
+    scored: Scorer,
     settings: SearchSettings,
     progress: Callable[[int, int], None],
     rows: NDArray[np.bool_] | None = None,
@@ -198,7 +198,7 @@ class _Search:
     Angles are whole numbers of quarters of the grid step.
     """
 
-    scored: Scored
+    scored: Scorer
     settings: SearchSettings
     walk: Walk
     take: Callable[[SampleScores], SampleScores]

@@ -41,10 +41,10 @@ from tna_onnx.studies.recalibrations import (
     fit,
     maps_for,
     plain,
-    rows_of,
     scored,
     sparse,
     stratified,
+    table_rows,
 )
 from tna_onnx.studies.settings import StudySettings
 
@@ -386,7 +386,7 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
     joined = FeatureTable(features, labels)
     first = stratified(labels, len(labels) // 2, rng)
     rest = np.setdiff1d(np.arange(len(labels)), first)
-    return replace(data, weight=weight, calibration=rows_of(joined, first), held_out=rows_of(joined, rest))
+    return replace(data, weight=weight, calibration=table_rows(joined, first), held_out=table_rows(joined, rest))
 
 
 def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study:

@@ -18,7 +18,7 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import Average, Draws, averages
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.recalibrations import StudyData, rows_of, walk
+from tna_onnx.studies.recalibrations import StudyData, table_rows, walk
 from tna_onnx.studies.settings import StudySettings
 
 # theta_s, alpha, beta besides those that are asked for: the paper's three other theta_s, and other shapes.
@@ -178,7 +178,7 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
     rng = np.random.default_rng(settings.seed)
     table = data.held_out
     if len(table) > _SAMPLES:
-        table = rows_of(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
+        table = table_rows(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
     classes = len(data.weight)
     other_classes = (table.labels + rng.integers(1, classes, len(table))) % classes
     by_weight: Angles = {}

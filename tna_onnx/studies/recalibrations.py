@@ -34,7 +34,7 @@ from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_of, candidate_weight, choose
+from tna_onnx.search.candidates import Candidate, Scorer, SearchSettings, candidate_of, candidate_weight, choose
 from tna_onnx.search.sparse import Walk, search_sparse
 from tna_onnx.studies.settings import PAPER_N_T, StudySettings
 
@@ -72,15 +72,15 @@ class StudyData:
         rows = stratified(labels, len(self.calibration), rng)
         remaining = np.setdiff1d(np.arange(len(labels)), rows)
         joined = FeatureTable(features, labels)
-        return replace(self, calibration=rows_of(joined, rows), held_out=rows_of(joined, remaining))
+        return replace(self, calibration=table_rows(joined, rows), held_out=table_rows(joined, remaining))
 
     def fewer(self, samples: int, rng: np.random.Generator) -> StudyData:
         """Return a stratified draw of the calibration samples, and all held-out ones."""
         rows = stratified(self.calibration.labels, samples, rng)
-        return replace(self, calibration=rows_of(self.calibration, rows))
+        return replace(self, calibration=table_rows(self.calibration, rows))
 
 
-def rows_of(table: FeatureTable, rows: NDArray[Any]) -> FeatureTable:
+def table_rows(table: FeatureTable, rows: NDArray[Any]) -> FeatureTable:
     """Return some rows of a table."""
     return FeatureTable(np.asarray(table.features)[rows], table.labels[rows])
 
@@ -281,7 +281,7 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = lam
     def scored_so_far(done: int, total: int) -> None:
         tick(min(1.0, done / max(1, total)))
 
-    candidates = search_sparse(Scored(search.ensemble(data.weight), score, scaled), search, scored_so_far)
+    candidates = search_sparse(Scorer(search.ensemble(data.weight), score, scaled), search, scored_so_far)
     best = candidates[choose(candidates, search)]
     return _from_candidate(best, candidate_weight(data.weight, best, search))
 

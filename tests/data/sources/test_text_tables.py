@@ -15,7 +15,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.options import Request
 from tna_onnx.data.sources.columns import stack
 from tna_onnx.data.sources.inmemory import read_columns
-from tna_onnx.data.sources.layout import Kind, Layout, lay_out
+from tna_onnx.data.sources.layout import InputColumns, Kind, lay_out
 from tna_onnx.errors import DataError
 
 X = np.random.default_rng(0).random((6, 3))
@@ -139,7 +139,7 @@ ONE = [spec("X", (None, 4))]
 EACH = [spec(name, (None, 1)) for name in "dcba"]
 
 
-def laid(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str, label: str | None = "label") -> Layout:
+def laid(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str, label: str | None = "label") -> InputColumns:
     return lay_out("calib.csv", kinds, Request(inputs=inputs, n_classes=3, columns=columns), label)
 
 
@@ -202,7 +202,7 @@ def test_columns_read_beside_the_inputs_are_not_called_unused() -> None:
 
 def test_the_only_column_of_lists_is_the_input() -> None:
     layout = laid({"id": "number", "embedding": "list", "label": "number"}, [spec("X", (None, 3, 8))])
-    assert layout == Layout({"X": ("embedding",)})
+    assert layout == InputColumns({"X": ("embedding",)})
 
 
 def test_a_single_number_a_sample() -> None:

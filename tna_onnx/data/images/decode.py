@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import open_regular, parsing
+from tna_onnx.data.foreign import open_foreign, parsing
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
 
     Raises OSError: it cannot be opened.
     """
-    stream = open_regular(path)
+    stream = open_foreign(path)
     size = os.fstat(stream.fileno()).st_size
     if size > _BYTES_PER_PIXEL * limits.image_pixels:
         stream.close()

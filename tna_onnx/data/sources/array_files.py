@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, stream_sha256
-from tna_onnx.data.foreign import any_array, open_regular, parsing
+from tna_onnx.data.foreign import any_array, open_foreign, parsing
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
     with contextlib.ExitStack() as stack:
         archive = None
         with parsing(str(path), "cannot be read", "write it again with numpy.savez"):
-            stream = stack.enter_context(open_regular(path))
+            stream = stack.enter_context(open_foreign(path))
             # Checked before NumPy opens it: of other files NumPy reads any length, and its message is about pickles.
             if zipfile.is_zipfile(stream):
                 stream.seek(0)
@@ -117,7 +117,7 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
 def read_npy(path: Path) -> AnyArray:
     """Return the array in a `.npy` file."""
     advice = "objects are never unpickled. Write it with numpy.save"
-    with parsing(str(path), "cannot be read as an array of numbers", advice), open_regular(path) as stream:
+    with parsing(str(path), "cannot be read as an array of numbers", advice), open_foreign(path) as stream:
         _claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
         stream.seek(0)
         return np.lib.format.read_array(stream, allow_pickle=False)

@@ -39,14 +39,14 @@ _MAX_NAMED = 4  # names in a note before they are cut
 
 
 @dataclass(frozen=True)
-class Layout:
+class InputColumns:
     """Columns of each input."""
 
     columns: Mapping[str, tuple[str, ...]]  # input name -> names of its columns; a column of lists stands alone
     note: str = ""  # what reports say about the choice; empty where it is plain
 
 
-def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> Layout:
+def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> InputColumns:
     """Decide which columns fill which inputs.
 
     `kinds`: name of a column -> what it holds, in the order of the table. `label`: the column with the labels; None if
@@ -79,7 +79,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         raise _missing(where, kinds, inputs, data_columns)
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
-    return Layout(columns, _note(columns, kinds, request, label, order))
+    return InputColumns(columns, _note(columns, kinds, request, label, order))
 
 
 def no_inputs(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> set[str | None]:

@@ -30,7 +30,7 @@ from tna_onnx.data.sources.arrow import (
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.image_files import ImageSource, open_image_files
 from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory
-from tna_onnx.data.sources.layout import Kind, Layout, label_in, lay_out, plain_kinds
+from tna_onnx.data.sources.layout import InputColumns, Kind, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
@@ -252,7 +252,7 @@ class _Table:
         indices = request.class_indices(labels, len(images), where)
         return open_image_files(self.title, str(path), images, indices, request, request.image_input(str(path)), beside)
 
-    def numbers(self, layout: Layout) -> ArraySource:
+    def numbers(self, layout: InputColumns) -> ArraySource:
         """Return columns of numbers or text, mapped."""
         where, request = str(self.path), self.request
         request.check_arrays(where)

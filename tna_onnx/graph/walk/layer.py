@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, read_linear
-from tna_onnx.graph.load import Model, shape_text
+from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, has_positions
 from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
@@ -238,7 +238,7 @@ def _check_declared(state: State, rows: int) -> None:
             classes.add(2)
         # of several predictions the run shows whether the classes are where they should be
         if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
-            raise Refused(f"'{info.name}' has shape {shape_text(shape)}, but the linear layer has {rows} class vectors")
+            raise Refused(f"'{info.name}' has shape {dims_text(shape)}, but the linear layer has {rows} class vectors")
 
 
 _NO_ORIGIN = "which has no class vectors to tilt: an angle needs an origin, and a distance has none"

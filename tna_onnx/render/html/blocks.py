@@ -31,7 +31,7 @@ from tna_onnx.results.verdict import Word, changed
 
 
 @dataclass(frozen=True)
-class Column:
+class PageColumn:
     """Head of a column; `wraps` for text, which stands at the left and may take several lines."""
 
     title: str
@@ -42,7 +42,7 @@ class Column:
 class Table:
     """A table whose first column names the rows; it scrolls sideways on its own."""
 
-    columns: tuple[Column, ...]  # their heads
+    columns: tuple[PageColumn, ...]  # their heads
     rows: tuple[tuple[str, ...], ...]  # cells of each row: text, or markup
     caption: str  # also the name of the region that scrolls
     look: str = ""  # class of the style sheet
@@ -50,14 +50,14 @@ class Table:
 
 
 def table(
-    columns: Sequence[str | Column],
+    columns: Sequence[str | PageColumn],
     rows: Iterable[Sequence[str]],
     caption: str,
     look: str = "",
     chosen: int | None = None,
 ) -> Table:
     """Return a table; a column can be given as the text of its head."""
-    heads = tuple(head if isinstance(head, Column) else Column(head) for head in columns)
+    heads = tuple(head if isinstance(head, PageColumn) else PageColumn(head) for head in columns)
     cells = tuple(tuple(map(_with_minus, row)) for row in rows)
     return Table(heads, cells, caption, look, chosen)
 
@@ -225,7 +225,7 @@ def reach_of(*differences: Interval) -> float:
     return 1.05 * max(1e-12, *ends)
 
 
-def recipe_text(recipe: Mapping[str, object] | None) -> str:
+def preprocessing_text(recipe: Mapping[str, object] | None) -> str:
     """Write the preprocessing of images; there is none for arrays."""
     if recipe is None:
         return "none, used as stored"

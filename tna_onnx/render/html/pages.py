@@ -23,7 +23,7 @@ from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.html.blocks import (
     DIRECTIONS,
     LOOKS,
-    Column,
+    PageColumn,
     Table,
     Term,
     chart_figure,
@@ -261,7 +261,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
             bar = interval_cell(name, d, reach, "no significant difference")
             rows.append((metric_title(name), model.name, metric.change(d.difference), metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g}% interval"
-    heads = ("metric", Column("model", wraps=True), "difference", interval, DIRECTIONS)
+    heads = ("metric", PageColumn("model", wraps=True), "difference", interval, DIRECTIONS)
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
@@ -338,7 +338,7 @@ def _numbers(study: Study) -> Table:
             cells.append(element("strong", text) if k in best[column.name] else text)
         rows.append(cells)
     texts = {column.name for column in columns if any(isinstance(value, str) for value in study.values(column.name))}
-    heads = [Column(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
+    heads = [PageColumn(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
     return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")
 
 

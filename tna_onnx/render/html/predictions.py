@@ -33,8 +33,8 @@ from tna_onnx.render.charts import (
     words_of,
 )
 from tna_onnx.render.html.blocks import (
-    Column,
     Figure,
+    PageColumn,
     Table,
     area_key,
     bins_table,
@@ -61,7 +61,7 @@ _CALIBRATION = (
     "probability after, %",
     "gap before, %",
     "gap after, %",
-    Column("most often taken for", wraps=True),
+    PageColumn("most often taken for", wraps=True),
 )
 
 
@@ -413,7 +413,7 @@ def promised(guard: Guard) -> SimpleNamespace:
     rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
     if guard.operating_point is not None:
         rows += [("cost", line, "-") for line in cost_lines(guard.operating_point)]
-    heads = ("name", Column("what it is", wraps=True), "threshold")
+    heads = ("name", PageColumn("what it is", wraps=True), "threshold")
     return decided(guard.decisions, "", (table(heads, rows, "Outputs that were added"),))
 
 
@@ -435,7 +435,7 @@ def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] =
         title=title,
         data=f"{decisions.data}{FRESH[decisions.fresh]}.",
         promises=promises,
-        figures=table(("", Column("", wraps=True)), measured, "What the file decides"),
+        figures=table(("", PageColumn("", wraps=True)), measured, "What the file decides"),
         groups=_groups(decisions),
         classes=(*_set_classes(decisions), *_decided_classes(decisions.decision)),
         keys=(key_of(curves[0].lines[0]),) if curves else (),

@@ -15,14 +15,14 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.html.blocks import (
     DIRECTIONS,
     LOOKS,
-    Column,
+    PageColumn,
     Table,
     Term,
     capital,
     interval_cell,
     metric_title,
+    preprocessing_text,
     reach_of,
-    recipe_text,
     subgroup_blocks,
     table,
     versions_text,
@@ -235,11 +235,11 @@ def changes(report: Report, details: Details) -> SimpleNamespace:
         summary = f"All {len(rows):,}"
     heads = (
         "part",
-        Column("name", wraps=True),
-        Column("change", wraps=True),
-        Column("before and after", wraps=True),
+        PageColumn("name", wraps=True),
+        PageColumn("change", wraps=True),
+        PageColumn("before and after", wraps=True),
         "largest |change|",
-        Column("explained by", wraps=True),
+        PageColumn("explained by", wraps=True),
     )
     return SimpleNamespace(
         verdict=_verdict(details.changes, report),
@@ -353,7 +353,7 @@ def _run_terms(
         terms[:0] = _origin_terms(details.made)
     if report.teacher is not None:
         terms.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
-    terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
+    terms.append(Term("Preprocessing", preprocessing_text(report.preprocessing)))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
         terms.insert(0, Term("From files and the environment", values))
@@ -361,7 +361,7 @@ def _run_terms(
         terms.insert(0, Term("Command to repeat it", command, code=True))
     # held-out data can have a recipe of their own
     if details is not None and details.preprocessing != report.preprocessing:
-        terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
+        terms.append(Term("Preprocessing, held-out", preprocessing_text(details.preprocessing)))
     terms += [
         Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
         Term("Seed", str(report.settings["seed"])),
@@ -462,6 +462,6 @@ def model_terms(measured: Evaluation | ComparedModel) -> tuple[Term, ...]:
         Term("Model", measured.model),
         Term("SHA-256", measured.model_sha256, code=True),
         Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
-        Term("Preprocessing", recipe_text(measured.preprocessing)),
+        Term("Preprocessing", preprocessing_text(measured.preprocessing)),
         Term("Provider obtained", measured.provider),
     )
