@@ -107,12 +107,6 @@ def _rule(**values: Any) -> Callable[[Guarded], Guarded]:
     return lambda guarded: replace(guarded, decision=replace(guarded.decision, **values))  # type: ignore[type-var]
 
 
-_DECIDED = {
-    "guard_decision": json.dumps(
-        {"goal": "f1", "rule": "positive", "delta": 0.05, "positive": 2, "thresholds": {"2": 0.5}}
-    )
-}
-
 WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "other free classes": ("raps", {"guarded": _sets(free=4)}),
     "outputs exchanged": ("two", {"names": {"accept": "set", "set": "accept"}}),

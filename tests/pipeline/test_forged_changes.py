@@ -154,17 +154,6 @@ def test_a_change_that_no_calibration_makes_is_not(small: Small, tmp_path: Path,
 # --- entries of an honest file, sealed anew
 
 
-def _with(**values: str | None) -> Callable[[dict[str, str]], None]:
-    """Change entries; None takes one out."""
-
-    def edit(entries: dict[str, str]) -> None:
-        entries |= {key: value for key, value in values.items() if value is not None}
-        for key in (key for key, value in values.items() if value is None):
-            del entries[key]
-
-    return edit
-
-
 def _step(**values: Any) -> Callable[[dict[str, str]], None]:
     """Change words of the step."""
 

@@ -144,7 +144,6 @@ Array = NDArray[Any]
 
 LABELS = np.repeat([0, 1, 2], [500, 300, 200])
 NAMES = ("cat", "dog", "fox")
-COUNTS = Metrics(1000, 15, 0.9, 0.1, 0.1, 0.3, 0.1)
 
 
 def scored(hit: Array, labels: Array | None = None) -> SampleScores:

@@ -22,19 +22,18 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
 from tna_onnx.search.candidates import SearchSettings, candidate_of
-from tna_onnx.studies import curves, main_table, recalibrations
+from tna_onnx.studies import curves, main_table, recalibrations, run
 from tna_onnx.studies.curves import narrowed
 from tna_onnx.studies.geometry import expected_angle, feature_angles
 from tna_onnx.studies.main_table import mean_interval, paired_interval
 from tna_onnx.studies.recalibrations import StudyData, search_printed, stratified, walk
-from tna_onnx.studies.run import EXPERIMENTS
-from tna_onnx.studies.settings import STUDIES, StudySettings
+from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 SETTINGS = StudySettings(repeats=2)
 
 
 def made(name: str, data: StudyData, settings: StudySettings = SETTINGS) -> Study:
-    return EXPERIMENTS[name](data, settings, lambda *_: None)
+    return run.made(name, data, settings, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def _few_points() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def studies(data: StudyData) -> dict[str, Study]:
-    return {name: made(name, data) for name in STUDIES}
+    return {name: made(name, data) for name in EXPERIMENTS}
 
 
 def row(study: Study, **wanted: Any) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def row(study: Study, **wanted: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_study_is_whole(studies: dict[str, Study], name: str) -> None:
     study = studies[name]
     assert study.name == name

@@ -11,7 +11,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.terminal import check_figure_folder, named_files
-from tna_onnx.studies.settings import STUDIES, StudySettings
+from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 
 @click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
@@ -31,9 +31,11 @@ from tna_onnx.studies.settings import STUDIES, StudySettings
     "--only",
     metavar="NAME,...",
     multiple=True,
-    type=options.Words(STUDIES),
+    type=options.Words([*EXPERIMENTS]),
     callback=options.flat,
-    help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
+    help="Studies to make: "
+    + "; ".join(f"{name} ({row.measures} against {row.varies})" for name, row in EXPERIMENTS.items())
+    + ".  [default: all]",
 )
 @options.field_options(StudySettings)
 @options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE, "expect_accuracy")

@@ -341,8 +341,6 @@ def score_guarded(
 _MAX_CHANGE = 1e-5
 """Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way."""
 
-_MAX_ROUNDING = 0.05  # of a probability, by that of large logits in float16
-
 
 def check_decisions(
     decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: DecisionRule | None = None

@@ -7,8 +7,9 @@ axes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tna_onnx.results.as_json import Displayed, Record
 
@@ -126,6 +127,17 @@ class Footnote:
     rows: tuple[int, ...]
     text: str
     barred: bool = False
+
+
+class Found(NamedTuple):
+    """What a study found: the fields of `Study` that the table of experiments does not have."""
+
+    sentence: str
+    columns: Sequence[Column]
+    rows: Sequence[tuple[Cell, ...]]
+    charts: Sequence[Chart] = ()
+    notes: tuple[str, ...] = ()
+    footnotes: tuple[Footnote, ...] = ()
 
 
 @dataclass(frozen=True)

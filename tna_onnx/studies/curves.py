@@ -1,10 +1,5 @@
 """Experiments that vary one thing, measure the held-out samples in several repeats, and draw a curve of it.
 
-    angle         metrics of the averaged weight on both sets of samples: the optimisation curve
-    members       accuracy and ECE against the number n_e of averaged members, at several angles
-    samples       ECE and NLL of every map against the number of calibration samples: data efficiency
-    dimension     ECE and lost accuracy of the same head on random projections of the features
-
 Source: the paper, figures "The data efficiency plot", of the optimisation curve, and on n_e and the dimension n.
 """
 
@@ -22,7 +17,7 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.results.study import Cell, Chart, Column, Found, Line
 from tna_onnx.studies.main_table import (
     LABELS,
     Repeat,
@@ -31,6 +26,7 @@ from tna_onnx.studies.main_table import (
     mean_cells,
     mean_interval,
     measured,
+    metric_columns,
     numbers,
     with_hidden,
 )
@@ -54,13 +50,15 @@ NAMES = ("accuracy", "ece", "nll")
 Tell = Callable[[int, int], None]
 
 Case = TypeVar("Case", bound=Hashable)
+Measured = dict[Case, list[Repeat]]
+"""What the repeats of each case measured."""
 
 
 def repeated(
     cases: Sequence[Case], repeats: int, measure: Callable[[Case, int], Repeat | None], progress: Tell
-) -> dict[Case, list[Repeat]]:
+) -> Measured[Case]:
     """Measure each case in each repeat; what could not be measured, None, is left out."""
-    values: dict[Case, list[Repeat]] = {}
+    values: Measured[Case] = {}
     runs = list(itertools.product(cases, range(repeats)))
     for done, (case, repeat) in enumerate(runs, start=1):
         result = measure(case, repeat)
@@ -75,36 +73,30 @@ def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> 
     return {name: float(getattr(metrics, name)) for name in NAMES}
 
 
-def _columns(names: Sequence[str], *ends: str) -> Iterator[Column]:
-    """Yield the columns of metrics, and hidden ones of what is shown beside: `sd`, or `low` and `high`."""
-    for name in names:
-        metric = METRICS[name]
-        yield from with_hidden(Column(name, metric.title, metric.factor, metric.digits), *ends)
-
-
 def _line(
     name: str, points: Mapping[Any, Sequence[float]], factor: float, rank: int, *, interval: bool = False
-) -> Line:
-    """Return the line of means with a band: one standard deviation both ways, or the interval of the mean.
+) -> Iterator[Line]:
+    """Yield the line of means with a band, if there are points: one standard deviation, or the interval of the mean.
 
     `interval`: whether the band is the 95 % interval, which all samples (the last point) do not have.
     """
-    points = {x: [factor * value for value in values] for x, values in points.items() if values}
-    y = tuple(map(mean, points.values()))
-    ends = []
-    for x, values, middle in zip(points, points.values(), y, strict=True):
+    shown = {float(x): [factor * value for value in values] for x, values in points.items() if values}
+    if not shown:
+        return
+    y = tuple(map(mean, shown.values()))
+    ends: list[tuple[float, float]] = []
+    for x, values, middle in zip(shown, shown.values(), y, strict=True):
         spread = deviation(values) or 0.0
         band: tuple[float, float] | None = (middle - spread, middle + spread)
         if interval:
-            band = None if x == max(points) else mean_interval(values)
+            band = mean_interval(values) if x < max(shown) else None
         ends.append(band or (middle, middle))
-    return Line(
-        name, tuple(map(float, points)), y, tuple(low for low, _ in ends), tuple(high for _, high in ends), rank
-    )
+    low, high = zip(*ends, strict=True)
+    yield Line(name, tuple(shown), y, low, high, rank)
 
 
-def _level(name: str, ends: tuple[float, float], value: float, rank: int = 5, *, dashed: bool = False) -> Line:
-    return Line(name, ends, (value, value), rank=rank, dashed=dashed, marked=False)
+def _level(name: str, ends: Sequence[float], value: float, rank: int = 5, *, dashed: bool = False) -> Line:
+    return Line(name, (float(ends[0]), float(ends[-1])), (value, value), rank=rank, dashed=dashed, marked=False)
 
 
 # Errors and losses are shown up to so many times those of the input, accuracies down to so many points below.
@@ -121,21 +113,19 @@ def _metric_chart(
     `level`: value of the input, in the shown unit; it is always in the range.
     """
     metric = METRICS[name]
-    title = f"{metric.label}{title}"
-    return Chart(title, x_label, metric.title, tuple(lines), log_x=log_x, y_range=_axis_range(name, level, lines))
-
-
-def _axis_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
-    values = [value for line in lines for value in (*line.y, *line.low, *line.high)]
-    if METRICS[name].better > 0:
-        low = max(min([level, *values]), level - _POINTS)
-        high = max([level, *values])
+    values = [level, *(value for line in lines for value in (*line.y, *line.low, *line.high))]
+    highest = max(values)
+    if metric.better > 0:
+        low = max(min(values), level - _POINTS)
         # one value would make a scale without length
-        room = _ROOM * (high - low) or 0.5
-        return low - room, high + room
-    # a calibrated model has next to no error: then all is shown
-    highest = max([level, *values])
-    return 0.0, (1 + _ROOM) * (min(highest, _TIMES * level) if level > 0.05 * highest else highest) or 1.0
+        room = _ROOM * (highest - low) or 0.5
+        reach = (low - room, highest + room)
+    else:
+        # a calibrated model has next to no error: then all is shown
+        if level > 0.05 * highest:
+            highest = min(highest, _TIMES * level)
+        reach = (0.0, (1 + _ROOM) * highest or 1.0)
+    return Chart(f"{metric.label}{title}", x_label, metric.title, tuple(lines), log_x=log_x, y_range=reach)
 
 
 # The angle
@@ -144,51 +134,46 @@ _STEP = 2.0
 _AVERAGED = {10: "10 members", LIMIT: "limit of many"}
 
 
-def angle(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+def angle(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Score averages along the grid of angles."""
     parts = {"calibration": data.calibration, "held-out": data.held_out}
     grid = np.arange(_STEP, 90, _STEP).tolist()
     rows: list[tuple[Cell, ...]] = []
-
-    def score(size: int, average: Average) -> None:
-        weight = average.weight if average.angle else None
-        for part, table in parts.items():
-            metrics = Metrics.of(data.logits(table, weight).scores(), settings.bins)
-            values = (float(getattr(metrics, name)) for name in METRICS)
-            rows.append((_AVERAGED[size], part, average.angle, average.reached, *values))
-
-    for size in _AVERAGED:
-        score(size, Average(0.0, data.weight, 0.0, 0.0))
-        for k, average in enumerate(averages(data.weight, grid, size, Draws(settings.seed))):
-            score(size, average)
-            progress(k + 1, len(grid))
+    for size, words in _AVERAGED.items():
+        original = Average(0.0, data.weight, 0.0, 0.0)
+        walked = averages(data.weight, grid, size, Draws(settings.seed))
+        for k, average in enumerate(itertools.chain([original], walked)):
+            for part, table in parts.items():
+                metrics = Metrics.of(data.logits(table, average.weight).scores(), settings.bins)
+                values = (float(getattr(metrics, name)) for name in METRICS)
+                rows.append((words, part, average.angle, average.reached, *values))
+            progress(k, len(grid))
     columns = (
         Column("members", "Members"),
         Column("data", "Data"),
         Column("angle", "Angle, degrees", 1, 1),
         Column("reached", "mRC reached, degrees", 1, 2),
-        *_columns(tuple(METRICS)),
+        *metric_columns(tuple(METRICS)),
     )
-    charts = tuple(_angle_chart(name, rows, columns) for name in ("ece", "accuracy", "nll"))
-    ends = {line.name: line.x[int(np.argmin(line.y))] for line in charts[0].lines}
-    calibration, held_out = (ends[f"{part}, {_AVERAGED[10]}"] for part in parts)
+    charts = [_angle_chart(name, rows, columns) for name in ("ece", "accuracy", "nll")]
+    least = {line.name: line.x[int(np.argmin(line.y))] for line in charts[0].lines}
+    calibration, held_out = (least[f"{part}, {_AVERAGED[10]}"] for part in parts)
     sentence = (
         f"With 10 members the ECE is least at {calibration:g} degrees on the calibration samples and at {held_out:g} "
         f"on the held-out ones."
     )
-    return Study("angle", "Metrics against the angle", "optimisation curve", sentence, columns, tuple(rows), charts)
+    return Found(sentence, columns, rows, charts)
 
 
 def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column, ...]) -> Chart:
-    metric = METRICS[name]
     k = [column.name for column in columns].index(name)
     lines = []
     for rank, size in enumerate(_AVERAGED.values(), start=1):
         for part in ("calibration", "held-out"):
-            curve = [row for row in rows if row[:2] == (size, part)]
-            x = tuple(float(row[2] or 0) for row in curve)
-            y = tuple(metric.factor * float(row[k] or 0) for row in curve)
-            lines.append(Line(f"{part}, {size}", x, y, rank=rank, dashed=part == "calibration", marked=False))
+            curve = [(float(row[2] or 0), float(row[k] or 0)) for row in rows if row[:2] == (size, part)]
+            x, y = zip(*curve, strict=True)
+            shown = tuple(METRICS[name].factor * value for value in y)
+            lines.append(Line(f"{part}, {size}", x, shown, rank=rank, dashed=part == "calibration", marked=False))
     return _metric_chart(name, " against the angle", "angle, degrees", lines, lines[0].y[0])
 
 
@@ -201,14 +186,12 @@ _SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 _MAX_MEMBERS = {True: 100, False: 20}
 _LARGE = 2**21
 
-_Members = dict[tuple[float, int], list[Repeat]]
 
-
-def members(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+def members(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Score averages of more and more members: member k of a repeat is one random path, which is walked once."""
     most = _MAX_MEMBERS[data.weight.size <= _LARGE]
     sizes = [size for size in _SIZES if size <= most]
-    values: _Members = {}
+    values: Measured[tuple[float, int]] = {}
     for repeat in range(settings.repeats):
         for degrees, size, weight in _growing(data.weight, sizes, settings.seed, repeat):
             values.setdefault((degrees, size), []).append(_metrics(data, weight, settings))
@@ -218,18 +201,18 @@ def members(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
     untilted = _metrics(data, data.weight, settings)
     rows: list[tuple[Cell, ...]] = [(0.0, "not tilted", *mean_cells([untilted], NAMES))]
     for degrees, size in sorted(values, key=lambda key: (key[0], key[1] or math.inf)):
-        words = str(size) if size else "limit of many"
-        rows.append((degrees, words, *mean_cells(values[degrees, size], NAMES)))
-    columns = (Column("angle", "Angle, degrees", 1, 0), Column("members", "Members"), *_columns(NAMES, "sd"))
-    charts = tuple(_members_chart(name, values, untilted, most) for name in NAMES)
+        rows.append((degrees, str(size or "limit of many"), *mean_cells(values[degrees, size], NAMES)))
     ends = []
     for size in (1, 10, max(size for _, size in values)):
-        at_size = values.get((30.0, size))
-        if at_size:
-            change = METRICS["accuracy"].change(mean(numbers(at_size, "accuracy")) - untilted["accuracy"])
-            ends.append(f"{change} points with {size}")
-    sentence = f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged."
-    return Study("members", "Members averaged", "accuracy against n_e", sentence, columns, tuple(rows), charts)
+        if (30.0, size) in values:
+            change = mean(numbers(values[30.0, size], "accuracy")) - untilted["accuracy"]
+            ends.append(f"{METRICS['accuracy'].change(change)} points with {size}")
+    return Found(
+        f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged.",
+        (Column("angle", "Angle, degrees", 1, 0), Column("members", "Members"), *metric_columns(NAMES, "sd")),
+        rows,
+        [_members_chart(name, values, untilted, (1, most)) for name in NAMES],
+    )
 
 
 def _growing(weight: NDArray[Any], sizes: list[int], seed: int, repeat: int) -> Iterator[tuple[float, int, Any]]:
@@ -250,20 +233,20 @@ def _growing(weight: NDArray[Any], sizes: list[int], seed: int, repeat: int) -> 
         sums = {angle: total for angle, total in sums.items() if angle in reached}
 
 
-def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> Chart:
-    metric = METRICS[name]
-    ends = (1.0, float(most))
-    lines = []
+def _members_chart(name: str, values: Measured[tuple[float, int]], untilted: Repeat, ends: Sequence[int]) -> Chart:
+    factor = METRICS[name].factor
+    level = factor * untilted[name]
+    lines: list[Line] = []
     for rank, degrees in enumerate(_ANGLES):
         points = {size: numbers(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
-        if points:
-            lines.append(_line(f"{degrees:g} degrees", points, metric.factor, rank))
-    level = metric.factor * untilted[name]
-    for rank, degrees in enumerate(_ANGLES):
-        limit = metric.factor * values[degrees, LIMIT][0][name]
+        lines += _line(f"{degrees:g} degrees", points, factor, rank)
+    limits = [factor * values[degrees, LIMIT][0][name] for degrees in _ANGLES]
+    lines += [
+        _level(f"{degrees:g} degrees, limit", ends, limit, rank, dashed=True)
+        for rank, (degrees, limit) in enumerate(zip(_ANGLES, limits, strict=True))
         # where the bias is scaled the limit keeps every prediction: one line shows them all
-        if limit != level:
-            lines.append(_level(f"{degrees:g} degrees, limit", ends, limit, rank, dashed=True))
+        if limit != level
+    ]
     lines.append(_level("not tilted", ends, level))
     return _metric_chart(name, " against members", "members averaged", lines, level, log_x=True)
 
@@ -272,43 +255,46 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
 
 _SMALLEST = 50
 
-_Samples = dict[tuple[str, int], list[Repeat]]
 
-
-def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Fit every map on more and more samples; each repeat draws its own, stratified by class."""
     sizes = sizes_of(len(data.calibration), settings.bins)
-    methods = ("tna", *maps_for(len(data.weight)))
 
-    def measure(case: tuple[str, int], repeat: int) -> Repeat | None:
-        method, size = case
+    def measure(case: tuple[int, str], repeat: int) -> Repeat | None:
+        size, method = case
         part = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
         seed = settings.seed + repeat
         try:
-            result = sparse(part, settings, seed) if method == "tna" else plain(part, method, settings, seed)
+            if method == "tna":
+                return measured(scored(data, sparse(part, settings, seed)), settings.bins)
+            return measured(scored(data, plain(part, method, settings, seed)), settings.bins)
         except DataError:
             return None
-        return measured(scored(data, result), settings.bins)
 
-    values = repeated(list(itertools.product(methods, sizes)), settings.repeats, measure, progress)
+    cases = [(size, method) for method in ("tna", *maps_for(len(data.weight))) for size in sizes]
+    values = repeated(cases, settings.repeats, measure, progress)
     level = measured(data.scores(), settings.bins)
-    rows = [
-        (method, size, len(repeats), *_interval_cells(repeats, size == sizes[-1]))
-        for (method, size), repeats in values.items()
-    ]
-    return Study(
-        "samples",
-        "Data efficiency",
-        "data efficiency plot",
-        _samples_sentence(methods, sizes, values, level),
+    lowest = []
+    for size in (sizes[0], sizes[-1]):
+        errors = {method: mean(numbers(repeats, "ece")) for (n, method), repeats in values.items() if n == size}
+        if errors:
+            best = min(errors, key=lambda method: errors[method])
+            shown = METRICS["ece"].number(errors[best])
+            lowest.append(f"with {size:,} samples {LABELS.get(best, best)} ({shown} %)")
+    return Found(
+        f"Lowest mean ECE: {'; '.join(lowest)}; the input has {METRICS['ece'].number(level['ece'])} %.",
         (
             Column("method", "Method"),
             Column("samples", "Calibration samples"),
             Column("fits", "Repeats"),
-            *_columns(NAMES, "low", "high"),
+            *metric_columns(NAMES, "low", "high"),
         ),
-        tuple(rows),
-        tuple(_samples_charts(sizes, values, level)),
+        [
+            # repeats on all samples have the same samples: they say nothing of others
+            (method, size, len(repeats), *_interval_cells(repeats, shown=size < sizes[-1]))
+            for (size, method), repeats in values.items()
+        ],
+        [_samples_chart(name, sizes, values, METRICS[name].factor * level[name]) for name in ("ece", "nll")],
         (
             "Where a map cannot be fitted on so few samples, there is no point.",
             "Repeats draw from one set of samples and are scored on one: intervals leave out what other sets would "
@@ -328,36 +314,20 @@ def sizes_of(samples: int, bins: int) -> list[int]:
     return [*(size for size in steps if max(_SMALLEST, bins) <= size <= samples / 2), samples]
 
 
-def _interval_cells(repeats: Sequence[Repeat], all_samples: bool) -> Iterator[Cell]:
+def _interval_cells(repeats: Sequence[Repeat], *, shown: bool) -> Iterator[Cell]:
     for name in NAMES:
         values = numbers(repeats, name)
-        # repeats on all samples have the same samples: they say nothing of others
-        ends = None if all_samples else mean_interval(values)
+        ends = mean_interval(values) if shown else None
         yield from (mean(values), *(ends or (None, None)))
 
 
-def _samples_charts(sizes: list[int], values: _Samples, level: dict[str, float]) -> Iterator[Chart]:
-    for name in ("ece", "nll"):
-        metric = METRICS[name]
-        lines = []
-        for rank, method in enumerate(("tna", *PAPER_MAPS)):
-            points = {size: numbers(values[method, size], name) for size in sizes if (method, size) in values}
-            if points:
-                lines.append(_line(LABELS.get(method, method), points, metric.factor, rank, interval=True))
-        input_level = metric.factor * level[name]
-        lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
-        yield _metric_chart(name, ", the paper's maps", "calibration samples", lines, input_level, log_x=True)
-
-
-def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]) -> str:
-    """Say which method has the least ECE on the fewest samples and on all."""
-    parts = []
-    for size in (sizes[0], sizes[-1]):
-        errors = {method: mean(numbers(values[method, size], "ece")) for method in methods if (method, size) in values}
-        if errors:
-            best = min(errors, key=lambda method: errors[method])
-            parts.append(f"with {size:,} samples {LABELS.get(best, best)} ({METRICS['ece'].number(errors[best])} %)")
-    return f"Lowest mean ECE: {'; '.join(parts)}; the input has {METRICS['ece'].number(level['ece'])} %."
+def _samples_chart(name: str, sizes: list[int], values: Measured[tuple[int, str]], level: float) -> Chart:
+    lines: list[Line] = []
+    for rank, method in enumerate(("tna", *PAPER_MAPS)):
+        points = {size: numbers(values[size, method], name) for size in sizes if (size, method) in values}
+        lines += _line(LABELS.get(method, method), points, METRICS[name].factor, rank, interval=True)
+    lines.append(_level("None", sizes, level, dashed=True))
+    return _metric_chart(name, ", the paper's maps", "calibration samples", lines, level, log_x=True)
 
 
 # The dimension of the features
@@ -389,7 +359,7 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
     return replace(data, weight=weight, calibration=table_rows(joined, first), held_out=table_rows(joined, rest))
 
 
-def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Project, calibrate and score."""
     n = data.weight.shape[1]
     dimensions = sorted({max(2, n // share) for share in _SHARES})
@@ -399,15 +369,24 @@ def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study
         return _narrow(part, settings, settings.seed + repeat)
 
     values = repeated(dimensions, settings.repeats, measure, progress)
-    names = [*values[dimensions[0]][0]]
-    return Study(
-        "dimension",
-        "Feature dimension",
-        "table and figure on the dimension n",
-        _dimension_sentence(dimensions, values),
-        (Column("n", "n"), *_dimension_columns(names)),
-        tuple((size, *mean_cells(values[size], names)) for size in dimensions),
-        tuple(_dimension_charts(dimensions, values)),
+    titles = {"accuracy": "accuracy, %"} | {f"ece_{name}": f"ECE of {label}, %" for name, label in _METHODS.items()}
+    titles |= {
+        f"change_{size}_{degrees:g}": f"accuracy change at {degrees:g} degrees, n_e = {size}, points"
+        for size in _TILTED
+        for degrees in _TILTS
+    }
+    columns = [Column(name, title, 100, 2, hidden=name.startswith("change_")) for name, title in titles.items()]
+    costs = []
+    for size in (dimensions[0], dimensions[-1]):
+        change = 100 * mean(numbers(values[size], f"change_1_{_TILTS[1]:g}"))
+        costs.append(f"{change:+.2f} points with n = {size:,}")
+    before, after = (100 * mean(numbers(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
+    return Found(
+        f"One weight tilted by {_TILTS[1]:g} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes "
+        f"the mean ECE of the whole head from {before:.2f} to {after:.2f} %.",
+        (Column("n", "n"), *(each for column in columns for each in with_hidden(column, "sd"))),
+        [(size, *mean_cells(values[size], tuple(titles))) for size in dimensions],
+        list(_dimension_charts(dimensions, values)),
         (
             "Features and class vectors are projected at random: with the largest n the head is the model's own. The "
             "networks are not trained again, as they are in the paper, and lose accuracy by the projection.",
@@ -430,29 +409,17 @@ def _narrow(data: StudyData, settings: StudySettings, seed: int) -> Repeat:
     for name, result in methods.items():
         values[f"ece_{name}"] = Metrics.of(scored(data, result), settings.bins).ece
     for size in _TILTED:
-        drops = dict.fromkeys(_TILTS, math.nan)
+        values |= {f"change_{size}_{degrees:g}": math.nan for degrees in _TILTS}
         for average in averages(data.weight, _TILTS, size, Draws(seed)):
             after = Metrics.of(data.scores(average.weight), settings.bins)
-            drops[average.angle] = after.accuracy - before.accuracy
-        values |= {f"change_{size}_{degrees:g}": drop for degrees, drop in drops.items()}
+            values[f"change_{size}_{average.angle:g}"] = after.accuracy - before.accuracy
     return values
 
 
-def _dimension_columns(names: list[str]) -> Iterator[Column]:
-    for name in names:
-        title = "accuracy, %"
-        if name.startswith("ece_"):
-            title = f"ECE of {_METHODS[name.removeprefix('ece_')]}, %"
-        elif name.startswith("change_"):
-            _, size, degrees = name.split("_")
-            title = f"accuracy change at {degrees} degrees, n_e = {size}, points"
-        yield from with_hidden(Column(name, title, 100, 2, hidden=name.startswith("change_")), "sd")
-
-
-def _dimension_charts(dimensions: list[int], values: dict[int, list[Repeat]]) -> Iterator[Chart]:
-    lines = []
+def _dimension_charts(dimensions: list[int], values: Measured[int]) -> Iterator[Chart]:
+    lines: list[Line] = []
     for rank, (name, label) in enumerate(_METHODS.items()):
-        lines.append(_line(label, {n: numbers(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
+        lines += _line(label, {n: numbers(values[n], f"ece_{name}") for n in dimensions}, 100, rank)
     yield Chart("ECE against the dimension", "dimension n", METRICS["ece"].title, tuple(lines), log_x=True)
     for size, words in _TILTED.items():
         lines = []
@@ -463,16 +430,3 @@ def _dimension_charts(dimensions: list[int], values: dict[int, list[Repeat]]) ->
         reach = (1.06 * min(min(line.y) for line in lines) - 0.5, 1.0)
         title = f"Accuracy change, {words}"
         yield Chart(title, "mRC, degrees", "accuracy change, points", tuple(lines), y_range=reach)
-
-
-def _dimension_sentence(dimensions: list[int], values: dict[int, list[Repeat]]) -> str:
-    degrees = f"{_TILTS[1]:g}"
-    costs = []
-    for n in (dimensions[0], dimensions[-1]):
-        change = 100 * mean(numbers(values[n], f"change_1_{degrees}"))
-        costs.append(f"{change:+.2f} points with n = {n:,}")
-    before, after = (100 * mean(numbers(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
-    return (
-        f"One weight tilted by {degrees} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes the "
-        f"mean ECE of the whole head from {before:.2f} to {after:.2f} %."
-    )

@@ -17,7 +17,7 @@ from scipy import special
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import Average, Draws, averages
 from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.results.study import Cell, Chart, Column, Found, Line
 from tna_onnx.studies.recalibrations import StudyData, table_rows, walk
 from tna_onnx.studies.settings import StudySettings
 
@@ -32,41 +32,51 @@ _DRAWS = 4
 _TOGETHER = 2**26
 
 
-def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Walk from the original weight, and measure mRC along the way."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[float, ...]] = []
     n = data.weight.shape[1]
     # what is asked for goes first, by default the paper's own setting
     shapes = tuple(dict.fromkeys([(settings.theta_s, settings.alpha, settings.beta), *_SHAPES]))
     end = _last_rotation(n, shapes)
     draws = _DRAWS * settings.repeats
+    means: list[Line] = []
+    deviations: list[Line] = []
     for k, (theta_s, alpha, beta) in enumerate(shapes):
         tilt = TiltParameters(alpha, beta, theta_s)
 
         def tick(share: float, k: int = k) -> None:
             progress(round(1000 * (k + share)), 1000 * len(shapes))
 
-        for rotations, *measured in _walked(data.weight, tilt, draws, end, (settings.seed, k), tick):
-            rows.append((theta_s, alpha, beta, rotations, *measured, expected_angle(n, rotations, tilt)))
+        walked = list(_walked(data.weight, tilt, draws, end, (settings.seed, k), tick))
+        x, mrc, spread, over_classes = zip(*walked, strict=True)
+        expected = tuple(expected_angle(n, rotations, tilt) for rotations in x)
+        rows += [(theta_s, alpha, beta, *each, angle) for each, angle in zip(walked, expected, strict=True)]
+        low, high = (tuple(a + sign * b for a, b in zip(mrc, spread, strict=True)) for sign in (-1, 1))
+        name = f"theta_s {theta_s:g}, Beta({alpha:g}, {beta:g})"
+        means.append(Line(name, x, mrc, low, high, k))
+        means.append(Line(f"{name}, expected", x, expected, rank=k, dashed=True, marked=False))
+        deviations.append(Line(name, x, over_classes, rank=k))
         tick(1.0)
-    columns = (
-        Column("theta_s", "theta_s, radians", 1, 1),
-        Column("alpha", "alpha", 1, 0),
-        Column("beta", "beta", 1, 0),
-        Column("rotations", "Rotations n_r"),
-        Column("mrc", "mRC, degrees", 1, 2, beside=("mrc_sd",)),
-        Column("mrc_sd", "SD of mRC over draws, degrees", 1, 2, hidden=True),
-        Column("over_classes", "SD over classes, degrees", 1, 2),
-        Column("expected", "Expected, degrees", 1, 2),
-    )
-    return Study(
-        "rotations",
-        "mRC against the number of rotations",
-        "plots of mRC against n_r",
-        _rotations_sentence(rows, n),
-        columns,
-        tuple(rows),
-        _rotation_charts(rows),
+    gap = max(abs(row[4] - row[7]) for row in rows)
+    return Found(
+        f"mRC rises with the rotations towards 90 degrees (up to {max(row[4] for row in rows):.1f}), as theta_s and "
+        f"Beta say; it is within {gap:.1f} degrees of the expectation in {n:,} dimensions.",
+        (
+            Column("theta_s", "theta_s, radians", 1, 1),
+            Column("alpha", "alpha", 1, 0),
+            Column("beta", "beta", 1, 0),
+            Column("rotations", "Rotations n_r"),
+            Column("mrc", "mRC, degrees", 1, 2, beside=("mrc_sd",)),
+            Column("mrc_sd", "SD of mRC over draws, degrees", 1, 2, hidden=True),
+            Column("over_classes", "SD over classes, degrees", 1, 2),
+            Column("expected", "Expected, degrees", 1, 2),
+        ),
+        rows,
+        (
+            Chart("mRC against rotations", "rotations n_r", "mRC, degrees", tuple(means)),
+            Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(deviations)),
+        ),
         (f"Each point is the mean of {draws} tilted weights; dashed lines are the expectation.",),
     )
 
@@ -110,36 +120,6 @@ def _walked(
         yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())
 
 
-def _rotation_charts(rows: list[tuple[Cell, ...]]) -> tuple[Chart, Chart]:
-    """Return the charts of mRC and of its deviation over classes."""
-    shapes: dict[str, list[tuple[float, ...]]] = {}
-    for row in rows:
-        theta_s, alpha, beta = row[:3]
-        name = f"theta_s {theta_s:g}, Beta({alpha:g}, {beta:g})"
-        shapes.setdefault(name, []).append(tuple(float(value or 0) for value in row))
-    means = []
-    deviations = []
-    for rank, (name, shape_rows) in enumerate(shapes.items()):
-        _, _, _, x, mrc, spread, over_classes, expected = zip(*shape_rows, strict=True)
-        low, high = (tuple(a + sign * b for a, b in zip(mrc, spread, strict=True)) for sign in (-1, 1))
-        means.append(Line(name, x, mrc, low, high, rank))
-        means.append(Line(f"{name}, expected", x, expected, rank=rank, dashed=True, marked=False))
-        deviations.append(Line(name, x, over_classes, rank=rank))
-    return (
-        Chart("mRC against rotations", "rotations n_r", "mRC, degrees", tuple(means)),
-        Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(deviations)),
-    )
-
-
-def _rotations_sentence(rows: list[tuple[Cell, ...]], n: int) -> str:
-    gaps = [abs(float(row[4] or 0) - float(row[7] or 0)) for row in rows]
-    last = max(float(row[4] or 0) for row in rows)
-    return (
-        f"mRC rises with the rotations towards 90 degrees (up to {last:.1f}), as theta_s and Beta say; "
-        f"it is within {max(gaps):.1f} degrees of the expectation in {n:,} dimensions."
-    )
-
-
 def feature_angles(weight: NDArray[Any], features: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return (N,) angles in degrees between features (N, n) and the vectors of `classes` (N,); NaN of zero vectors."""
     z = np.asarray(features, np.float64)
@@ -173,7 +153,7 @@ Angles = dict[tuple[str, str], NDArray[np.float64]]
 """(weight, kind) -> angles in degrees."""
 
 
-def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Measure the angles of held-out samples."""
     rng = np.random.default_rng(settings.seed)
     table = data.held_out
@@ -191,21 +171,25 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
         if average.angle > 0 and "members" not in name:
             kinds = {"own class": table.labels, "other class": other_classes}
             expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
-        rows += [
-            _row(key, average.reached, angle_values, expected.get(key[1]))
-            for key, angle_values in by_kind.items()
-            if len(angle_values)
-        ]
+        for (_, kind), degrees in by_kind.items():
+            if len(degrees):
+                mean_and_sd = (float(degrees.mean()), float(degrees.std()))
+                shares = map(float, _shares(degrees))
+                rows.append((name, average.reached, kind, len(degrees), *mean_and_sd, expected.get(kind), *shares))
         progress(k + 1, 1 + 2 * len(_ANGLES))
-    return Study(
-        "angles",
-        "Angles between class vectors and features",
-        "distribution plots of the angles",
-        _angles_sentence(by_weight),
-        _COLUMNS,
-        tuple(rows),
-        tuple(_angle_charts(by_weight)),
-    )
+    means = {(row[0], row[2]): row[4] for row in rows}
+    parts = [
+        f"{weight} {means[weight, 'own class']:.1f} and {means[weight, 'other class']:.1f}"
+        for weight in _weights("")
+        if (weight, "own class") in means
+    ]
+    sentence = f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."
+    return Found(sentence, _COLUMNS, rows, list(_angle_charts(by_weight)))
+
+
+def _weights(ending: str) -> list[str]:
+    """Return the names of the original weight and of tilted ones."""
+    return ["original", *(f"{degrees:g} degrees{ending}" for degrees in _ANGLES)]
 
 
 def _averages(weight: NDArray[Any], seed: int) -> dict[str, Average]:
@@ -244,14 +228,6 @@ def _expected(
     return float(defined.mean())
 
 
-def _row(
-    key: tuple[str, str], reached: float, degrees: NDArray[np.float64], expected: float | None
-) -> tuple[Cell, ...]:
-    weight, kind = key
-    spread = (float(degrees.mean()), float(degrees.std()))
-    return (weight, reached, kind, len(degrees), *spread, expected, *map(float, _shares(degrees)))
-
-
 def _shares(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     shares: NDArray[np.float64] = np.histogram(degrees, _EDGES)[0] / max(1, len(degrees))
     return shares
@@ -278,21 +254,12 @@ def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], by_weight: 
 
 
 def _angle_charts(by_weight: Angles) -> Iterator[Chart]:
-    single = ["original", *(f"{degrees:g} degrees" for degrees in _ANGLES)]
-    averaged = ["original", *(f"{degrees:g} degrees, {_MEMBERS} members" for degrees in _ANGLES)]
-    for title, weights in (("One tilted weight", single), ("Average of 10", averaged)):
-        kinds = ("own class", "other class")
-        yield _chart(title, [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in weights for kind in kinds], by_weight)
+    kinds = ("own class", "other class")
+    for title, ending in (("One tilted weight", ""), (f"Average of {_MEMBERS}", f", {_MEMBERS} members")):
+        groups = [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in _weights(ending) for kind in kinds]
+        yield _chart(title, groups, by_weight)
     words = ("right", "wrong")
-    groups = [(w, f"own class, predicted {word}", f"{w}, {word}", word == "wrong") for w in single for word in words]
+    groups = [
+        (w, f"own class, predicted {word}", f"{w}, {word}", word == "wrong") for w in _weights("") for word in words
+    ]
     yield _chart("Own class, by the prediction", groups, by_weight)
-
-
-def _angles_sentence(by_weight: Angles) -> str:
-    parts = []
-    for weight in ("original", *(f"{a:g} degrees" for a in _ANGLES)):
-        if len(by_weight.get((weight, "own class"), ())):
-            label_angle = by_weight[weight, "own class"].mean()
-            other_angle = by_weight[weight, "other class"].mean()
-            parts.append(f"{weight} {label_angle:.1f} and {other_angle:.1f}")
-    return f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."

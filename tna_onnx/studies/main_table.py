@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tna_onnx.errors import DataError
-from tna_onnx.numerics.metric import METRICS, Metric
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.study import Cell, Column, Footnote, Study
+from tna_onnx.results.study import Cell, Column, Footnote, Found
 from tna_onnx.studies.recalibrations import (
     PAPER_MAPS,
     Recalibration,
@@ -87,8 +87,10 @@ def mean_cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell
     """Yield mean and deviation of each value; None where no repeat has it."""
     for name in names:
         values = numbers(repeats, name)
-        yield mean(values) if values else None
-        yield deviation(values)
+        centre: Cell = None
+        if values:
+            centre = mean(values)
+        yield from (centre, deviation(values))
 
 
 LABELS = {"none": "None", "tna": "TNA", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
@@ -131,36 +133,39 @@ _LAST = tuple(name for name in (*METRICS, *_BIN_FREE) if name not in _FIRST)
 
 def columns() -> tuple[Column, ...]:
     """Return the columns of the table."""
+    changes = [
+        Column(f"{metric.name}_change", f"{metric.label} change, {metric.change_unit}", metric.factor, metric.digits)
+        for metric in (METRICS["ece"], METRICS["nll"])
+    ]
     return (
         Column("method", "Method"),
-        *(column for name in _FIRST for column in _compared(name)),
+        *metric_columns(_FIRST, "sd", judged=True),
         Column("verdict", "Verdict"),
-        *(column for name in ("ece", "nll") for column in _changed(METRICS[name])),
-        *(column for name in _LAST for column in _compared(name)),
+        *(column for change in changes for column in with_hidden(change, "low", "high")),
+        *metric_columns(_LAST, "sd", judged=True),
         Column("angle", "Angle, degrees", 1, 1),
         Column("members", "Members"),
     )
 
 
-def _compared(name: str) -> Iterator[Column]:
-    """Yield the columns of a metric whose best row stands out."""
-    if name in _BIN_FREE:
-        return with_hidden(Column(name, _BIN_FREE[name], 100, 2, -1), "sd")
-    metric = METRICS[name]
-    return with_hidden(Column(name, metric.title, metric.factor, metric.digits, metric.better), "sd")
-
-
-def _changed(metric: Metric) -> Iterator[Column]:
-    title = f"{metric.label} change, {metric.change_unit}"
-    return with_hidden(Column(f"{metric.name}_change", title, metric.factor, metric.digits), "low", "high")
+def metric_columns(names: Sequence[str], *ends: str, judged: bool = False) -> Iterator[Column]:
+    """Yield the columns of metrics with their hidden ones; the best rows stand out where they are judged."""
+    for name in names:
+        column = Column(name, _BIN_FREE.get(name, ""), 100, 2, -1)
+        if name in METRICS:
+            metric = METRICS[name]
+            column = Column(name, metric.title, metric.factor, metric.digits, metric.better)
+        if not judged:
+            column = replace(column, better=0)
+        yield from with_hidden(column, *ends)
 
 
 def with_hidden(column: Column, *ends: str) -> Iterator[Column]:
     """Yield a column, and hidden ones of what is shown beside its values: `sd`, or `low` and `high`."""
-    beside = tuple(f"{column.name}_{end}" for end in ends)
-    yield replace(column, beside=beside)
-    for name in beside:
-        title = f"SD of {column.title}" if ends == ("sd",) else name
+    yield replace(column, beside=tuple(f"{column.name}_{end}" for end in ends))
+    for end in ends:
+        name = f"{column.name}_{end}"
+        title = {"sd": f"SD of {column.title}"}.get(end, name)
         yield Column(name, title, column.factor, column.digits, hidden=True)
 
 
@@ -174,15 +179,10 @@ def cells_of(row: Row, runs: Runs, sizes: tuple[int, int]) -> Iterator[Cell]:
         yield from _change(runs, base, row, name, sizes)
     yield from mean_cells(runs.values[row], _LAST)
     results = runs.results[row]
-    tilted = [result for result in results if result.angle > 0]
-    yield mean([result.angle for result in results]) if tilted else None
-    yield _counted(tilted)
-
-
-def _counted(tilted: list[Recalibration]) -> str:
-    """Describe how often each number of members was averaged."""
-    names = Counter(str(result.members) if result.members else "limit" for result in tilted)
-    return ", ".join(name if len(names) == 1 else f"{name} ({times})" for name, times in names.most_common())
+    # how often each number of members was averaged
+    names = Counter(str(result.members or "limit") for result in results if result.angle > 0)
+    yield mean([result.angle for result in results]) if names else None
+    yield ", ".join(name if len(names) == 1 else f"{name} ({times})" for name, times in names.most_common())
 
 
 def _base_of(row: Row) -> Row | None:
@@ -256,17 +256,14 @@ def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
     losing = less_accurate(rows, runs, sizes)
     tilted = [row for row in rows if row[0] in ("sparse", "complete") and row[1] != "none"]
     counted = [row for row in tilted if row not in losing]
-    lower = 0
-    clear = 0
-    for row in counted:
-        difference, _, high = _change(runs, _base_of(row), row, "ece", sizes)
-        lower += isinstance(difference, float) and difference < 0
-        clear += isinstance(high, float) and high < 0
+    changes = [_change(runs, _base_of(row), row, "ece", sizes) for row in counted]
+    lower, clear = (sum(isinstance(each[k], float) and float(each[k] or 0) < 0 for each in changes) for k in (0, 2))
     best = min((row for row in rows if row not in losing), key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
     accuracy, input_accuracy = (METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, _INPUT))
-    excluded = len(tilted) - len(counted)
-    remark = f"; {excluded} more lose accuracy significantly and are not counted" if excluded else ""
+    remark = ""
+    if len(counted) < len(tilted):
+        remark = f"; {len(tilted) - len(counted)} more lose accuracy significantly and are not counted"
     return (
         f"Tilting lowers the mean ECE on top of a map in {lower} of {len(counted)} cases, significantly in "
         f"{clear}{remark}. The lowest mean ECE without such a loss is that of {label(best)}, {value} % at an accuracy "
@@ -282,7 +279,7 @@ def measured(scores: SampleScores, bins: int) -> dict[str, float]:
     return values | {"ece_debiased": debiased_ece(scores, bins), "cumulative": cumulative}
 
 
-def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Make the table."""
     runs = Runs()
     names = maps_for(len(data.weight))
@@ -309,16 +306,8 @@ def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         "Both sets of samples are split anew for each repeat. Intervals are 95 %, corrected for the overlap of splits.",
         "Changes and verdicts of rows with TNA are against the same map alone, those of maps against None.",
     ]
-    return Study(
-        "table",
-        "Main results",
-        "main table",
-        sentence(complete_rows, runs, sizes),
-        columns(),
-        cells,
-        notes=tuple(notes),
-        footnotes=footnotes_of(complete_rows, runs, sizes),
-    )
+    footnotes = footnotes_of(complete_rows, runs, sizes)
+    return Found(sentence(complete_rows, runs, sizes), columns(), cells, notes=tuple(notes), footnotes=footnotes)
 
 
 # Steps of the progress of a repeat.
@@ -355,7 +344,9 @@ def _run(
             data = replace(data, tilt_bias=True)
             result = chosen(data, settings.by_default, seed)
         elif search == "complete":
-            result = _fitted_pair(pairs, name)
+            if name not in pairs:
+                raise DataError("it cannot be fitted on the original weight")
+            result = pairs[name]
         elif search == "sparse":
             fitted = fit(name, data.logits(data.calibration, tilted.weight), settings)
             result = Recalibration(tilted.weight, fitted, tilted.angle, tilted.members)
@@ -366,9 +357,3 @@ def _run(
         return
     runs.values.setdefault(row, []).append(measured(scored(data, result), settings.bins))
     runs.results.setdefault(row, []).append(result)
-
-
-def _fitted_pair(pairs: Mapping[str, Recalibration], name: str) -> Recalibration:
-    if name not in pairs:
-        raise DataError("it cannot be fitted on the original weight")
-    return pairs[name]

@@ -209,7 +209,9 @@ def search_printed(
 
     def value_of(candidate: NDArray[Any]) -> float:
         scores = score(candidate)
-        return math.inf if scores is None else metric_value(scores, settings.objective, settings.bins)
+        if scores is None:
+            return math.inf
+        return metric_value(scores, settings.objective, settings.bins)
 
     best = weight
     angle = 0.0
@@ -313,16 +315,18 @@ def complete(
     for k, average in enumerate(itertools.chain([original], averages(data.weight, grid, members, search.draws))):
         tick(k / (1 + len(grid)))
         logits = data.logits(data.calibration, average.weight)
-        for name in names if average is original else [*walks]:
-            # the map changes little with the angle: the neighbour's is a good start
-            start = walks[name].pool[-1].fitted if name in walks else None
+        if average is not original:
+            names = [*walks]
+        for name in names:
+            kept = walks.get(name)
             try:
-                fitted = fit(name, logits, settings, start)
+                # the map changes little with the angle: the neighbour's is a good start
+                fitted = fit(name, logits, settings, kept and kept.pool[-1].fitted)
             except DataError:
                 continue
             candidate = candidate_of(average, members, logits.mapped_scores(fitted), fitted)
-            if name in walks:
-                walks[name].add([candidate])
+            if kept:
+                kept.add([candidate])
             else:
                 walks[name] = Walk(candidate, search)
         logits.forget()

@@ -5,13 +5,14 @@ A CSV cell that begins with =, +, -, @ or a control character gets an apostrophe
 
 import csv
 import functools
+import importlib
 import io
 import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
@@ -22,26 +23,11 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.study import Cell, Studies, Study
-from tna_onnx.studies import curves, geometry, main_table
+from tna_onnx.results.study import Cell, Found, Studies, Study
 from tna_onnx.studies.recalibrations import StudyData, data_of_task
-from tna_onnx.studies.settings import STUDIES, StudySettings
+from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 _log = logging.getLogger("tna_onnx")
-
-Experiment: TypeAlias = Callable[[StudyData, StudySettings, Callable[[int, int], None]], Study]
-"""Makes one study; the last argument is called with how much is done, and of how much."""
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "table": main_table.table,
-    "rotations": geometry.rotations,
-    "angles": geometry.angles,
-    "members": curves.members,
-    "angle": curves.angle,
-    "samples": curves.samples,
-    "dimension": curves.dimension,
-}
-"""Every study of `STUDIES` and what makes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +43,9 @@ class StudyJob(ModelJob):
     def names(self) -> tuple[str, ...]:
         """Studies in their order."""
         for name in self.only:
-            if name not in STUDIES:
-                raise UsageError(f"study '{name}' is not known; expected {', '.join(STUDIES)}")
-        return tuple(name for name in STUDIES if not self.only or name in self.only)
+            if name not in EXPERIMENTS:
+                raise UsageError(f"study '{name}' is not known; expected {', '.join(EXPERIMENTS)}")
+        return tuple(name for name in EXPERIMENTS if not self.only or name in self.only)
 
 
 def run_studies(job: StudyJob, progress: Progress) -> Studies:
@@ -86,7 +72,7 @@ def _run(job: StudyJob, task: Task, progress: Progress) -> Studies:
         versions=versions(),
         studies=studies,
         notes=task.data_notes,
-        folder="" if job.folder is None else str(job.folder),
+        folder=str(job.folder or ""),
     )
 
 
@@ -94,11 +80,21 @@ def _studies(job: StudyJob, data: StudyData, progress: Progress) -> Iterator[Stu
     """Compute the requested studies, and write each as soon as it is made: what an interruption leaves is whole."""
     for name in job.names:
         start = time.perf_counter()
-        study = EXPERIMENTS[name](data, job.settings, functools.partial(progress, name))
+        study = made(name, data, job.settings, functools.partial(progress, name))
         _log.info("study %s: %.1f seconds", name, time.perf_counter() - start)
         if job.folder is not None:
             write_study(job.folder, study)
         yield study
+
+
+def made(name: str, data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Make a study; `progress` is called with how much is done, and of how much."""
+    row = EXPERIMENTS[name]
+    module, function = row.made_by.split(":")
+    make = getattr(importlib.import_module(f"tna_onnx.studies.{module}"), function)
+    found: Found = make(data, settings, progress)
+    table = (tuple(found.columns), tuple(found.rows), tuple(found.charts))
+    return Study(name, row.title, row.element, found.sentence, *table, found.notes, found.footnotes)
 
 
 def _calibration(job: StudyJob) -> Job:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
@@ -13,9 +13,47 @@ from tna_onnx.pipeline.settings import Settings
 if TYPE_CHECKING:
     from tna_onnx.search.candidates import SearchSettings
 
-StudyName: TypeAlias = Literal["table", "rotations", "angles", "members", "angle", "samples", "dimension"]
-STUDIES: tuple[str, ...] = get_args(StudyName)
-"""Studies in the order in which they are made."""
+
+class Experiment(NamedTuple):
+    """A row of the table of experiments."""
+
+    title: str
+    measures: str  # what it draws
+    varies: str  # against what
+    element: str  # figure, table or section of the paper
+    made_by: str  # module:function in `tna_onnx.studies`; it returns a `tna_onnx.results.study.Found`
+
+
+EXPERIMENTS = {
+    "table": Experiment("Main results", "all metrics", "map and search", "main table", "main_table:table"),
+    "rotations": Experiment(
+        "mRC against the number of rotations", "mRC", "rotations", "plots of mRC against n_r", "geometry:rotations"
+    ),
+    "angles": Experiment(
+        "Angles between class vectors and features",
+        "share of samples",
+        "angle to class vectors",
+        "distribution plots of the angles",
+        "geometry:angles",
+    ),
+    "members": Experiment(
+        "Members averaged", "accuracy, ECE and NLL", "averaged members", "accuracy against n_e", "curves:members"
+    ),
+    "angle": Experiment(
+        "Metrics against the angle", "ECE, accuracy and NLL", "angle", "optimisation curve", "curves:angle"
+    ),
+    "samples": Experiment(
+        "Data efficiency", "ECE and NLL", "calibration samples", "data efficiency plot", "curves:samples"
+    ),
+    "dimension": Experiment(
+        "Feature dimension",
+        "ECE and accuracy",
+        "dimension of features",
+        "table and figure on the dimension n",
+        "curves:dimension",
+    ),
+}
+"""Every study by its name, in the order in which they are made."""
 
 Protocol: TypeAlias = Literal["default", "paper"]
 
@@ -75,7 +113,7 @@ class StudySettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        _ = self.search(self.seed if self.seed >= 0 else 0)  # ranges are checked there
+        _ = self.search(max(self.seed, 0))  # ranges are checked there
         # a mean of one has no deviation
         if self.repeats < 2:
             raise UsageError(f"repeats must be at least 2, got {self.repeats}")
