@@ -181,8 +181,8 @@ def test_a_folder_is_no_data_before_it_is_finished(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda t: t.set_column(1, "label", pa.array([None, *[0] * (N - 1)], pa.int64())), "without a label"),
-        (lambda t: t.set_column(0, "features", pa.array([[1.0]] + [[1.0, 2.0]] * (N - 1))), "different lengths"),
-        (lambda t: t.set_column(0, "features", pa.array([None] + [[1.0, 2.0]] * (N - 1))), "empty values"),
+        (lambda t: t.set_column(0, "features", pa.array([[1.0]] + [[1.0, 2.0]] * (N - 1))), "same shape"),
+        (lambda t: t.set_column(0, "features", pa.array([None] + [[1.0, 2.0]] * (N - 1))), "empty cells"),
         (lambda t: t.slice(0, 0), "no rows"),
         (lambda t: t.set_column(1, "label", pa.array(np.full(N, 9))), "9"),
     ],

@@ -45,7 +45,8 @@ _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 # What `datasets` writes beside its Arrow files: how a data set is stored, and the names of its splits.
 _STATE = "state.json"
 _SPLITS = "dataset_dict.json"
-_SPOOLED = 512  # rows written at a time: 50 MB of images of 100 kB
+_SPOOLED = 512  # rows written at a time, at least: 50 MB of images of 100 kB
+_SPOOLED_BYTES = 2**25  # of small rows
 _BATCH = 2**14  # rows read at a time
 
 
@@ -95,8 +96,6 @@ def find_table_files(place: str) -> TableFiles | None:
         return None
     with parsing(names[0], "cannot be read", "write it again"), opened(names[0]) as stream:
         schema = stream_schema(stream, names[0])
-    if schema is None:
-        return None
     return TableFiles(tuple(names), opened, schema)
 
 
@@ -111,22 +110,17 @@ def _local_names(path: Path) -> list[str]:
 
 
 def stream_schema(stream: Any, name: str) -> Any:
-    """Return the schema of an open file; None of a stream of Arrow, as `datasets` saves it."""
+    """Return the names and types of the columns of an open file."""
     if name.lower().endswith(".parquet"):
         return load_parquet().read_schema(stream)
-    pa = load_pyarrow()
-    try:
-        return pa.ipc.open_file(stream).schema
-    except pa.ArrowInvalid:  # or no Arrow file at all: `map_table` knows
-        return None
+    return _reader(load_pyarrow(), stream).schema
 
 
 def row_groups(files: TableFiles, name: str) -> list[int]:
     """Return the rows of each row group of a Parquet file; of other files, of the whole."""
     with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
         if not name.lower().endswith(".parquet"):
-            reader = load_pyarrow().ipc.open_file(stream)
-            return [sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))]
+            return [sum(map(len, _batches(_reader(load_pyarrow(), stream))))]
         metadata = load_parquet().ParquetFile(stream).metadata
         return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
 
@@ -145,7 +139,7 @@ def table_batches(
             file = load_parquet().ParquetFile(stream, pre_buffer=False)
             yield from file.iter_batches(_BATCH, row_groups=numbers, columns=columns)
         else:
-            for batch in _batches(load_pyarrow().ipc.open_file(stream)):
+            for batch in _batches(_reader(load_pyarrow(), stream)):
                 if len(batch):  # engines write the empty parts of a table too
                     yield batch.select(columns)
 
@@ -197,12 +191,8 @@ def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DE
 
 def table_schema(file: Path) -> Any:
     """Return the names and types of a file's columns."""
-    pa = load_pyarrow()
-    with _readable(file):
-        if file.suffix.lower() == ".parquet":
-            schema = load_parquet().read_schema(file)
-        else:
-            schema = _reader(pa, pa.memory_map(str(file))).schema
+    with _readable(file), file.open("rb") as stream:
+        schema = stream_schema(stream, file.name)
         list(schema.names)  # names that are no UTF-8 are an error here
         return schema
 
@@ -220,7 +210,10 @@ def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> An
         if file.suffix.lower() == ".parquet":
             # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
             parquet = load_parquet().ParquetFile(file, memory_map=True, pre_buffer=False)
-            batches = parquet.iter_batches(_SPOOLED, columns=list(columns))
+            metadata = parquet.metadata
+            size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+            rows = _SPOOLED_BYTES * metadata.num_rows // max(1, size)
+            batches = parquet.iter_batches(min(_BATCH, max(_SPOOLED, rows)), columns=list(columns))
             table = _spooled(pa, parquet.schema_arrow, columns, batches, file, max_bytes)
         else:
             table = _map_arrow(pa, file, columns, max_bytes)
@@ -330,11 +323,15 @@ class ArrowNumbers:
         which = np.searchsorted(self.starts, rows, side="right") - 1
         for chunk in np.unique(which).tolist():
             at = np.flatnonzero(which == chunk)
-            part = self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk]))
-            while is_list(pa, part.type):
-                part = part.flatten()
-            values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
+            values[at] = self.values(self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk])))
         return values
+
+    def values(self, chunk: Any) -> AnyArray:
+        """Return all numbers of a chunk, or of a part of one."""
+        rows = len(chunk)
+        while is_list(load_pyarrow(), chunk.type):
+            chunk = chunk.flatten()
+        return np.asarray(chunk.to_numpy(zero_copy_only=False)).reshape(rows, *self.shape[1:])
 
 
 def column_numbers(column: Any, where: str) -> ArrowNumbers:
@@ -362,30 +359,19 @@ def column_numbers(column: Any, where: str) -> ArrowNumbers:
 def column_array(column: Any, where: str) -> AnyArray:
     """Return a column of a batch or table as an array: (B, ...) of numbers; of others, objects (B,)."""
     pa = load_pyarrow()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # of no rows, or of a type that is not joined
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if getattr(column.type, "extension_name", "") == "ray.data.arrow_variable_shaped_tensor":
         raise DataError(
             f"{where}: has several shapes, which Ray does not run together; bring images to one size with --resize and "
             "--crop, or leave --engine out"
         )
-    shape: tuple[int, ...] = (-1,)
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        shape = _tensor_shape(column.type, where)
-    column = _storage(column)
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
+    if is_list(pa, column.type) and len(column):
+        numbers = column_numbers(column, where)
+        return np.concatenate([numbers.values(chunk) for chunk in numbers.chunks])
     if column.null_count:
-        raise DataError(f"{where}: has {column.null_count:,} empty values; leave these rows out")
-    if not is_list(pa, column.type) or pa.types.is_nested(column.type.value_type) or not len(column):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    lengths = np.asarray(column.value_lengths())
-    if np.any(lengths != lengths[0]):
-        raise DataError(f"{where}: has lists of different lengths; expected one number for each value")
-    flat = column.flatten()
-    if flat.null_count:
-        raise DataError(f"{where}: has {flat.null_count:,} empty values; leave these rows out")
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), *shape)
+        raise DataError(f"{where}: has {column.null_count:,} empty cells; fill them or remove the rows")
+    return np.asarray(column.to_numpy())
 
 
 def _tensor_shape(kind: Any, where: str) -> tuple[int, ...]:

@@ -251,7 +251,7 @@ def _read(
     start = 0
     for name in files.names:
         for batch in table_batches(files, name, columns):
-            part = column_array(batch.column(kind), f"{name}: column {kind!r}")
+            part = column_array(batch.column(kind), f"{name}: column {kind!r} from row {start:,} of all on")
             if values is None:
                 values = room((count, part.shape[1]), part.dtype)
             if (part.shape[1], part.dtype) != (values.shape[1], values.dtype):

@@ -213,7 +213,7 @@ def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 
 
 def arrays_of(table: Any) -> dict[str, Any]:
     """Return the columns of an Arrow table as arrays: (B, ...) of numbers; of others, objects (B,)."""
-    return {name: column_array(table.column(name), f"column {name!r}") for name in table.column_names}
+    return {name: column_array(table.column(name), f"batch: column {name!r}") for name in table.column_names}
 
 
 def _tensors(pa: Any, values: NDArray[Any]) -> Any:
