@@ -1,9 +1,9 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
 The first batch is run again, some samples alone and all in eight parts in another order; so is a fortieth of all
-samples. A share q of the samples that matter is missed by n with a probability of (1 - q)^n. A model is refused where
-probabilities, features or outlier scores move by more than rounding explains; the limit is wider for dynamic
-quantisation.
+samples. What a share q of the samples does to others, n of them miss with a probability of (1 - q)^n. A model is
+refused where probabilities, features or outlier scores move by more than rounding explains; the limit is wider for
+dynamic quantisation.
 """
 
 from __future__ import annotations

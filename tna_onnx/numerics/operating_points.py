@@ -5,8 +5,9 @@
     sure        the likeliest class c where p_c >= t_c, and elsewhere nothing, which is -1
     ratio       the largest p_c / t_c; with costs, the column a with the least sum_c cost_ca p_c / t_c
 
-`best_thresholds` looks along t_c = exp(u d_c), d_c the log frequency of c (Menon et al. 2021, section 4).
-`bounded_threshold`: the j-th smallest of n scores is below more than 1 - r with P(B(n, 1 - r) >= j) (Wilks 1941).
+`best_thresholds` looks along t_c = exp(u d_c), d_c the log frequency of c, or 1 for the second of two classes (Menon et
+al. 2021, section 4). `bounded_threshold`: the j-th smallest of n scores is below more than 1 - r with P(B(n, 1 - r) >=
+j) (Wilks 1941).
 """
 
 from __future__ import annotations
