@@ -10,6 +10,7 @@ The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +145,6 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'tna_onnx' has no attribute '{name}'")
-    import importlib  # noqa: PLC0415
-
     value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
     if _HOMES[name].startswith("api.") and not isinstance(value, type):
         value = _in_words_of_python(value)
