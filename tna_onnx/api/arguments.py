@@ -206,7 +206,7 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
     if progress is not True:
         yield progress or silent
         return
-    from tna_onnx.render.progress_bars import progress_shown  # noqa: PLC0415 - rich loads only where bars are wanted
+    from tna_onnx.render.progress_bars import progress_shown
 
     with progress_shown() as callback:
         yield callback
@@ -250,7 +250,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def save_json(path: str | Path | None, result: R) -> R:
     """Write a result as JSON, if that is wanted, and return it."""
     if path is not None:
-        from tna_onnx.results.as_json import to_json  # noqa: PLC0415 - heavy
+        from tna_onnx.results.as_json import to_json
 
         write_text(path, to_json(result, details=getattr(result, "details", None) is not None))
     return result

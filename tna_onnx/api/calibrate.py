@@ -111,7 +111,7 @@ def calibrate(
     run_settings = arguments.combined(settings, Settings, map=map, search=search, predictions=predictions, seed=seed)
     decisions = None if guard is None else _decisions(guard, run_settings)
     # the work loads with the first call, so that the names of the functions are there at once
-    from tna_onnx.pipeline.job import Job  # noqa: PLC0415
+    from tna_onnx.pipeline.job import Job
 
     reading = arguments.reading_of(data, labels=labels if y is None else y, preprocessing=preset, classes=classes)
     calibration = arguments.samples_of(calib, reading)
@@ -146,11 +146,11 @@ def calibrate(
     with arguments.progress_callback(progress) as callback:
         try:
             if decisions is None:
-                from tna_onnx.pipeline.recalibrate import recalibrate  # noqa: PLC0415
+                from tna_onnx.pipeline.recalibrate import recalibrate
 
                 result = recalibrate(job, callback)
             else:
-                from tna_onnx.guarding.guard import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
+                from tna_onnx.guarding.guard import recalibrate_and_guard
 
                 result = recalibrate_and_guard(job, decisions, unknown, callback)
         except GateMissed as error:
@@ -176,10 +176,10 @@ def _decisions(guard: GuardSettings, settings: Settings) -> GuardSettings:
 def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
     # what draws loads only where it is asked for
     if page is not None:
-        from tna_onnx.render.html.pages import to_html  # noqa: PLC0415
+        from tna_onnx.render.html.pages import to_html
 
         arguments.write_text(page, to_html(result))
     if figures is not None:
-        from tna_onnx.render.figures import write_figures  # noqa: PLC0415
+        from tna_onnx.render.figures import write_figures
 
         write_figures(result, Path(figures))

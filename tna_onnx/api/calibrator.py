@@ -132,8 +132,8 @@ class Calibrator:
             raise ScoresError(
                 f"X has {values.shape[1]} features, but Calibrator is expecting {self.n_features_in_} features as input"
             )
-        from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
-        from tna_onnx.runtime import open_session, parse_device  # noqa: PLC0415
+        from tna_onnx.numerics.ops import softmax
+        from tna_onnx.runtime import open_session, parse_device
 
         session = open_session(self._model, "calibrator", parse_device("cpu"))
         calibrated = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
@@ -162,7 +162,7 @@ class Calibrator:
         After a fit with features, `scores` are the features (N, n).
         """
         self._require_fitted()
-        from tna_onnx.graph.load import load_model  # noqa: PLC0415
+        from tna_onnx.graph.load import load_model
 
         return load_model(self._model).proto
 
@@ -223,7 +223,7 @@ class Calibrator:
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn wants to know of an estimator; called by it alone."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags  # noqa: PLC0415
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
             estimator_type="classifier",
@@ -259,8 +259,8 @@ def calibrated(
     what the values, or the outputs of the layer, are. `layer`: weight (C, n) and bias (C,) of the layer from features
     to logits. `settings`: fields of `Settings`. `keywords`: those of `calibrate`, whose errors it raises.
     """
-    from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
-    from tna_onnx.graph.nodes import scores_model  # noqa: PLC0415
+    from tna_onnx.api.calibrate import calibrate
+    from tna_onnx.graph.nodes import scores_model
 
     model = scores_model(data.samples["scores"].shape[1], layer)
     options = None

@@ -390,7 +390,7 @@ def compare(
     )
     arguments.save_json(json, result)
     if report is not None:
-        from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
+        from tna_onnx.render.html.pages import comparison_page
 
         arguments.write_text(report, comparison_page(result))
     return result

@@ -226,8 +226,8 @@ def _scored_by_ray(
     progress: Progress,
 ) -> tuple[Opened, SampleScores, NDArray[np.int64]]:
     """Score the samples by Ray Data. The first ones run here, which says what is wrong before anything is started."""
-    from tna_onnx.api.features import Network, open_run  # noqa: PLC0415 - loads what reads tables
-    from tna_onnx.engine.ray_data import check_ray, scores_by_ray  # noqa: PLC0415 - optional
+    from tna_onnx.api.features import Network, open_run
+    from tna_onnx.engine.ray_data import check_ray, scores_by_ray
 
     loaded, output = read_classifier(model, options)
     if guards_about(loaded, output):

@@ -187,7 +187,7 @@ def _into_files(
     run.check_first(lambda extractor: TableExtractor(extractor, writer))
     tables = TableExtractor(run.extractor, writer)
     if fields.on_ray:
-        from tna_onnx.engine.ray_data import check_ray, features_by_ray  # noqa: PLC0415 - optional
+        from tna_onnx.engine.ray_data import check_ray, features_by_ray
 
         address = check_ray(fields.engine, fields.ray_options)
         folder = FeatureFolder(output)

@@ -91,8 +91,8 @@ def guard(
     labelled = arguments.samples_of(calib, reading)
     labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
-    from tna_onnx.guarding.guard_job import GuardJob  # noqa: PLC0415
+    from tna_onnx.guarding.guard import guard as run
+    from tna_onnx.guarding.guard_job import GuardJob
 
     job = GuardJob(
         model=model,
@@ -137,11 +137,11 @@ def edit_decision(
         UnsupportedModel: the file has no such output, or is not as `guard` wrote it.
         CheckFailed: the new file does not verify. No file is written.
     """
-    from tna_onnx.api.inspect import inspect  # noqa: PLC0415 - heavy, as the others
-    from tna_onnx.graph.load import load_model  # noqa: PLC0415
-    from tna_onnx.graph.save import file_beside, pending  # noqa: PLC0415
-    from tna_onnx.guarding.guarded_file import with_thresholds  # noqa: PLC0415
-    from tna_onnx.pipeline.checking import check_file  # noqa: PLC0415
+    from tna_onnx.api.inspect import inspect
+    from tna_onnx.graph.load import load_model
+    from tna_onnx.graph.save import file_beside, pending
+    from tna_onnx.guarding.guarded_file import with_thresholds
+    from tna_onnx.pipeline.checking import check_file
 
     if not thresholds:
         raise UsageError("expected a class and its threshold, such as {'spam': 0.7}")

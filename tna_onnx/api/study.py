@@ -83,7 +83,7 @@ def study(
     if held_out is None:
         raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
     # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.studies.run import StudyJob, run_studies  # noqa: PLC0415
+    from tna_onnx.studies.run import StudyJob, run_studies
 
     job = StudyJob(
         model=model,

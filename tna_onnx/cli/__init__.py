@@ -14,11 +14,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.terminal import resource_error  # noqa: PLC0415
+    from tna_onnx.cli.terminal import resource_error
 
     try:
-        from tna_onnx.cli.command import group  # noqa: PLC0415
-        from tna_onnx.cli.terminal import drop, print_error  # noqa: PLC0415 - click loads only when a command runs
+        from tna_onnx.cli.command import group
+        from tna_onnx.cli.terminal import drop, print_error
     except ImportError as error:
         missing = resource_error(error)
         if missing is None:

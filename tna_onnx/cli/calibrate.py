@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def _draw(report: Report, folder: str) -> Sequence[str]:
     """Write the figures, and say which."""
-    from tna_onnx.render.figures import write_figures  # noqa: PLC0415 - loads only where it is asked for
+    from tna_onnx.render.figures import write_figures
 
     names = ", ".join(path.stem for path in write_figures(report, Path(folder)))
     return [f"figures  {folder}: {names}"]
@@ -83,9 +83,9 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
     Example:
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import Step, page_step, run_command  # noqa: PLC0415
-    from tna_onnx.render.terminal import report_text  # noqa: PLC0415
+    from tna_onnx.api.calibrate import calibrate as run
+    from tna_onnx.cli.show import Step, page_step, run_command
+    from tna_onnx.render.terminal import report_text
 
     if figures is not None:  # before the work: a mistyped path must not cost a run
         check_figure_folder(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
@@ -120,8 +120,8 @@ def _check_decisions(arguments: Mapping[str, Any]) -> None:
 
 
 def _page(report: Any) -> str:
-    from tna_onnx.cli.show import command_line  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.html.pages import to_html  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line
+    from tna_onnx.render.html.pages import to_html
 
     return to_html(report, command_line(), sources=setting_sources())
 
@@ -145,9 +145,9 @@ def fit(**arguments: Any) -> None:
     Example:
       tna-onnx fit logits.parquet -o calibrator.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.calibrator import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.terminal import report_text  # noqa: PLC0415
+    from tna_onnx.api.calibrator import fit as run
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.terminal import report_text
 
     use = "give it scores as input `scores`; the output `calibrated` has the calibrated ones"
     run_command(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
@@ -178,9 +178,9 @@ def features(**arguments: Any) -> None:
       tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray
       tna-onnx calibrate model.onnx features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.terminal import collection_text  # noqa: PLC0415
+    from tna_onnx.api.features import features as run
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.terminal import collection_text
 
     run_command(run, collection_text, arguments)
 
@@ -200,8 +200,8 @@ def card(result: str, output: str | None, **arguments: Any) -> None:
       tna-onnx calibrate model.onnx data/ --json result.json
       tna-onnx card result.json -o README.md
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.card import card as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.terminal import loaded, standard_output  # noqa: PLC0415
+    from tna_onnx.api.card import card as run
+    from tna_onnx.cli.terminal import loaded, standard_output
 
     check_result_file(output, result, kind="card")
     loaded()

@@ -228,7 +228,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - most commands run without a file
+    import tomllib
 
     try:
         return tomllib.loads(text.decode())  # TOML is UTF-8 in every locale
@@ -292,7 +292,7 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
 
 
 def _word(option: click.Option, value: Any, folder: Path) -> str:
-    from tna_onnx.data.choices import PRESET_FIELDS  # noqa: PLC0415 - most commands run without a file
+    from tna_onnx.data.choices import PRESET_FIELDS
 
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
     is_name = option.name == "preset" and str(value).lower() in PRESET_FIELDS

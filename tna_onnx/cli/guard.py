@@ -53,18 +53,18 @@ def guard(**arguments: Any) -> None:
         return
     if arguments["calib"] is None:
         raise click.UsageError("Missing data. Add them after the model, or as --calib DATA.")
-    from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.terminal import guard_text  # noqa: PLC0415
+    from tna_onnx.api.guard import guard as run
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.terminal import guard_text
 
     run_command(run, guard_text, arguments, ".guard.onnx")
 
 
 def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Change thresholds of the output `decision` of a file."""
-    from tna_onnx.api.guard import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
+    from tna_onnx.api.guard import edit_decision
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.verify_text import inspection_text
 
     ctx = click.get_current_context()
     typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
@@ -106,8 +106,8 @@ def shift(**arguments: Any) -> None:
     Example:
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.terminal import shift_text  # noqa: PLC0415
+    from tna_onnx.api.shift import shift as run
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.terminal import shift_text
 
     run_command(run, shift_text, arguments, ".shift.onnx")

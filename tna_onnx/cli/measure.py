@@ -37,8 +37,8 @@ def evaluate(page: str | None, **arguments: Any) -> None:
     Example:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.terminal import evaluation_text  # noqa: PLC0415
+    from tna_onnx.api.evaluate import evaluate as run
+    from tna_onnx.render.terminal import evaluation_text
 
     _measure(run, evaluation_text, arguments, page, "evaluation_page")
 
@@ -66,8 +66,8 @@ def compare(page: str | None, **arguments: Any) -> None:
     Example:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
+    from tna_onnx.api.compare import compare as run
+    from tna_onnx.render.terminal import model_comparison_text
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
 
@@ -82,10 +82,10 @@ def _measure(
     page_name: str,
 ) -> None:
     """Run a command that measures; `page_name`: the function of `render.html.pages` that draws its result."""
-    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
+    from tna_onnx.cli.show import command_line, page_step, run_command
 
     def drawn(result: Any) -> str:
-        from tna_onnx.render.html import pages  # noqa: PLC0415 - only if it is asked for
+        from tna_onnx.render.html import pages
 
         return str(getattr(pages, page_name)(result, command_line()))
 
@@ -107,10 +107,10 @@ def _measure(
 )
 def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""
-    from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
-    from tna_onnx.cli.terminal import loaded  # noqa: PLC0415
-    from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
+    from tna_onnx.api.inspect import inspect as run
+    from tna_onnx.cli.show import finish, json_step
+    from tna_onnx.cli.terminal import loaded
+    from tna_onnx.render.verify_text import inspection_text
 
     # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag
     if model is None and json_file not in (None, "-"):
@@ -159,9 +159,9 @@ def verify(**arguments: Any) -> None:
     Example:
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import run_command  # noqa: PLC0415
-    from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
+    from tna_onnx.api.verify import verify as run
+    from tna_onnx.cli.show import run_command
+    from tna_onnx.render.verify_text import difference_text
 
     if arguments["data"] is None:
         # what a file or the environment says of samples is for runs that have some

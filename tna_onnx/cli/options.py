@@ -489,7 +489,7 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
 
     Gives the recipe; None if no option says how images are preprocessed.
     """
-    from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.data import PRESETS, Recipe, read_recipe
 
     # popped: what is left are the API's own keywords
     values = {name: arguments.pop(name) for name in RECIPE_PARTS}

@@ -100,7 +100,7 @@ def run_command(
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
     prepare()
-    from tna_onnx.api.arguments import grouped  # noqa: PLC0415 - behind the runtime, which Ctrl-C must end at once
+    from tna_onnx.api.arguments import grouped  # behind the runtime, which Ctrl-C must end at once
 
     arguments = grouped(run, _with_labels(arguments))
     output = None
@@ -134,7 +134,7 @@ def run_command(
 
 def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments in which held-out samples carry their labels."""
-    from tna_onnx.data.options import Data  # noqa: PLC0415 - behind the runtime, as above
+    from tna_onnx.data.options import Data  # behind the runtime, as above
 
     labels = arguments.pop("eval_labels", None)
     if labels is not None and arguments["eval"] is not None:

@@ -49,11 +49,11 @@ def study(**arguments: Any) -> None:
     Example:
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, page_step, run_command  # noqa: PLC0415
-    from tna_onnx.render.figures import write_figures  # noqa: PLC0415
-    from tna_onnx.render.html.pages import study_page  # noqa: PLC0415
-    from tna_onnx.render.terminal import study_text  # noqa: PLC0415
+    from tna_onnx.api.study import study as run
+    from tna_onnx.cli.show import command_line, page_step, run_command
+    from tna_onnx.render.figures import write_figures
+    from tna_onnx.render.html.pages import study_page
+    from tna_onnx.render.terminal import study_text
 
     # before the work: a mistyped path must not cost a run
     check_figure_folder(arguments["out"], *named_files(arguments))

@@ -41,7 +41,7 @@ def standard_output() -> Iterator[None]:
 
 def print_error(message: str) -> None:
     """Print a message on standard error, escaped. Where that is closed, only the exit code is left to tell."""
-    import click  # noqa: PLC0415 - a click that is missing is an error to report, not one to start with
+    import click  # a click that is missing is an error to report, not one to start with
 
     try:
         click.echo(printable(message, lines=True), err=True)
@@ -253,7 +253,7 @@ def watch(paths: Iterable[str | Path | None], cache: str | None = None) -> None:
 
     `paths`: files that the command may write; None stands for no file.
     """
-    import click  # noqa: PLC0415
+    import click
 
     states = {str(path): _state(path) for path in paths if path is not None}
     click.get_current_context().meta[_META] = (states, cache)
