@@ -242,10 +242,9 @@ def _scored_by_ray(
         stored = run.read_labels()
         labels = label_indices(stored, len(stored), output.n_classes, f"{data.samples}: labels", classifier.names)
         classes = dict(zip(stored.tolist(), labels.tolist(), strict=True))
-    answers = answer_of(loaded, output) is not None
-    run.check_first(lambda extractor: TableScorer(extractor, output, classes, answers=answers))
+    run.check_first(lambda extractor: TableScorer(extractor, output, classes))
     address = check_ray(engine.engine, engine.ray_options)
-    scorer = TableScorer(run.extractor, output, classes, answers=answers)
+    scorer = TableScorer(run.extractor, output, classes)
     columns = scores_by_ray(run.slices, scorer, address, engine.ray_options, progress)
     source = run.source
     notes = run.notes
@@ -258,7 +257,8 @@ def _scored_by_ray(
     if source.recipe() is not None:
         notes += (*preprocessing_notes(source, classifier.inputs, run.data.preprocessing),)
     notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)
-    scores, predicted = answered(scores, columns["predicted"], source.labels, columns.get("answer"))
+    answers = [columns[name] for name in ("answer",) if name in columns]
+    scores, predicted = answered(scores, columns["predicted"], source.labels, answers)
     return Opened(classifier, run.data, source, None, batch_size, notes), scores, predicted
 
 

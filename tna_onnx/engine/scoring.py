@@ -4,7 +4,7 @@ samples, to see how far their outputs differ (`run_both`). `TableScorer` does th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ def score_model(
     scores = []
     predicted = []
     answers = []
-    names = [output.name] if label is None else [output.name, label.name]
+    names = [each.name for each in (output, label) if each is not None]
     done = 0
     where = source.describe()  # counts the classes of all labels
     # batch by batch: outputs of all samples are never in memory together
@@ -69,16 +69,19 @@ def score_model(
         done += size
         progress("evaluate", done, len(source))
     joined = SampleScores.concatenate(scores).clustered(clusters_of(source), source_weights(source))
-    places = np.concatenate(answers) if label is not None else None
-    return answered(joined, np.concatenate(predicted), source.labels, places)
+    return answered(joined, np.concatenate(predicted), source.labels, answers)
 
 
 def answered(
-    scores: SampleScores, predicted: NDArray[np.int64], labels: NDArray[np.int64], places: NDArray[np.int64] | None
+    scores: SampleScores,
+    predicted: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    answers: Sequence[NDArray[np.int64]],
 ) -> tuple[SampleScores, NDArray[np.int64]]:
-    """Return scores and predicted classes of a model whose output with labels gives `places`, (N,); None for none."""
+    """Return scores and predicted classes of a model; `answers`: places of its own labels in parts, none without."""
+    places = np.concatenate([*answers, np.empty(0, np.int64)])
     # what names other things than the classes is no answer
-    if places is None or places.shape != predicted.shape or np.any(places < 0):
+    if places.shape != predicted.shape or np.any(places < 0):
         return scores, predicted
     return scores.labelled(labels, places), places
 
@@ -149,7 +152,7 @@ class _Outputs:
         if not self.checked:
             require_independence(self.classifier.model, session, output, source, size)
             self.checked = True
-        names = [output.name] if self.label is None else [output.name, self.label.name]
+        names = [each.name for each in (output, self.label) if each is not None]
         parts = []
         for batch in source.batches(size):
             count = len(next(iter(batch.values())))
@@ -168,29 +171,22 @@ class TableScorer:
         extractor: the model; an `OutputExtractor`.
         output: its output that classifies.
         classes: class index by label as it is stored; None where the tables have class indices.
-        answers: whether the model has an output with labels, whose classes are its answers.
     """
 
     def __init__(
-        self,
-        extractor: FeatureExtractor,
-        output: ClassOutput,
-        classes: Mapping[Any, int] | None = None,
-        *,
-        answers: bool = False,
+        self, extractor: FeatureExtractor, output: ClassOutput, classes: Mapping[Any, int] | None = None
     ) -> None:
         self.extractor = extractor
         self.output = output
         self.classes = classes
-        self.answers = answers
 
     def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
         """Return arrays (B,): fields of `SampleScores`, classes `predicted`, `label` and `answer`, groups and so on."""
         values = self.extractor(arrays_of(table.select(list(self.extractor.columns))))["output"]
         answer = {}
-        if self.answers:
-            values, places = values[:, :-1], values[:, -1]
-            answer = {"answer": places.astype(np.int64)}
+        if values.size > len(values) * self.output.width:
+            answer = {"answer": values[:, -1].astype(np.int64)}
+            values = values[:, :-1]
         stored = table.column(LABEL).to_pylist()
         labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
         # a slice does not know the numbers of its samples
