@@ -20,6 +20,7 @@ __all__ = [
     "CheckFailed",
     "DataError",
     "DeviceError",
+    "NoLabels",
     "ResultError",
     "TnaError",
     "UnsupportedModel",
@@ -67,6 +68,10 @@ class DataError(TnaError):
     """Samples or labels that do not fit the model, or cannot be used."""
 
     exit_code = 4
+
+
+class NoLabels(DataError):
+    """Samples have no labels, and nothing that they hold could be meant as such."""
 
 
 class DeviceError(TnaError):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
+from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
@@ -22,13 +22,15 @@ from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import group_notes, require_samples, source_beside
+from tna_onnx.data.source import group_notes, require_samples, source_beside, source_notes
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, with_quantum
-from tna_onnx.errors import UsageError
+from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, require_scores, with_quantum
+from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
+from tna_onnx.extraction.sessions import open_part
+from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -37,23 +39,27 @@ from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outl
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.positive import Classes, PositiveSide
+from tna_onnx.numerics.reference import Reference, projections
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
+from tna_onnx.pipeline.reference import read_reference
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import LIMITS, GateMissed, Gates
 from tna_onnx.results.measured import (
+    LABELLED,
     Evaluation,
     Subgroup,
+    WithoutLabels,
     estimates_of,
     named_classes,
     resolution_notes,
     subgroup_notes,
     subgroups_of,
 )
-from tna_onnx.results.outcomes import Decisions
+from tna_onnx.results.outcomes import ClassFrequency, Decisions
 from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
 
@@ -64,6 +70,13 @@ _log = logging.getLogger("tna_onnx")
 
 # Probability of a logit of 1, up to rounding.
 _LARGEST = 1 / (1 + math.exp(-1)) + 1e-6
+
+_LEVEL = 0.05
+
+# Below, means are not normally distributed.
+_FEWEST = 50
+
+_NEED_LABELS = ("group_column", "groups", "by", "weight_column", "weights", "class_prior", "expect_accuracy")
 
 
 @checked
@@ -88,11 +101,13 @@ def evaluate(
 ) -> Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
+    On data without labels, say which accuracy is to be expected (`Evaluation.without_labels`).
+
     Args:
         model: an ONNX model as for `calibrate`, written by this package or not.
-        data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `by`, a column or values (N,), splits the
-            samples into subgroups; features or logits of the model, or of the one that it is a recalibration of, go
-            through the nodes behind them alone.
+        data: data with labels or without, as for `calibrate`, or a `tna_onnx.Data`, whose `by`, a column or values
+            (N,), splits the samples into subgroups; features or logits of the model, or of the one that it is a
+            recalibration of, go through the nodes behind them alone.
         ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
             may be any.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
@@ -136,7 +151,18 @@ def evaluate(
             decisions = None
             require_samples(opened.source, bins)
         else:
-            opened = _open(model, labelled, options, parse_device(device), batch_size, bins)
+            place = parse_device(device)
+            try:
+                opened = _open(model, labelled, options, place, batch_size, bins)
+            except NoLabels as missing:
+                _refuse_label_options(
+                    labelled, gates, {"positive": positive, "ood_data": ood_data is not None}, missing
+                )
+                try:
+                    expected = _unlabelled(model, labelled, options, place, batch_size, gates, advance)
+                except UnsupportedModel as error:
+                    raise type(missing)(f"{missing}. Without labels: {error}") from error
+                return _finished(expected, json)
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
     notes = (
@@ -151,6 +177,11 @@ def evaluate(
     recall = _recall(opened, scores, decisions) if gates.min_recall else {}
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
+    return _finished(evaluation, json)
+
+
+def _finished(evaluation: Evaluation, json: str | Path | None) -> Evaluation:
+    """Write and return a result, or raise it if it misses a gate."""
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     arguments.save_json(json, evaluation)
     # with the whole result: the command line prints it before it exits
@@ -328,3 +359,82 @@ def _evaluation(
         estimates=estimates_of(scores, classes, bins),
         subgroups=subgroups,
     )
+
+
+def _refuse_label_options(data: Data, gates: Gates, further: dict[str, Any], missing: NoLabels) -> None:
+    """Refuse what is said of labelled samples alone. `missing`: why there are no labels."""
+    said = [name for name in _NEED_LABELS if name in stated_in(data)]
+    said += [name for name in stated_in(gates) if name != "min_accuracy"]
+    said += [name for name, value in further.items() if value]
+    if said:
+        raise UsageError(f"--{said[0].replace('_', '-')} needs labels, and there are none; leave it out. {missing}")
+
+
+def _unlabelled(
+    model: ModelSource,
+    data: Data,
+    options: ModelOptions,
+    device: Device,
+    batch_size: int,
+    gates: Gates,
+    progress: Progress,
+) -> Evaluation:
+    """Say what accuracy is to be expected on samples without labels, and test whether that can be said."""
+    loaded, output = read_classifier(model, options)
+    reference = read_reference(loaded, output.name)
+    further = [*filter(None, [reference.features])]
+    if len(reference.counts) != output.n_classes or not {*further} <= {*loaded.producers}:
+        raise UnsupportedModel(f"{loaded.name}: the reference of its calibration is of another model; give labels")
+    session = open_part(loaded, cut_at(loaded, [output.name, *further]), device)
+    classifier = Classifier(loaded, output, device, data, session)
+    data, source = open_inputs(classifier, data, labels=False)
+    if len(source) < _FEWEST:
+        raise DataError(f"{source.describe()}: expected at least {_FEWEST} samples; give more, or labels")
+    notes = batch_notes(classifier, source, batch_size)
+    notes += (*source_notes(source), *preprocessing_notes(source, classifier.inputs, data.preprocessing))
+    parts: list[tuple[NDArray[Any], ...]] = []
+    for batch in source.batches(batch_size):
+        scores, *features = session.run([output.name, *further], batch)
+        require_scores(scores, output, len(next(iter(batch.values()))), source.describe())
+        parts.append((output.probabilities(scores), *map(projections, features)))
+        progress("evaluate", min(len(parts) * batch_size, len(source)), len(source))
+    values = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    known = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
+    notes += (f"the test is for one look: of k looks, a week each, call p below {_LEVEL:g} / k an alarm",)
+    if known.alarm:
+        command = f"tna-onnx evaluate {loaded.name} LABELLED"
+        notes += (f"draw {LABELLED} of these samples at random, label them, and run: {command}",)
+    return Evaluation(
+        model=loaded.name,
+        model_sha256=loaded.sha256,
+        output=output.name,
+        output_kind=output.kind,
+        data=source.describe(),
+        metrics=Metrics(len(source), 1, math.nan, math.nan, math.nan, math.nan, math.nan),
+        reliability=Bins((), (), ()),
+        bin_free=BinFree.unknown(),
+        preprocessing=source.recipe(),
+        provider=session.provider,
+        notes=notes,
+        missed=gates.expected_missed(known, len(source)),
+        without_labels=known,
+    )
+
+
+def _known(reference: Reference, values: Sequence[NDArray[Any]], names: Sequence[str]) -> WithoutLabels:
+    """Return the result; after an alarm without what assumes that there is none."""
+    expected = reference.expected(*values)
+    before = (reference.counts / reference.counts.sum()).tolist()
+    rows = zip(names, before, expected.frequencies.tolist(), strict=True)
+    known = WithoutLabels(
+        accuracy=expected.accuracy,
+        low=expected.low,
+        high=expected.high,
+        confidence=float(values[0].max(axis=1).mean(dtype=np.float64)),
+        other_p=expected.other_p,
+        alarm=expected.other_p < _LEVEL,
+        frequencies=tuple(ClassFrequency(name, share, now, (low, high)) for name, share, (now, low, high) in rows),
+    )
+    if known.alarm:
+        return replace(known, accuracy=None, low=None, high=None, frequencies=())
+    return known

@@ -33,6 +33,9 @@ from tna_onnx.results.gates import Gates
 def evaluate(page: str | None, **arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides.
 
+    On data without labels, say which accuracy is to be expected of a file that calibrate wrote, and test whether more
+    than class frequencies has changed.
+
     \b
     Example:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html

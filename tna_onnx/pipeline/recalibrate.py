@@ -28,6 +28,7 @@ from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task, with_host
 from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
+from tna_onnx.pipeline.reference import reference_entry
 from tna_onnx.pipeline.reporting import Compared, classes_of, compare_heads, notes_on, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_task_labels
 from tna_onnx.pipeline.settings import Settings
@@ -87,7 +88,9 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
-    entries = merged_provenance(task.model, task.readout.output, provenance_entries(task, outcome))
+    reference = reference_entry(writing, outcome, writing.shipped(outcome, task.reported))
+    recorded = provenance_entries(task, outcome) | reference
+    entries = merged_provenance(task.model, task.readout.output, recorded)
     rewritten = writing.write(outcome, entries)
     if outcome.unchanged:
         rewritten = unchanged(task.model, task.readout)

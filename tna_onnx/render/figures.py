@@ -64,6 +64,8 @@ def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
     if isinstance(result, Study):
         return {result.name: chart_panels(result.charts)} if result.charts else {}
     if isinstance(result, Evaluation):
+        if result.without_labels is not None:
+            return {}
         shown = measured_reliability(result)
     elif isinstance(result, ModelComparison):
         shown = compared_reliability(result)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, Positive
     from tna_onnx.results.details import BinFree, LabelMetrics
-    from tna_onnx.results.measured import ComparedModel, Subgroup
+    from tna_onnx.results.measured import ComparedModel, Evaluation, Subgroup
     from tna_onnx.results.outcomes import (
         ClassDecision,
+        ClassFrequency,
         ConfidenceCalibration,
         Decisions,
         DecisionScores,
@@ -555,3 +556,37 @@ def per_cent(share: float | None) -> str:
 def between(interval: tuple[float, float]) -> str:
     """Write the ends of an interval in per cent."""
     return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
+
+
+def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return rows on data without labels: accuracy, the test, and class frequencies."""
+    known = evaluation.without_labels
+    if known is None:
+        return []
+    accuracy = "cannot be known"
+    if known.accuracy is not None and known.low is not None and known.high is not None:
+        accuracy = f"{per_cent(known.accuracy)} {between((known.low, known.high))}"
+    test = "no alarm"
+    if known.alarm:
+        test = "alarm"
+    return [
+        ("Expected accuracy", accuracy),
+        ("Mean confidence", per_cent(known.confidence)),
+        ("Test of other changes at 5 %", f"{test} (p = {known.other_p:.2g})"),
+        *((f"Frequency of class {name}", text) for name, text in frequency_texts(known.frequencies)),
+    ]
+
+
+_MAX_CLASSES = 20  # of more, those that change most
+
+
+def frequency_texts(frequencies: Sequence[ClassFrequency]) -> Iterator[tuple[str, str]]:
+    """Yield classes with their frequencies before and after, and the interval; of many, those that change most."""
+    listed = list(frequencies)
+    if len(frequencies) > _MAX_CLASSES:
+        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
+    for frequency in listed:
+        text = f"{per_cent(frequency.source)} -> {per_cent(frequency.target)}"
+        if frequency.interval is not None:
+            text += f" {between(frequency.interval)}"
+        yield frequency.name, text

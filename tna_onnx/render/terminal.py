@@ -13,12 +13,13 @@ from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.rows import (
     FRESH,
-    between,
     bin_free_lines,
     change_rows,
     change_text,
     cost_lines,
     decision_parts,
+    expected_rows,
+    frequency_texts,
     head_text,
     label_table,
     lines_text,
@@ -242,10 +243,17 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
     summary = Text(f"{evaluation.summary}.", style="bold")
-    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
+    size = f"N = {metrics.n:,}"
+    if evaluation.without_labels is None:
+        size = size_text(metrics)
+    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size}"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
+    if evaluation.without_labels is not None:
+        for row in expected_rows(evaluation):
+            table.add_row(*row)
+        return Group(summary, title, table, lines_text(note_lines(evaluation.notes)))
     for name, metric in METRICS.items():
         table.add_row(metric.title, metric.number(getattr(metrics, name)))
     lines = bin_free_lines(evaluation.bin_free)
@@ -401,8 +409,6 @@ def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
     return lines
 
 
-_MAX_CLASSES = 20  # of more, those that change most
-
 _METHODS = {
     "em": "estimated by EM",
     "bbse": "estimated by the black box",
@@ -429,16 +435,12 @@ def shift_text(result: Shift) -> RenderableType:
 
 
 def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
-    listed = list(frequencies)
-    if len(frequencies) > _MAX_CLASSES:
-        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
-        yield f"the {_MAX_CLASSES} of {len(frequencies):,} that change most"
-    width = max(len(frequency.name) for frequency in listed)
-    for frequency in listed:
-        text = f"{frequency.name:{width}}  {per_cent(frequency.source)} -> {per_cent(frequency.target)}"
-        if frequency.interval is not None:
-            text += f" {between(frequency.interval)}"
-        yield text
+    listed = list(frequency_texts(frequencies))
+    if len(frequencies) > len(listed):
+        yield f"the {len(listed)} of {len(frequencies):,} that change most"
+    width = max(len(name) for name, _ in listed)
+    for name, text in listed:
+        yield f"{name:{width}}  {text}"
 
 
 def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:

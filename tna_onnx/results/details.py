@@ -7,6 +7,7 @@ samples, which were fitted.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.graph.parts import Difference
-from tna_onnx.numerics.isotonic import Corp
+from tna_onnx.numerics.isotonic import Corp, Curve, Decomposition
 from tna_onnx.numerics.metrics import BEYOND_CHANCE, Metrics, debiased_ece, expected_ece
 from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, with_slope
 from tna_onnx.numerics.reliability import Bins, CumulativeTest, ties_of
@@ -339,6 +340,13 @@ class BinFree:
             test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
         errors = (debiased_ece(scores, bins), expected_ece(scores, bins), ece_p(scores, bins))
         return cls(*errors, test, Corp.of(scores, seed))
+
+    @classmethod
+    def unknown(cls) -> BinFree:
+        """Return what is known without labels: no number."""
+        part = Decomposition(math.nan, math.nan, math.nan, math.nan)
+        test = CumulativeTest(math.nan, math.nan, None, None)
+        return cls(math.nan, math.nan, math.nan, test, Corp(part, part, math.nan, Curve((), (), (), ())))
 
     @classmethod
     def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:

@@ -22,6 +22,7 @@ from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
+    from tna_onnx.results.measured import WithoutLabels
 
 
 LIMITS = ("max_ece", "max_nll", "min_accuracy")
@@ -122,6 +123,18 @@ class Gates:
                 text = f"{_label(name, metrics)} is {metric.factor * value:.6g} {metric.unit}"
                 lines.append(f"{flag} {limit:g} missed: {text} on {samples_text(metrics, kind)}")
         return tuple(lines)
+
+    def expected_missed(self, expected: WithoutLabels, n: int) -> tuple[str, ...]:
+        """Lines on the least accuracy, which samples without labels miss by the lower end, or by an alarm."""
+        limit = self.min_accuracy
+        if limit is None:
+            return ()
+        if expected.low is None:
+            return (f"--min-accuracy {limit:g} missed: {expected.sentence}",)
+        if 100 * expected.low >= limit:
+            return ()
+        text = f"the expected accuracy is at least {100 * expected.low:.6g} % on {n:,} samples without labels"
+        return (f"--min-accuracy {limit:g} missed: {text}",)
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -26,11 +27,16 @@ from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.numerics.slope import slope_and_intercept
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.outcomes import Decisions
+from tna_onnx.results.outcomes import ClassFrequency, Decisions
 from tna_onnx.results.verdict import Standing, Word, apart_text, calibration_of, changed
 
 MIN_SAMPLES = 50
 """Fewer samples of a part tell nothing of its calibration."""
+
+LABELLED = 300
+"""Labelled samples that the advice after an alarm is about."""
+
+_Z = 1.96  # of 95 % intervals
 
 _ERRORS = ("ece", "adaece", "nll", "brier")
 
@@ -197,6 +203,45 @@ def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: fl
 
 
 @dataclass(frozen=True)
+class WithoutLabels:
+    """What follows for samples without labels from what a file records of its calibration (`numerics.reference`).
+
+    Attributes:
+        accuracy: expected share of right predictions if only class frequencies have changed since the calibration, a
+            fraction; null after an alarm.
+        low: lower end of the 95 % interval, a fraction; null after an alarm.
+        high: upper end of the interval, a fraction; null after an alarm.
+        confidence: mean largest probability, a fraction.
+        other_p: p-value of the test that only class frequencies have changed: in one look.
+        alarm: whether that is below 0.05.
+        frequencies: of the classes, at the calibration and as they are estimated now; empty after an alarm.
+    """
+
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    other_p: float
+    alarm: bool
+    frequencies: tuple[ClassFrequency, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Say what is known of the accuracy."""
+        if self.accuracy is None or self.low is None or self.high is None:
+            share = self.confidence
+            margin = 100 * _Z * math.sqrt(share * (1 - share) / LABELLED)
+            return (
+                f"The accuracy cannot be known without labels, as more than class frequencies has changed: {LABELLED} "
+                f"labelled samples would give it to +- {margin:.1f} points"
+            )
+        return (
+            f"The expected accuracy is {100 * self.accuracy:.2f} % (95% interval {100 * self.low:.2f} to "
+            f"{100 * self.high:.2f}), if only class frequencies have changed"
+        )
+
+
+@dataclass(frozen=True)
 class Evaluation(Displayed):
     """The result of `evaluate`: metrics of one model on samples.
 
@@ -206,9 +251,9 @@ class Evaluation(Displayed):
         output: graph output that classifies.
         output_kind: what that output holds.
         data: what the samples are, in one line.
-        metrics: metrics of the model on the data.
-        reliability: top-label reliability diagram on the data, with the bins of the ECE.
-        bin_free: calibration of the top label without bins.
+        metrics: metrics of the model on the data; without labels only the number of samples is known, the rest is null.
+        reliability: top-label reliability diagram on the data, with the bins of the ECE; without labels it has none.
+        bin_free: calibration of the top label without bins; null without labels.
         preprocessing: what was done to the images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
         notes: what the user should know, in sentences.
@@ -219,6 +264,7 @@ class Evaluation(Displayed):
         estimates: metrics, and slope and intercept of calibration, with their intervals.
         subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
         resolution: d of (p + d) / (1 + C d), of which the NLL is taken, for probabilities that come in steps; else 0.
+        without_labels: what is known of data without labels; null where they have some.
     """
 
     model: str
@@ -239,20 +285,28 @@ class Evaluation(Displayed):
     estimates: dict[str, Estimate] = field(default_factory=dict)
     subgroups: tuple[Subgroup, ...] = ()
     resolution: float = 0.0
+    without_labels: WithoutLabels | None = None
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""
+        if self.without_labels is not None:
+            name = PurePath(self.model).name
+            return f"<Evaluation of {name} without labels: {self.without_labels.sentence}; {self.metrics.n:,} samples>"
         return f"<Evaluation of {PurePath(self.model).name}: {values_text(self.metrics)}; {self.metrics.n:,} samples>"
 
     @property
     def off(self) -> bool:
-        """Whether the probabilities are off by more than chance explains."""
+        """Whether the probabilities are off by more than chance explains; without labels, whether the test alarms."""
+        if self.without_labels is not None:
+            return self.without_labels.alarm
         positive = self.metrics.positive
         return self.bin_free.off if positive is None else positive.off
 
     @property
     def summary(self) -> str:
-        """Say in one sentence how far the probabilities are off."""
+        """Say in one sentence how far the probabilities are off; without labels, what is known of the accuracy."""
+        if self.without_labels is not None:
+            return f"No labels: {self.without_labels.sentence[0].lower()}{self.without_labels.sentence[1:]}"
         apart = apart_text(self.metrics, self.bin_free.ece_expected)
         if self.off:
             return f"The probabilities are off by more than chance explains: {apart}"

@@ -21,7 +21,7 @@ from tna_onnx.data.mapped import release
 from tna_onnx.data.multi_label import marked_labels
 from tna_onnx.data.positions import placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, NoLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +202,11 @@ def check_names(
             f"file has {stored}; {advice}"
         )
     if need_labels and label not in names:
-        raise DataError(
+        # what else is stored may be the labels under another name
+        error: type[DataError] = DataError
+        if set(names) <= set(input_names):
+            error = NoLabels
+        raise error(
             f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as "
             f"{label!r}, or say with --label-column which {noun} it is"
         )

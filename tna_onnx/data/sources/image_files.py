@@ -22,7 +22,7 @@ from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, listed
 from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, NoLabels
 from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray, Mappin
     folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not _is_hidden(entry.name)]
     # The usual mistake: all images in one folder.
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
-        raise DataError(
+        raise NoLabels(
             f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
             "class each has with --labels labels.csv (path,label)"
         )

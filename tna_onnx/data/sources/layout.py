@@ -12,6 +12,7 @@ Row numbers that pandas has stored as a column without a name are never an input
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -21,7 +22,7 @@ from tna_onnx.data.labelfile import find_label_column, holds_classes, label_cand
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import BESIDE
 from tna_onnx.data.source import NO_LABELS, shape_text
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, NoLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +120,15 @@ def label_in(
     def classes_in(name: str) -> bool:
         return kinds[name] in ("number", "text") and holds_classes(values_of(name), request)
 
-    return find_label_column(names, request.label_column, where, texts, classes_in=classes_in)
+    try:
+        return find_label_column(names, request.label_column, where, texts, classes_in=classes_in)
+    except DataError as error:
+        needed = sum(_width(spec) or math.inf for spec in request.inputs)
+        left = {*kinds} - {*_ROW_NUMBERS, *request.no_inputs}
+        # with a column more than the inputs need, that may be the label under an unknown name
+        if request.label_column is None and len(left) in (1, needed):
+            raise NoLabels(str(error)) from error
+        raise
 
 
 def by_user(

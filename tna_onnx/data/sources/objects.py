@@ -36,7 +36,7 @@ from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.inmemory import aligned, open_in_memory
 from tna_onnx.data.sources.tables import open_table
-from tna_onnx.errors import DataError, TnaError, UsageError
+from tna_onnx.errors import DataError, NoLabels, TnaError, UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.data.options import Request
@@ -279,7 +279,7 @@ def _open_array(values: AnyArray, request: Request) -> Source:
     request.check_no_table(f"array {values.shape}")
     specs = list(request.inputs)
     if request.labels is None:
-        raise DataError(f"array {values.shape}: has no labels; give (X, y), or labels= beside it")
+        raise NoLabels(f"array {values.shape}: has no labels; give (X, y), or labels= beside it")
     if values.ndim == 2 and all(len(spec.shape) <= 2 for spec in specs) and values.dtype.kind in "biufO":
         names = tuple(str(number) for number in range(values.shape[1]))
         if len(specs) > 1 or values.dtype != specs[0].dtype:

@@ -208,9 +208,12 @@ def evaluation_page(evaluation: Evaluation, command: str = "") -> str:
     """Write an evaluation as a page. `command`: what was typed."""
     name = PurePath(evaluation.model).name
     guarded = None if evaluation.decisions is None else (decided(evaluation.decisions),)
+    diagram = None
+    if evaluation.without_labels is None:
+        diagram = measured_reliability(evaluation)
     sections = [
         Section("result", "Result", "evaluation_result", measured(evaluation)),
-        Section("reliability", "Reliability", "calibration_reliability", measured_reliability(evaluation)),
+        Section("reliability", "Reliability", "calibration_reliability", diagram),
         Section("decisions", "Decisions", "comparison_decisions", guarded),
         Section("run", "How it was made", "calibration_run", measured_run(evaluation, command)),
     ]

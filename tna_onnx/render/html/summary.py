@@ -33,6 +33,7 @@ from tna_onnx.render.rows import (
     best_methods,
     change_rows,
     change_text,
+    expected_rows,
     head_text,
     label_table,
     map_text,
@@ -432,7 +433,9 @@ def _gates_text(report: Report) -> str:
 def measured(evaluation: Evaluation) -> SimpleNamespace:
     """Return the values of the first section of an evaluation."""
     metrics = evaluation.metrics
-    rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
+    rows = expected_rows(evaluation)
+    if not rows:
+        rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
     data = f"{evaluation.data}: {size_text(metrics)}"
     numbers = table(("", "value"), rows, "Metrics", "metrics")
     return SimpleNamespace(
