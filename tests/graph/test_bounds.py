@@ -136,6 +136,18 @@ def ladder(steps: int) -> onnx.ModelProto:
     return calling(function("F0"), *(function(f"F{k}", f"F{k - 1}", f"F{k - 1}") for k in range(1, steps + 1)))
 
 
+def handed_on(steps: int, value: object) -> onnx.ModelProto:
+    """Each function hands an attribute on to the one before twice."""
+    proto = ladder(steps)
+    given = helper.make_attribute("value", value)
+    for made in proto.functions:
+        made.attribute.append("value")
+        for node in made.node:
+            node.attribute.add(name="value", ref_attr_name="value", type=given.type)
+    next(node for node in proto.graph.node if node.domain).attribute.append(given)
+    return proto
+
+
 @pytest.mark.parametrize(
     ("proto", "message"),
     [
@@ -143,13 +155,27 @@ def ladder(steps: int) -> onnx.ModelProto:
         (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
         (calling(function("F"), function("F")), "function 'F' is there twice"),
         (ladder(30), "nodes in "),
+        (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
+        (handed_on(12, onnx.GraphProto()), "takes a graph as an attribute"),
         (calling(function("F0"), *(function(f"F{k}", f"F{k - 1}") for k in range(1, 300))), "300 calls deep"),
         *(
             (calling(placed(domain)), "an operator of its own")
             for domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
         ),
     ],
-    ids=["itself", "circle", "twice", "ladder", "deep", "no domain", "ai.onnx", "ai.onnx.ml", "com.microsoft"],
+    ids=[
+        "itself",
+        "circle",
+        "twice",
+        "ladder",
+        "tensor",
+        "graph",
+        "deep",
+        "no domain",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "com.microsoft",
+    ],
 )
 def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):

@@ -10,6 +10,7 @@
 
 import graphlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
@@ -140,7 +141,9 @@ def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
 MAX_BYTES = 2**31 - 1
 """Protobuf counts bytes in a signed 32-bit number."""
 
-_MAX_AXES = 64
+MAX_AXES = 64
+"""Of a tensor: NumPy's limit."""
+
 _BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 # Operators of ONNX Runtime that a head may be, and the standard ones whose attributes they have.
@@ -223,10 +226,10 @@ def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
 
 def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
     dims = tuple(dims)
-    if len(dims) > _MAX_AXES or min(dims, default=0) < 0:
+    if len(dims) > MAX_AXES or min(dims, default=0) < 0:
         raise UnsupportedModel(
             f"{model}: damaged: tensor '{name}' has {len(dims)} axes, the shortest of length {min(dims)}; expected at "
-            f"most {_MAX_AXES}, and no negative length"
+            f"most {MAX_AXES}, and no negative length"
         )
 
 
@@ -373,22 +376,40 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
         if key in functions:
             raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
         functions[key] = function
-    calls = {key: [k for k in map(_called, all_nodes(f)) if k in functions] for key, f in functions.items()}
+    calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
+    called = [node for node in all_nodes(model.graph) if _called(node) in functions]
+    given = [attribute for nodes in (called, *calls.values()) for node in nodes for attribute in node.attribute]
+    given += [attribute for function in functions.values() for attribute in function.attribute_proto]
+    if any(next(subgraphs(attribute), None) is not None for attribute in given):
+        raise UnsupportedModel(f"{name}: a function takes a graph as an attribute; export the model without functions")
     try:
-        order = list(graphlib.TopologicalSorter(calls).static_order())  # those that are called come first
+        sorter = graphlib.TopologicalSorter({key: [*map(_called, nodes)] for key, nodes in calls.items()})
+        order = list(sorter.static_order())  # those that are called come first
     except graphlib.CycleError as error:
         names = " -> ".join(str(key[1]) for key in error.args[1][:5])
         raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
     nodes: dict[_Key, int] = {}
     size: dict[_Key, int] = {}
     depth: dict[_Key, int] = {}
+    places: dict[_Key, Counter[str]] = {}  # how often each attribute of a function will be there
+
+    def size_of(call: onnx.NodeProto) -> int:
+        key = _called(call)
+        handed_in = (*call.attribute, *functions[key].attribute_proto)
+        return size[key] + sum(attribute.ByteSize() * places[key][attribute.name] for attribute in handed_in)
+
     for key in order:
-        nodes[key] = len(functions[key].node) + sum(nodes[k] for k in calls[key])
-        size[key] = functions[key].ByteSize() + sum(size[k] for k in calls[key])
-        depth[key] = 1 + max((depth[k] for k in calls[key]), default=0)
-    called = [k for k in map(_called, all_nodes(model.graph)) if k in functions]
-    total = sum(nodes[k] for k in called)
-    total_size = sum(size[k] for k in called)
+        nodes[key] = len(functions[key].node) + sum(nodes[_called(call)] for call in calls[key])
+        size[key] = functions[key].ByteSize() + sum(map(size_of, calls[key]))
+        depth[key] = 1 + max((depth[_called(call)] for call in calls[key]), default=0)
+        places[key] = Counter()
+        for node in all_nodes(functions[key]):
+            once = Counter(attribute.name for attribute in node.attribute)
+            handed_on = places.get(_called(node), once)
+            for attribute in node.attribute:
+                places[key][attribute.ref_attr_name] += handed_on[attribute.name]
+    total = sum(nodes[_called(call)] for call in called)
+    total_size = sum(map(size_of, called))
     limit = limits.inlined_size(model.ByteSize())
     deepest = max(depth.values())  # called or not: the inliner looks at each
     if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
