@@ -84,10 +84,11 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     after = _digested(new)
     if _encoded(before) == _encoded(after):
         return ()
-    compare = {"tensor": _tensor_changes, "node": _node_changes}
+    nodes = [dict(_nodes(model.proto)) for model in (old, new)]
+    compare = {"tensor": partial(_tensor_changes, (old, new)), "node": partial(_node_changes, (old, new), nodes)}
     parts = zip(_parts(before).items(), _parts(after).values(), strict=True)
     rows = [
-        *(row for (part, a), b in parts for row in _named(part, a, b, partial(compare.get(part, _whole), (old, new)))),
+        *(row for (part, a), b in parts for row in _named(part, a, b, compare.get(part, _whole))),
         *_fields("graph", before.graph, after.graph),
         *_fields("model", before, after),
     ]
@@ -197,7 +198,7 @@ def _arrow(before: str, after: str) -> str:
     return f"{before or 'nothing'} -> {after or 'nothing'}"
 
 
-def _whole(_: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+def _whole(part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
     yield Difference(part, name, "changed", _arrow(_text(before), _text(after)))
 
 
@@ -227,7 +228,7 @@ def _unknown(message: Any) -> list[tuple[int, Any]]:
 
 def _tensor_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
     if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
-        yield from _whole(models, part, name, before, after)
+        yield from _whole(part, name, before, after)
         return
     changed = _changed_fields(before, after)
     for field in changed:
@@ -243,10 +244,14 @@ def _tensor_changes(models: Models, part: str, name: str, before: Any, after: An
         yield Difference(part, name, "values", _text(before), "", *_largest_change(*numbers))
 
 
-def _node_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+def _node_changes(
+    models: Models, nodes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
+) -> Iterator[Difference]:
     for field in _changed_fields(before, after):
         if field == "attribute":
-            yield from _attribute_changes(models, part, name, before, after)
+            # those of the models: their tensors have their bytes
+            own = [dict(_by_name(of[name].attribute)) for of in nodes]
+            yield from _attribute_changes(models, own, part, name, before, after)
         elif field in ("input", "output"):
             names = itertools.zip_longest(getattr(before, field), getattr(after, field), fillvalue="")
             renamed = ", ".join(_arrow(*pair) for pair in names if pair[0] != pair[1])
@@ -257,13 +262,15 @@ def _node_changes(models: Models, part: str, name: str, before: Any, after: Any)
             yield Difference(part, name, field)
 
 
-def _attribute_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+def _attribute_changes(
+    models: Models, attributes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
+) -> Iterator[Difference]:
     items = (_by_name(before.attribute), _by_name(after.attribute))
     old, new = (dict(item) for item in items)
     for key in dict.fromkeys([*old, *new]):
         if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
             continue
-        numbers = (_attribute_numbers(model, name, key) for model in models)
+        numbers = (_attribute_numbers(model, own.get(key)) for model, own in zip(models, attributes, strict=True))
         yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
     if [key for key, _ in items[0]] != [key for key, _ in items[1]] and {*old} == {*new}:
         yield Difference(part, name, "attribute", "in another order")
@@ -285,15 +292,15 @@ def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
         yield from (Difference(part, name, "changed") for name in _changed_fields(*shared))
 
 
-def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] | None:
-    for name, node in _nodes(model.proto):
-        for attribute in node.attribute if name == node_name else ():
-            if attribute.name == key and attribute.floats:
-                return np.array(attribute.floats)
-            tensors = list(all_tensors(attribute)) if attribute.name == key else []
-            if len(tensors) == 1:
-                return _numbers(model, tensors[0])
-    return None
+def _attribute_numbers(model: Model, attribute: onnx.AttributeProto | None) -> NDArray[Any] | None:
+    if attribute is None:
+        return None
+    if attribute.floats:
+        return np.array(attribute.floats)
+    tensors = list(all_tensors(attribute))
+    if len(tensors) != 1:
+        return None
+    return _numbers(model, tensors[0])
 
 
 def _numbers(model: Model, tensor: TensorProto | None) -> NDArray[Any] | None:
@@ -369,10 +376,11 @@ class WrittenValues:
         return copy
 
     def taken_attribute(self, node: onnx.NodeProto, name: str) -> NDArray[np.float32]:
-        """Return the numbers in an attribute of a node."""
+        """Return the numbers in an attribute of a node, as many as it has."""
+        own = next(len(a.floats) for a in node.attribute if a.name == name)
         for other in self.model.proto.graph.node:
             if (other.op_type, other.name, list(other.input)) == (node.op_type, node.name, list(node.input)):
                 values = [np.array(a.floats, np.float32) for a in other.attribute if a.name == name]
-                if len(values) == 1 and np.all(np.isfinite(values[0])):
+                if len(values) == 1 and len(values[0]) == own and np.all(np.isfinite(values[0])):
                     return values[0]
-        raise NotRebuilt(f"expected finite numbers in the attribute '{name}' of node '{node.name}'")
+        raise NotRebuilt(f"expected {own:,} finite numbers in the attribute '{name}' of node '{node.name}'")

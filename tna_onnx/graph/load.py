@@ -221,14 +221,25 @@ class Model:
         places = (place_of(tensor) for tensor in all_tensors(self.proto) if is_external(tensor))
         return tuple(sorted({place.location for place in places}))
 
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of the file with its external data: no array of it has more numbers."""
+        external = sum(self.data_path(name).stat().st_size for name in self.external_files)
+        return int(self.proto.ByteSize()) + sum(len(value) for value in self.large_values.values()) + external
+
+    @cached_property
+    def _shapes(self) -> dict[str, onnx.TensorShapeProto]:
+        """Name -> declared shape; of two for one name, the first, outputs before others."""
+        graph = self.proto.graph
+        infos = reversed((*graph.output, *graph.value_info, *graph.input))
+        return {info.name: info.type.tensor_type.shape for info in infos if info.type.tensor_type.HasField("shape")}
+
     def sizes(self, tensor: str) -> list[int | None] | None:
         """Return the declared lengths of a tensor's axes, None for any; None where no shape is declared."""
-        graph = self.proto.graph
-        for info in (*graph.output, *graph.value_info, *graph.input):
-            if info.name == tensor and info.type.tensor_type.HasField("shape"):
-                dims = info.type.tensor_type.shape.dim
-                return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-        return None
+        shape = self._shapes.get(tensor)
+        if shape is None:
+            return None
+        return [dim.dim_value if dim.HasField("dim_value") else None for dim in shape.dim]
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor; None for graph inputs and initializers."""

@@ -317,9 +317,9 @@ def calibrations(model: Model) -> dict[str, dict[str, str]]:
 
 def calibrated_heads(model: Model) -> tuple[str, ...]:
     """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
-    keys = [key for key in provenance(model) if key.startswith(f"{_HEAD}/")]
-    calibrated = (output for key in keys for output in model.outputs if key.startswith(head_key(output)))
-    return tuple(dict.fromkeys(calibrated))
+    outputs = {head_key(output): output for output in model.outputs}
+    starts = (f"{key.rpartition('/')[0]}/" for key in provenance(model))
+    return tuple(dict.fromkeys(outputs[start] for start in starts if start in outputs))
 
 
 def head_provenance(model: Model, output: str | None) -> dict[str, str]:
