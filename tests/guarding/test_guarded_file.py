@@ -12,6 +12,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.pipeline.test_forged_changes import require_little_memory
 from tests.support import with_options
 from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.load import load_model
@@ -107,6 +108,18 @@ def _rule(**values: Any) -> Callable[[Guarded], Guarded]:
     return lambda guarded: replace(guarded, decision=replace(guarded.decision, **values))  # type: ignore[type-var]
 
 
+def _output(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, output=replace(guarded.output, **values))
+
+
+def _outlier(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, outlier=replace(guarded.outlier, **values))  # type: ignore[type-var]
+
+
+def _formula(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: _outlier(formula=replace(guarded.outlier.formula, **values))(guarded)  # type: ignore
+
+
 WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "other free classes": ("raps", {"guarded": _sets(free=4)}),
     "outputs exchanged": ("two", {"names": {"accept": "set", "set": "accept"}}),
@@ -115,6 +128,12 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
     "a threshold for each sample": ("two", {"thresholds": {"accept": np.zeros((200, 1), Float)}}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
+    "costs of other decisions": ("ratio", {"guarded": _rule(cost=np.ones((5, 9), Float))}),
+    "other features": ("all", {"guarded": _outlier(features="h")}),
+    "scores that are features": ("energy", {"guarded": _outlier(logits="features")}),
+    "a center for each sample": ("all", {"guarded": _formula(center=np.zeros((7, 32)))}),
+    "another meaning": ("two", {"guarded": _output(kind="log_probabilities")}),
+    "fewer classes": ("two", {"guarded": _output(n_classes=4)}),
 }  # fmt: skip
 
 
@@ -138,7 +157,14 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
     assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact
 
 
-@pytest.mark.parametrize("values", [{"temperature": -1.0}, {"temperature": np.nan}, {"weight": np.inf}])
-def test_no_set_score_holds_numbers_that_none_fits(values: dict[str, float]) -> None:
+@pytest.mark.parametrize("kind", FILES)
+def test_no_number_of_a_record_takes_memory(small: Small, files: dict[str, Path], kind: str) -> None:
+    require_little_memory(small.model, files[kind])
+
+
+@pytest.mark.parametrize(
+    "values", [{"name": "apx"}, {"temperature": -1.0}, {"temperature": np.nan}, {"weight": np.inf}]
+)
+def test_no_set_score_holds_numbers_that_none_fits(values: dict[str, Any]) -> None:
     with pytest.raises(tna_onnx.DataError):
-        SetScore(**values)  # type: ignore[arg-type]
+        SetScore(**values)

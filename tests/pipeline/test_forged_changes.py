@@ -1,7 +1,8 @@
 """Changes that the writer itself has written and no command makes, sealed: such a file is not proved."""
 
 import json
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,18 +36,13 @@ TS = Temperature(2.0)
 _SHIFT_WORDS = ("method", "samples")
 
 
-def keeps_order(fitted: Any) -> bool:
-    """Whether a map never changes which class comes first."""
-    return bool(getattr(fitted, "keeps_order", False) and getattr(fitted, "for_classes", False))
-
-
 NAN, INF = float("nan"), float("inf")
 BIAS = np.array([0.0, 0, 90, 0, 0])
 HALF = SmoothedIsotonic((((0.5,), (0.0,)),) * 3)
 
 
 def _behind(*maps: Any, **words: Any) -> dict[str, Any]:
-    return {"maps": maps, "keeps_order": all(map(keeps_order, maps)), **words}
+    return {"maps": maps, **words}
 
 
 def _unchecked(fitted: LabelPlatt, intercepts: Any) -> LabelPlatt:
@@ -75,9 +71,14 @@ FORGED: dict[str, dict[str, Any]] = {
     "labels: NaN in place of numbers": _behind(LabelPlatt((2.0,) * 5, (NAN,) * 5)),
     "labels: a text in place of numbers": _behind(_unchecked(LabelPlatt((2.0,) * 5, (0.0,) * 5), ("nan",) * 5)),
     "keeps the output itself": _behind(Bias(2.0, BIAS), beside=OutputChange(kept=("logits",))),
+    "keeps an output that is none": _behind(Bias(2.0, BIAS), beside=OutputChange(kept=("features",))),
     "two: label of another head": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("other",), (0, 1, 2, 3, 4))),
     "two: other names": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("label",), (4, 3, 2, 1, 0))),
     "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
+    **{f"positions: {layout}": _behind(Bias(2.0, BIAS), shape=layout) for layout in (Layout(5, 1), Layout(4, -1))},
+    "nodes of another name": _behind(TS, block="backbone"),
+    "class of what is calibrated": _behind(Bias(2.0, BIAS), OriginalClass()),
+    "two: scores as labels": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("b",), (0, 1, 2, 3, 4))),
 }
 
 HONEST: dict[str, dict[str, Any]] = {
@@ -173,7 +174,7 @@ ENTRIES: dict[str, Callable[[dict[str, str]], None]] = {
     "a word twice": _text(lambda text: text.replace('"weight":false', '"weight":true,"weight":false')),
     "another order of words": _text(lambda text: _text_of([dict(sorted(json.loads(text)["steps"][0].items()))])),
     "steps that are none": _text(lambda text: '{"format":1,"steps":{}}'),
-    "a number for a word": _step(keeps_order=1),
+    "a number for a word": _step(weight=0),
     "more digests": _step(digests={"weight": "0", "bias": "0", "hidden": "0"}),
     "another node": _text(lambda text: text.replace('"node":"head"', '"node":"hidden"')),
     "a weight of its own": _text(lambda text: text.replace('"own_weight":false', '"own_weight":true')),
@@ -205,6 +206,41 @@ def test_numbers_that_are_left_out_are_not_taken_from_the_file(small: Small, tmp
     onnx.save(proto, tmp_path / "forged.onnx")
     proof = prove(load_model(small.model), load_model(tmp_path / "forged.onnx"))
     assert "words that this version" in proof.reason
+
+
+def with_number(value: Any, number: int) -> Iterator[Any]:
+    """Yield a JSON value with another number in place of each whole one in it."""
+    if isinstance(value, int):
+        yield number
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        for other in with_number(item, number):
+            if isinstance(value, dict):
+                yield {**value, key: other}
+            else:
+                yield [*value[:key], other, *value[key + 1 :]]
+
+
+def require_little_memory(source: Path, file: Path, options: tna_onnx.ModelOptions | None = None) -> None:
+    """Put a large number in place of each whole one in the record of a file: refused or not, it takes no memory."""
+    entries = provenance(load_model(file))
+    proto = onnx.load(file)
+    for changed in with_number(json.loads(entries["change"])["steps"], 4 * 10**8):
+        forged = {**entries, "change": _text_of(changed)}
+        annotate(proto, {**forged, "seal": _seal(forged)})
+        tracemalloc.start()
+        try:
+            assert "MemoryError" not in tna_onnx.verify(source, proto, model_options=options).reason, changed
+            assert tracemalloc.get_traced_memory()[1] < 2**26, changed
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_no_number_of_a_record_takes_memory(small: Small, tmp_path: Path, kind: str) -> None:
+    source = _source(kind.partition(":")[0], small, tmp_path)
+    _write(source, HONEST[kind], tmp_path / "o.onnx")
+    options = tna_onnx.ModelOptions(output_name=load_model(source).outputs[0])
+    require_little_memory(source, tmp_path / "o.onnx", options)
 
 
 # --- two steps
@@ -268,7 +304,7 @@ class OwnMap(CalibrationMap):
 
 def test_fields_of_a_map_of_ones_own_have_no_range(small: Small, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(steps, "map_of_class", {"OwnMap": OwnMap}.get)
-    _write(small.model, {"maps": (OwnMap(-2.0, -0.5, (3.0, -7.0)),), "keeps_order": False}, tmp_path / "o.onnx")
+    _write(small.model, {"maps": (OwnMap(-2.0, -0.5, (3.0, -7.0)),)}, tmp_path / "o.onnx")
     found = tna_onnx.verify(small.model, tmp_path / "o.onnx")
     assert found.intact, (found.reason, found.unexplained)
 
@@ -298,6 +334,8 @@ def test_no_map_holds_numbers_that_none_fits(fitted: Any, values: dict[str, Any]
     [
         *(('"temperature":2.0', f'"temperature":{number}') for number in ("-2.0", "0.0", "NaN", "Infinity")),
         ('"quantum":0.0', '"quantum":0.1'),
+        # the same weight, and a map that may change the order of the classes
+        ('"temperature":2.0', '"temperature":{"dtype":"float64","shape":[5],"values":[2.0,2.0,2.0,2.0,2.0]}'),
     ],
 )
 def test_a_record_of_numbers_that_none_fits_is_not_intact(

@@ -44,7 +44,9 @@ class SetScore:
     allow_empty: bool = False  # whether a set may leave out the likeliest class
 
     def __post_init__(self) -> None:
-        """Refuse T <= 0, a penalty below 0, and what is not finite."""
+        """Refuse a score that there is not, T <= 0, a penalty below 0, and what is not finite."""
+        if self.name not in ("lac", "aps", "raps"):
+            raise DataError(f"set score: expected lac, aps or raps, got {self.name}")
         if not (0 < self.temperature < np.inf and 0 <= self.weight < np.inf):
             raise DataError(
                 f"set score: expected a temperature above 0 and a penalty of at least 0, got {self.temperature} and "

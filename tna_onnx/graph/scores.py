@@ -424,8 +424,22 @@ def _sizes(model: Model, output: str) -> list[int | None]:
     sizes = model.sizes(output) or []
     if len(sizes) != 2 or sizes[1] is not None:
         return sizes
-    inferred = onnx.shape_inference.infer_shapes(cut_at(model, [output])).graph.output[0]
-    return [dim.dim_value or None for dim in inferred.type.tensor_type.shape.dim]
+    return _inferred(model, output) or []
+
+
+def shown_sizes(model: Model, tensor: str) -> list[int | None] | None:
+    """Return the lengths of a tensor's axes, None for any, as declared or as its nodes tell; None where neither do."""
+    sizes = model.sizes(tensor)
+    if sizes is None and tensor in model.producers:
+        return _inferred(model, tensor)
+    return sizes
+
+
+def _inferred(model: Model, tensor: str) -> list[int | None] | None:
+    found = onnx.shape_inference.infer_shapes(cut_at(model, [tensor])).graph.output[0].type.tensor_type
+    if not found.HasField("shape"):
+        return None
+    return [dim.dim_value or None for dim in found.shape.dim]
 
 
 def _logits_type(model: Model, walked: State, declared: int) -> str:

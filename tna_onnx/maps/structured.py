@@ -99,9 +99,11 @@ class MatrixScaling(CalibrationMap):
     foldable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse T <= 0."""
+        """Refuse T <= 0, and a matrix that is not (C, C)."""
         super().__post_init__()
         self.require_positive("temperature")
+        if self.matrix.shape != 2 * self.bias.shape:
+            raise DataError(f"{self.name}: expected a matrix of {len(self.bias)} classes, got {self.matrix.shape}")
 
     @property
     def brief(self) -> dict[str, Any]:

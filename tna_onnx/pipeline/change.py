@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph import decisions
+from tna_onnx.graph.bounds import MAX_AXES
+from tna_onnx.graph.cut import before_map
 from tna_onnx.graph.decisions import add_decisions
 from tna_onnx.graph.difference import (
     NotRebuilt,
@@ -33,17 +36,17 @@ from tna_onnx.graph.difference import (
     same_models,
 )
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_outputs
+from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_candidates, label_outputs
 from tna_onnx.graph.load import PARSER_ERROR, Model
-from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
-from tna_onnx.graph.options import OUTPUT_KINDS
+from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, annotate, block_of, calibrated_heads, head_key, provenance
+from tna_onnx.graph.options import OUTPUT_KINDS, ModelOptions
+from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.readout import Head, Readout, requantized
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, Layout, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.graph.scores import choose_readout
-from tna_onnx.maps.base import Folding, apply_map
-from tna_onnx.maps.clamp import Clamped
-from tna_onnx.numerics.ops import Ops
+from tna_onnx.graph.scores import choose_readout, shown_sizes
+from tna_onnx.maps.base import Folding
+from tna_onnx.numerics.ops import Ops, ShapeOps
 from tna_onnx.pipeline.steps import (
     Added,
     Change,
@@ -54,6 +57,7 @@ from tna_onnx.pipeline.steps import (
 )
 
 _FORMAT = 1
+_MOST_STEPS = 100  # a file says no more of itself: each step is a command that somebody ran
 _CHANGE = "change"
 _SEAL = "seal"
 
@@ -100,7 +104,7 @@ def recorded_numbers(file: Model) -> dict[str, str]:
     numbers: dict[str, str] = {}
     with contextlib.suppress(NotRebuilt), _not_rebuilt():
         for step in _steps(provenance(file)):
-            decoder = Decoder(_size(file))
+            decoder = Decoder(file.total_bytes)
             fitted = [decoder.decoded(step.get("folded")), *decoder.decoded(step.get("maps", []))]
             if decoder.placeholders:
                 continue
@@ -122,7 +126,6 @@ def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[
         "bias": _stated_bias(readout, change, encoder),
         "folded": encoder.encoded(change.folded),
         "maps": encoder.encoded(change.maps),
-        "keeps_order": change.keeps_order,
         "shape": encoder.encoded(change.shape),
         "block": change.block,
         "digests": dict(digests),
@@ -228,7 +231,7 @@ def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
     try:
         steps = list(json.loads(text)["steps"])
         known = all(isinstance(step["source"], str) and step["step"] in ("head", "decisions") for step in steps)
-        if steps and known and _text_of(steps) == text:
+        if 0 < len(steps) <= _MOST_STEPS and known and _text_of(steps) == text:
             return steps
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -240,12 +243,11 @@ def _applied(
 ) -> Rewritten:
     weight, bias, factor = change.weight, change.bias, change.bias_factor
     maps = change.maps
-    keeps_order = change.keeps_order
     if change.folded is not None:
         assert isinstance(readout, Head)  # noqa: S101 - a map folds into a head alone
         weight, bias, factor = _with_map(readout, change.folded.folded())
         placed = _in_place(readout, replace(change, bias=bias))
-        bias, maps, keeps_order = placed.bias, placed.maps, placed.keeps_order
+        bias, maps = placed.bias, placed.maps
     return rewrite(
         model,
         readout,
@@ -253,7 +255,7 @@ def _applied(
         bias=bias,
         bias_factor=factor,
         write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
-        keeps_order=keeps_order,
+        keeps_order=all(getattr(applied, "keeps_order", False) and applied.for_classes for applied in maps),
         beside=change.beside,
         logits_shape=change.shape,
         block=change.block,
@@ -270,8 +272,8 @@ def _in_place(readout: Readout, change: Change) -> Change:
     assert isinstance(readout, Head)  # noqa: S101 - only a head has a bias
     if readout.holds_bias:
         return change
-    # a number for all classes stays in the file: what is added comes on top of it, and may change the first class
-    return replace(change, bias=None, maps=(Added(change.bias - readout.bias), *change.maps), keeps_order=False)
+    # a number for all classes stays in the file: what is added comes on top of it
+    return replace(change, bias=None, maps=(Added(change.bias - readout.bias), *change.maps))
 
 
 def _with_map(head: Head, folding: Folding) -> tuple[NDArray[Any] | None, NDArray[Any] | None, float]:
@@ -379,7 +381,6 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     if first and steps[:first] != _steps(provenance(source)):
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
     steps = steps[first:]
-    size = _size(file)
     model = source
     decided: DecisionStep | None = None
     roles: dict[str, str] = {}
@@ -387,7 +388,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     with _not_rebuilt():
         for step in steps:
             again = _again_decisions if step["step"] == "decisions" else _again
-            proto, large_values, new_roles, words, made = again(model, step, file, size)
+            proto, large_values, new_roles, words, made = again(model, step, file)
             if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
                 raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
             decided = made or decided
@@ -418,19 +419,22 @@ _Again: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any],
 """Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions added, if any."""
 
 
-def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
+def _again(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
     readout = _readout_of(model, step["readout"])
-    decoder = Decoder(size)
+    decoder = Decoder(file.total_bytes, 0 if readout.multi_label else readout.n_classes)
     change = Change(
         folded=decoder.decoded(step["folded"]),
         maps=decoder.decoded(step["maps"]),
-        keeps_order=bool(step["keeps_order"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
         beside=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
     )
-    for fitted in (change.folded, *change.maps):
-        _require_classes(readout, fitted)
+    maps = change.maps
+    if maps and isinstance(maps[0], OriginalClass):
+        maps = maps[1:]
+    for fitted in (change.folded, *maps):
+        _require_shape(readout, fitted, file)
+    _require_place(model, readout, change)
     _require_outputs(model, readout, change.beside)
     from_file = []
     # in place of numbers that come from the file, those of the source
@@ -448,19 +452,35 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
     return result.proto, result.large_values, result.roles, words, None
 
 
-def _require_classes(readout: Readout, fitted: Any) -> None:
-    """Refuse a map that is not of the classes of a readout: it gives logits of another shape, or clamps others."""
-    classes = 0 if readout.multi_label else readout.n_classes
-    if isinstance(fitted, Clamped) and fitted.classes != classes:
-        raise NotRebuilt(f"it keeps the predictions of {fitted.classes} classes, and the scores are of {classes}")
-    if fitted is None or isinstance(fitted, OriginalClass):
-        return
-    logits = np.zeros((1, readout.n_classes))
-    features = np.zeros((1, readout.n_features)) if isinstance(readout, Head) else None
-    with np.errstate(all="ignore"):
-        mapped = apply_map(fitted, logits, features)
-    if mapped.shape != logits.shape:
+def _require_shape(readout: Readout, fitted: Any, file: Model) -> None:
+    """Refuse a map that gives one sample logits of another shape, or has more constants than a file can hold."""
+    logits, features = (1, readout.n_classes), None
+    if isinstance(readout, Head):
+        features = (1, readout.n_features)
+    if fitted is not None and fitted.forward(ShapeOps(file.total_bytes), logits, features) != logits:
         raise NotRebuilt("it names a map that gives one sample logits of another shape")
+
+
+def _require_place(model: Model, readout: Readout, change: Change) -> None:
+    """Refuse names of nodes that no writer gives, and a shape of a sample that the scores do not have."""
+    if change.block not in (PREFIX, block_of(readout.output), PRIOR_BLOCK):
+        raise NotRebuilt(f"it calls nodes '{change.block}', which are never called so")
+    shape, width = change.shape, readout.n_classes
+    if readout.binary:
+        width = 1
+    if isinstance(shape, Layout):
+        axes, lengths = shape.axes, {shape.class_axis: width}
+        fits = readout.several and 2 <= axes <= MAX_AXES and shape.class_axis in (ONE, CLASSES_FIRST, CLASSES_LAST)
+        lengths.pop(ONE, None)
+    else:
+        axes, lengths = len(shape) + 1, dict(enumerate(shape, 1))
+        fits = not readout.several and {*shape, 1} == {width, 1} and math.prod(shape) == width
+    shown = shown_sizes(model, readout.logits)
+    if fits and shown is not None:
+        fits = len(shown) == axes and all(shown[k] in (None, length) for k, length in lengths.items())
+    appends = change.maps or not (isinstance(readout, Head) and readout.holds_bias)
+    if appends and not fits:
+        raise NotRebuilt(f"it states scores of the shape {shape} for a sample, and '{readout.logits}' has others")
 
 
 def _require_outputs(model: Model, readout: Readout, beside: OutputChange) -> None:
@@ -468,8 +488,12 @@ def _require_outputs(model: Model, readout: Readout, beside: OutputChange) -> No
 
     What samples alone show to be a label is not checked.
     """
-    if readout.output in beside.kept:
-        raise NotRebuilt(f"it keeps the output '{readout.output}', which it calibrates")
+    if not {*beside.kept} <= {*model.outputs} - {readout.output}:
+        raise NotRebuilt(f"it keeps outputs that are none, or '{readout.output}', which it calibrates")
+    if not {*beside.likeliest} <= {*label_candidates(model, readout.output)}:
+        raise NotRebuilt("it makes an output the likeliest class that can hold no classes")
+    if beside.likeliest and len(beside.classes) != readout.n_classes:
+        raise NotRebuilt(f"it names {len(beside.classes)} classes, and the scores are of {readout.n_classes}")
     shown: dict[str, tuple[int | str, ...]] = {}
     for head in find_heads(model)[0]:
         shown |= {label.name: () for label in label_outputs(model, head.output, head.n_classes)}
@@ -498,9 +522,10 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
     return replace(change, bias=bias)
 
 
-def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
-    decoder = Decoder(size)
+def _again_decisions(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
+    decoder = Decoder(file.total_bytes)
     guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
+    _require_scores(model, guarded, file)
     if any(np.shape(limit) not in ((), (guarded.output.n_classes,)) for limit in thresholds.values()):
         raise NotRebuilt("it states thresholds that are neither one number nor one for each class")
     decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"])
@@ -509,10 +534,46 @@ def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: i
     return proto, large_values, {}, words, decisions
 
 
-def _size(file: Model) -> int:
-    """Return the bytes of a file with its external data: no array of it has more numbers."""
-    external = sum(file.data_path(name).stat().st_size for name in file.external_files)
-    return int(file.proto.ByteSize()) + sum(len(value) for value in file.large_values.values()) + external
+def _require_scores(model: Model, guarded: decisions.Guarded, file: Model) -> None:
+    """Refuse decisions on another output, or of other scores or features, than the graph has for their output."""
+    output, outlier = guarded.output, guarded.outlier
+    if not any(replace(found, quantum=output.quantum) == output for found in _outputs_called(model, output.name)):
+        raise NotRebuilt(f"{model.name} has no such output '{output.name}' that classifies")
+    rule = guarded.decision
+    if rule is not None and not (
+        0 <= rule.positive < output.n_classes
+        and rule.cost.shape in ((0, 0), *((output.n_classes, output.n_classes + k) for k in (0, 1)))
+    ):
+        raise NotRebuilt(f"it states a decision that is not on {output.n_classes} classes")
+    if outlier is None:
+        return
+    shapes = [(1, output.n_classes), (1, outlier.width)]
+    if (outlier.logits, outlier.features, outlier.width) not in {*_outlier_tensors(model, output.name)} or (
+        outlier.formula.score(ShapeOps(file.total_bytes), *shapes) != (1, 1)
+    ):
+        raise NotRebuilt("it states an outlier score of tensors that are not those of its output")
+
+
+def _outputs_called(model: Model, name: str) -> Iterator[ClassOutput]:
+    """Yield an output with each meaning that it may be said to have, where the graph does not tell."""
+    for kind in (None, *OUTPUT_KINDS):
+        with contextlib.suppress(UnsupportedModel):
+            yield class_output(model, None, name, kind)
+
+
+def _outlier_tensors(model: Model, name: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (logits, features, length of these) of the outlier scores that an output may have."""
+    part, options = before_map(model, name, ModelOptions(output_name=name))
+    name = options.output_name or name
+    for kind in (None, *OUTPUT_KINDS):
+        readouts: list[Readout] = [head for head in find_heads(part, kind)[0] if head.output == name]
+        with contextlib.suppress(UnsupportedModel):
+            readouts.append(choose_readout(part, name, kind))
+        for readout in readouts:
+            if readout.holds == "logits" and not readout.binary:
+                yield readout.logits, "", 0
+            if isinstance(readout, Head) and not readout.parts:
+                yield "", readout.features, readout.n_features
 
 
 def _readout_entries(readout: Readout) -> dict[str, Any]:

@@ -19,9 +19,13 @@ from tna_onnx.graph.readout import Layout
 from tna_onnx.maps import map_of_class
 from tna_onnx.maps.atypicality import FeatureSpace
 from tna_onnx.maps.base import Folding
+from tna_onnx.maps.clamp import Clamped
 from tna_onnx.maps.isotonic import TopVersusAll
 from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
+
+# Fields of these types hold one number or word: an array in their place would be another formula.
+_PLAIN: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "str": (str,), "bool": (bool,)}
 
 # Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
 _MAX_ARRAY = 1024
@@ -72,7 +76,6 @@ class Change:
     bias_factor: float = 1.0  # what the bias that the file has is multiplied by
     folded: Any = None  # a map in weight and bias that are computed from those of the source; see `can_recompute`
     maps: tuple[Any, ...] = ()  # formulas that are appended, the first one first
-    keeps_order: bool = True  # none of these changes which class comes first
     shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
     block: str = PREFIX  # how names of appended nodes begin
     beside: OutputChange = UNCHANGED  # what becomes of other outputs where maps are appended
@@ -130,11 +133,13 @@ class Decoder:
     """The way back, with placeholders for the numbers of large arrays.
 
     Args:
-        size: most numbers of an array.
+        size: most numbers of all arrays together.
+        classes: that a map which keeps predictions is of, 0 for several labels; None for any number.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, classes: int | None = None) -> None:
+        self._left = size
+        self._classes = classes
         self.placeholders = 0
 
     def decoded(self, value: Any) -> Any:
@@ -155,14 +160,23 @@ class Decoder:
         cls = _CLASSES.get(value["is"]) or map_of_class(value["is"])
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
-        return cls(**{key: self.decoded(item) for key, item in value.items() if key != "is"})
+        fields = {key: self.decoded(item) for key, item in value.items() if key != "is"}
+        for field in dataclasses.fields(cls):
+            kinds = _PLAIN.get(str(getattr(field.type, "__name__", field.type)))
+            found = fields.get(field.name)
+            if found is not None and kinds and type(found) not in kinds:
+                raise NotRebuilt(f"expected one {kinds[0].__name__} as {field.name} of {cls.__name__}")
+        if issubclass(cls, Clamped) and self._classes not in (None, fields["classes"]):
+            raise NotRebuilt(f"it keeps predictions of {fields['classes']} classes; expected {self._classes}")
+        return cls(**fields)
 
     def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> NDArray[Any]:
         count = 1
         for length in shape:
             count *= length
-        if dtype.kind not in "fi" or not 0 <= count <= self._size:
+        if dtype.kind not in "fi" or not 0 <= count <= self._left:
             raise NotRebuilt(f"expected an array of numbers that the file can hold, found {dtype} {shape}")
+        self._left -= count
         if values is not None:
             array = np.array(values, dtype).reshape(shape)
             # a placeholder would take the number of the file

@@ -240,7 +240,6 @@ class Writing:
         change = Change(
             **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
             maps=maps,
-            keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
             beside=self.beside(outcome.map) if maps else UNCHANGED,

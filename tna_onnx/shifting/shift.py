@@ -173,7 +173,6 @@ def write(
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
     appended = Change(
         maps=(moved,),
-        keeps_order=False,
         shape=probed.logits_shape,
         block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
         beside=OutputChange(kept),
