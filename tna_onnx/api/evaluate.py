@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.data_settings import EngineFields, FeatureFields
+from tna_onnx.data.choices import EngineFields, FeatureFields
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_search import source_search

@@ -17,7 +17,7 @@ import numpy as np
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe, Source
-from tna_onnx.data.data_settings import FeatureFields
+from tna_onnx.data.choices import FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column, label_candidates

@@ -15,7 +15,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
-from tna_onnx.data.data_settings import DataFields
+from tna_onnx.data.choices import DataFields
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import settings_of
 from tna_onnx.guarding.guard_settings import GuardSettings

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import IGNORED
-from tna_onnx.data.data_settings import DataFields
+from tna_onnx.data.choices import IGNORED, DataFields
 from tna_onnx.data.foreign import any_array, is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.frequencies import read_prior

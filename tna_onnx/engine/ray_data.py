@@ -167,7 +167,7 @@ def _pipeline(
         try:
             yield _mapped(slices, function, options or {})
         except TnaError as error:
-            raise _plain(error) from None
+            raise _cause(error) from None
         except ray.exceptions.RayError as error:
             raise _cause(error) from error
         finally:
@@ -265,19 +265,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> TnaError:
-    """Return what ended a task, as an error of ours."""
+    """Return what ended a task, as an error of ours: Ray makes a class for each, whose text is a traceback."""
     link: BaseException | None = error
+    ours: TnaError | None = None
     while link is not None:
+        inner = getattr(link, "cause", None)
         if isinstance(link, TnaError):
-            return _plain(link)
-        link = getattr(link, "cause", None) or link.__cause__
+            ours = link
+            link = inner
+        else:
+            link = inner or link.__cause__
+    if ours is not None:
+        return ours
     *_, last = type(error).__name__, *str(error).strip().splitlines()
     return DeviceError(f"Ray has given up: {last}")
-
-
-def _plain(error: TnaError) -> TnaError:
-    """Return an error without what Ray has added to it: its class is made for each, and its text is a traceback."""
-    inner = getattr(error, "cause", None)
-    if isinstance(inner, TnaError):
-        return _plain(inner)
-    return error
