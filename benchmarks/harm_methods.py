@@ -118,17 +118,18 @@ def _clamps(problem: Problem, settings: Settings) -> tuple[str, ...]:
 _NOT_OF_AUTO = tuple(name for name in MAPS if MAPS[name].max_classes_of_auto == 0)
 
 
-def ours(name: str, problem: Problem) -> Ours:
-    """Choose and fit on the calibration data, and make the honest estimate from them.
-
-    Raises:
-        DataError: the map cannot be fitted on such data.
-    """
+def _settings(name: str, problem: Problem) -> Settings:
     settings = dataclasses.replace(METHODS[name], seed=problem.seed)
     # the command refuses to search a model without a head, and names this instead
     if problem.weight is None or (problem.several and name in OF_CHOICE):
         settings = dataclasses.replace(settings, search="none")
-    strategy = Strategy(
+    return settings
+
+
+def strategy_of(name: str, problem: Problem) -> Strategy:
+    """Return what the command would search and fit on the calibration data."""
+    settings = _settings(name, problem)
+    return Strategy(
         lambda weight: _logits(problem, problem.calibration, weight),
         problem.weight,
         settings.resolved_search,
@@ -141,10 +142,20 @@ def ours(name: str, problem: Problem) -> Ours:
         free=problem.several and settings.predictions == "auto",
         two_classes=problem.test.logits.shape[1] == 2 and not problem.several,
     )
+
+
+def ours(name: str, problem: Problem) -> Ours:
+    """Choose and fit on the calibration data, and make the honest estimate from them.
+
+    Raises:
+        DataError: the map cannot be fitted on such data.
+    """
+    settings = _settings(name, problem)
+    strategy = strategy_of(name, problem)
     # CPU time: other processes may run beside this one
     start = time.process_time()
     outcome = strategy.run(lambda *_: None)
-    tested = _probabilities(problem, outcome)
+    tested = probabilities_after(problem, outcome)
     middle = time.process_time()
     compared = _compared(strategy, outcome, settings)
     end = time.process_time()
@@ -182,7 +193,7 @@ def _clusters(problem: Problem) -> NDArray[np.int64] | None:
     return clusters if len(np.unique(clusters)) < 0.99 * len(clusters) else None
 
 
-def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
+def probabilities_after(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
     """Return what the written file would give for the test data."""
     chunks = _logits(problem, problem.test, outcome.weight).chunks(features=True)
     return probabilities_of(problem, np.concatenate([apply_map(outcome.fitted, logits, z) for logits, _, z in chunks]))
