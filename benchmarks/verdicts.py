@@ -67,12 +67,12 @@ def _rare(samples: int) -> harm_problems.Arrays:
 
 
 harm_problems.DATA |= {
-    "rings-3": (harm_problems._shells(3), 300),  # noqa: SLF001 - makers of the same kind
+    "rings-3": (harm_problems._shells(3), 300),
     "friedman2-2": (_friedman(2, 2), 300),
     "friedman3-6": (_friedman(3, 6), 500),
     "waves": (_waves, 250),
     "tails-rare": (_rare, 1500),
-    "classes-30": (harm_problems._classes(30, 0.08, n_clusters_per_class=1), 2000),  # noqa: SLF001
+    "classes-30": (harm_problems._classes(30, 0.08, n_clusters_per_class=1), 2000),
 }
 
 _DEVELOP = """
@@ -103,8 +103,7 @@ def _pairs(table: str) -> list[Pair]:
     return pairs
 
 
-# what is below these is no gain, and no harm: the smallest effects of the verdict
-_NATS, _SHARE = 0.001, 0.001
+_NATS = 0.001  # what is below is no gain
 
 _MAPS = ("ts", "ets", "bias", "svs", "sms", "platt", "beta", "isotonic", "refit", "TNA")
 
@@ -144,9 +143,8 @@ class Kept:
 
     @property
     def better(self) -> bool:
-        """Whether the file is better on new samples, in NLL, accuracy or calibration error and in none of them worse."""
-        gain = -self.truth["nll"]
-        return gain > _NATS
+        """Whether the file's NLL is lower on new samples, by more than the smallest effect."""
+        return self.truth["nll"] < -_NATS
 
     @property
     def worse(self) -> bool:
@@ -212,7 +210,7 @@ def runs_of(pairs: Sequence[Pair], methods: Sequence[str], splits: int, work: Pa
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(pickle.dumps([run for run in made if run is not None]))
             print(pair.name, flush=True)
-        runs += pickle.loads(kept.read_bytes())  # noqa: S301 - written above
+        runs += pickle.loads(kept.read_bytes())
     return runs
 
 
@@ -221,8 +219,9 @@ def row_of(runs: Sequence[Kept]) -> list[str]:
     compared = [run.comparison() for run in runs]
     differences = [one.differences for one in compared]
     words = [Standing.of(one).word for one in differences]
+    pairs = list(zip(runs, differences, strict=True))
     covered = [
-        f"{100 * np.mean([d[name].low <= run.truth[name] <= d[name].high for run, d in zip(runs, differences, strict=True)]):.1f}"
+        f"{100 * np.mean([d[name].low <= run.truth[name] <= d[name].high for run, d in pairs]):.1f}"
         for name in ("nll", "ece")
     ]
     gains = [word == "improved" for run, word in zip(runs, words, strict=True) if run.better]

@@ -154,19 +154,55 @@ def test_accuracy_is_the_normal_interval_after_a_gain_and_a_loss() -> None:
     assert ends(paired_differences(before, other)["accuracy"]) == pytest.approx(expected, abs=SUMMED)
 
 
-def test_folds_widen_by_what_their_training_samples_share() -> None:
+def test_folds_widen_by_the_spread_of_their_fits() -> None:
     before, after = simulated(np.random.default_rng(14), 300, 0.5)
-    fitted_alike = CrossFit(after, np.arange(300) % 5)
-    plain, crossed = paired_differences(before, after), paired_differences(before, after, cross_fit=fitted_alike)
-    assert crossed["accuracy"] == plain["accuracy"]
-    for name in ("nll", "brier"):
-        # Nadeau and Bengio: (1/J + n2/n1) / (1/J) with J = 5 and n2/n1 = 1/4
-        ratio = (crossed[name].high - crossed[name].low) / (plain[name].high - plain[name].low)
-        # ends of skewed means are not in proportion to the quantile
-        assert ratio == pytest.approx(math.sqrt(9 / 4), rel=0.05)
+    plain = paired_differences(before, after)
+    for spread in (0.0, 0.5):
+        moved = (spread * np.random.default_rng(15).standard_normal(300)).astype(np.float32)
+        fitted = replace(after, nll=after.nll - moved, brier=after.brier - moved)
+        crossed = paired_differences(before, after, cross_fit=CrossFit(fitted, np.arange(300) % 5))
+        assert crossed["accuracy"] == plain["accuracy"]
+        for name in ("nll", "brier"):
+            gains = getattr(after, name).astype(np.float64) - getattr(before, name)
+            ratio = (crossed[name].high - crossed[name].low) / (plain[name].high - plain[name].low)
+            # ends of skewed means are not in proportion to the error
+            expected = math.sqrt(1 + 5.5 * np.var(moved) / np.var(gains))
+            assert ratio == pytest.approx(expected, rel=0.05 if spread else SUMMED)
     for name in ("ece", "adaece"):
         assert crossed[name].difference == pytest.approx(plain[name].difference, abs=SUMMED)
         assert ends(crossed[name]) == pytest.approx(ends(plain[name]), abs=1e-7)
+
+
+@pytest.mark.parametrize("optimum", [0.0, 2.0, 5.0])
+def test_the_factor_of_that_spread_is_exact_for_quadratic_losses(optimum: float) -> None:
+    """N losses t^2 / 2 - t x of one number t, whose best value is `optimum` standard errors of its fit from 0."""
+    folds = optimum / 5 + np.random.default_rng(16).standard_normal((200_000, 5)) / math.sqrt(5)  # sums of x by fold
+    best = folds.sum(axis=1)
+    crossed = (best[:, None] - folds) * 5 / 4
+    error = np.sum(crossed**2 / 10 - crossed * folds, axis=1) - (best**2 / 2 - best * optimum)
+    of_samples, of_fits = (np.mean(np.sum(moves**2, axis=1)) / 5 for moves in (crossed, crossed - best[:, None]))
+    assert np.var(error) == pytest.approx(of_samples + intervals_module._OF_FITS * of_fits, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gains", "grouped", "likelier"),
+    [
+        ([0.5] * 10, False, True),  # e^5 is above 100
+        ([0.45] * 10, False, False),
+        ([80.0] + [0.0] * 9, False, False),  # one sample alone
+        ([80.0, 0.1] + [0.0] * 8, False, True),
+        ([0.5] * 10, True, False),
+    ],
+)
+def test_samples_that_are_100_times_as_likely(gains: list[float], grouped: bool, likelier: bool) -> None:
+    nothing = np.zeros(10, np.float32)
+    after = SampleScores(nothing, nothing == 1, nothing, nothing)
+    before = replace(after, nll=np.float32(gains))
+    if grouped:
+        before = replace(before, clusters=np.arange(10) // 2)
+    fit = CrossFit(after, np.arange(10) % 5)
+    assert paired_differences(before, after, 5, cross_fit=fit)["nll"].likelier == likelier
+    assert not paired_differences(before, after, 5)["nll"].likelier
 
 
 # ---- calibration errors ----

@@ -85,6 +85,13 @@ def test_nothing_counts_with_few_errors(errors: int | None, counts: int) -> None
     assert ("(9)" in standing.sentence(BEFORE, AFTER, d)) == (not counts)
 
 
+def test_a_likelihood_ratio_counts_as_an_interval_does() -> None:
+    likelier = {**differences(), "nll": Interval(-0.1, -0.3, 0.1, 0.95, errors=10, likelier=True)}
+    assert Standing.of(likelier).better == ("nll",)
+    assert Standing.of({**likelier, "nll": replace(likelier["nll"], errors=9)}).word == SAME
+    assert not likelier["nll"].holding(differences()["nll"]).likelier
+
+
 @pytest.mark.parametrize(
     ("n", "nll", "needed"),
     [

@@ -154,15 +154,14 @@ def paired_differences(
     mostly understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the
     residuals of all bins alternated in sign at 1 to 1.5 standard errors each.
 
-    Source: for folds Nadeau & Bengio (2003), section 3, n2/n1 = 1/(K-1); for accuracy Bonett & Price (2012).
+    Source: for accuracy Bonett & Price (2012).
 
     `before`: scores of N samples, with their clusters if they have any. `level`: confidence level, a fraction. `seed`:
-    of the draws behind the standard errors of calibration errors. `cross_fit`: where `after` is cross-fitted in K
-    folds, the fit on all N samples, which the intervals are then for. Folds share their training samples, which makes
-    the variance of a mean loss 1 + K/(K-1) times that of independent samples, if fitting gains nothing; if it gains
-    much, these intervals are too wide. A fit follows losses, not hits, so that accuracy needs no such factor. Residuals
-    are off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor, but
-    the noise of `numerics.residuals` before their bias is taken out, which moves the centre. `same_predictions`:
+    of the draws behind the standard errors of calibration errors. `cross_fit`: where `after` is cross-fitted in five
+    folds, the fit on all N samples, which the intervals are then for. Mean losses have the noise of the folds' fits,
+    too (`_mean`). A fit follows losses, not hits: accuracy needs no such noise. Residuals are off to first order by the
+    mean of the folds' fits, the fit on all N: calibration errors need none either, but that of `numerics.residuals`
+    before their bias is taken out, which moves the centre. `same_predictions`:
     whether both models are known to predict the same classes: accuracy then cannot differ. `kind`: of the intervals of
     ECE and AdaECE; with several labels a sample they are debiased.
     """
@@ -171,13 +170,12 @@ def paired_differences(
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     z = quantile((1 + level) / 2, before.clusters, before.weights)
-    wide = z
     values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
     if cross_fit is not None:
-        wide *= math.sqrt(1 + cross_fit.folds / (cross_fit.folds - 1))
         values = corrected_errors(after, cross_fit, bins)
     plain = Metrics.of(before, bins)
     differences = {}
+    likelier = cross_fit is not None and _likelier(before, after)
     groups, errors = independent_count(before), decisive_count(before, after)
     for name in METRICS:
         if name == "accuracy":
@@ -186,8 +184,10 @@ def paired_differences(
             low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
             ends = (values[name] - getattr(plain, name), low, high)
         else:
-            ends = _mean(_by_sample(after, name) - _by_sample(before, name), wide, before.clusters, before.weights)
-        differences[name] = Interval(*ends, level, groups, errors)
+            losses = _by_sample(after, name)
+            fitted = losses if cross_fit is None else _by_sample(cross_fit.fitted, name)
+            ends = _mean(losses - _by_sample(before, name), losses - fitted, z, before.clusters, before.weights)
+        differences[name] = Interval(*ends, level, groups, errors, likelier and name == "nll")
     return differences
 
 
@@ -214,12 +214,30 @@ def _by_sample(scores: SampleScores, name: str) -> NDArray[np.float64]:
     return values if scores.predicted is None else values.mean(axis=1)
 
 
+# A cross-fitted mean has the noise of five fits of p numbers beyond that of its samples: to second order 1.38 p / N^2.
+# Losses under them less those under the fit on all samples have a mean of variance p / (4 N^2), 5.5 times less.
+_OF_FITS = 5.5
+
+# If the input's probabilities are right, E[p'(y) / p(y)] = 1 under a fit to other samples, and the product over samples
+# is above 100 once in 100 times (Markov). No sample adds more than that, so none decides alone.
+_DECISIVE = math.log(100)
+
+
+def _likelier(before: SampleScores, after: SampleScores) -> bool:
+    """Whether independent samples are 100 times as likely after as before."""
+    if before.clusters is not None or before.weights is not None or before.predicted is not None:
+        return False
+    gain = before.nll.astype(np.float64) - after.nll
+    return float(np.sum(np.minimum(gain, _DECISIVE))) > _DECISIVE
+
+
 def _mean(
-    change: FloatArray, z: float, clusters: NDArray[np.int64] | None, weights: FloatArray | None
+    change: FloatArray, of_fits: FloatArray, z: float, clusters: NDArray[np.int64] | None, weights: FloatArray | None
 ) -> tuple[float, float, float]:
     """Return the mean of (N,) differences and its ends.
 
-    Few samples decide an NLL: its differences are skewed, and so are the ends.
+    Few samples decide an NLL: its differences are skewed, and so are the ends. `of_fits`: (N,) losses of cross-fitted
+    samples above those under the fit on all.
     """
     mean, error = mean_and_error(change, clusters, weights)
     if error == 0:
@@ -227,8 +245,11 @@ def _mean(
     deviations = change - mean if weights is None else weights * (change - mean)
     if clusters is not None:
         deviations = cluster_sums(deviations, clusters)
-    skewness = float(np.sum(deviations**3) / np.sum(deviations**2) ** 1.5)
-    reach = [_unskewed(q, skewness) * error for q in (z, -z)]
+    _, error_of_fits = mean_and_error(of_fits, clusters, weights)
+    whole = math.hypot(error, math.sqrt(_OF_FITS) * error_of_fits)
+    # what fits add is not skewed
+    skewness = float(np.sum(deviations**3) / np.sum(deviations**2) ** 1.5) * (error / whole) ** 3
+    reach = [_unskewed(q, skewness) * whole for q in (z, -z)]
     return mean, mean - reach[0], mean - reach[1]
 
 

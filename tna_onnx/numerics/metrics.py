@@ -230,6 +230,8 @@ class Interval:
             where samples are independent and count alike.
         errors: samples that one of the two models gets wrong, or that one gets right where these are fewer; of groups,
             those that have one. Below ten nothing is called significant. None where it is not counted.
+        likelier: whether cross-fitted samples are 100 times as likely after as before, of an NLL of independent
+            samples: then it is called better, wherever the interval ends.
     """
 
     difference: float
@@ -238,6 +240,7 @@ class Interval:
     level: float
     groups: int | None = None
     errors: int | None = None
+    likelier: bool = False
 
     @property
     def speaks(self) -> bool:
@@ -249,9 +252,10 @@ class Interval:
         """Return the same difference with the interval that holds another one, too.
 
         >>> Interval(0.1, 0.0, 0.2, 0.95).holding(Interval(-0.1, -0.3, 0.1, 0.95))
-        Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None, errors=None)
+        Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None, errors=None, likelier=False)
         """
-        return replace(self, low=min(self.low, second.low), high=max(self.high, second.high))
+        likelier = self.likelier and second.likelier
+        return replace(self, low=min(self.low, second.low), high=max(self.high, second.high), likelier=likelier)
 
 
 def calibration_error(scores: SampleScores, shares: Callable[[SampleScores, int], Shares], bins: int) -> float:

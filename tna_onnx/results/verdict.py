@@ -120,9 +120,14 @@ def changed(name: str, d: Interval) -> int:
 
 
 def _side(name: str, d: Interval) -> int:
-    """Return the side of zero on which an interval lies, 1 for the better; 0 where too little is behind it."""
+    """Return the side of zero on which an interval lies, 1 for the better; 0 where too little is behind it.
+
+    Of cross-fitted samples that are 100 times as likely after as before, too.
+    """
     if not d.speaks:
         return 0
+    if d.likelier:
+        return 1
     return JUDGED[name].standing(d.low, d.high)
 
 
@@ -134,7 +139,10 @@ def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
     if metric.unit == "%":
         unit, points = " %", " points"
     values = " -> ".join(f"{metric.number(metrics.value(name))}{unit}" for metrics in (before, after))
-    return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points})"
+    more = ""
+    if d.likelier and d.high >= 0:
+        more = ", labels 100 times as likely"
+    return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points}{more})"
 
 
 @dataclass(frozen=True)
