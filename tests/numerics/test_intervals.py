@@ -1,6 +1,7 @@
 """Intervals of paired differences, against what each is defined to be and against simulated truths."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
