@@ -16,7 +16,9 @@ from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
 from tna_onnx.data.coverage import FEW, Coverage
-from tna_onnx.data.suspicion import auc, below_expectation, label_suspicion
+from tna_onnx.data.options import Data
+from tna_onnx.data.suspicion import auc, label_suspicion
+from tna_onnx.errors import CheckFailed
 
 Ints = npt.NDArray[np.int64]
 
@@ -138,10 +140,10 @@ def test_a_rare_event() -> None:
 @pytest.mark.parametrize(("n_samples", "expected"), [(100, 0.9), (10000, 0.76), (50, 1.0)])
 def test_expected_accuracy(n_samples: int, expected: float) -> None:
     least = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
-    assert below_expectation(least + 1e-9, n_samples, expected) is None
-    message = below_expectation(least - 1e-9, n_samples, expected)
-    assert message is not None
-    assert f"{100 * expected:.2f} %" in message
+    data = Data(expect_accuracy=100 * expected)
+    data.check_accuracy(least + 1e-9, n_samples)
+    with pytest.raises(CheckFailed, match=f"{100 * expected:.2f} %"):
+        data.check_accuracy(least - 1e-9, n_samples)
 
 
 @pytest.mark.parametrize("accuracy", [0.3, 0.6, 0.9, 0.99])

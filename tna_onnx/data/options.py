@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from tna_onnx.data.labels import (
 )
 from tna_onnx.data.positions import PositionOptions
 from tna_onnx.data.source import NO_LABELS, ClassPrior, InputSpec, Source, source_beside
-from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
+from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import check_settings, documented
 from tna_onnx.files import name_problem
@@ -160,14 +161,21 @@ class Data(DataFields):
         return suspicion
 
     def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
-        """Compare a measured accuracy (a fraction, of n samples) with the expected one."""
+        """Refuse an accuracy (a fraction, of n samples) more than two standard errors below the expected one.
+
+        The standard error is that of a share of n samples, sqrt(p (1 - p) / n) with p the expected accuracy.
+        """
         if self.expect_accuracy is None:
             return
-        shortfall = below_expectation(accuracy, n, self.expect_accuracy / 100)
-        if shortfall is not None:
+        expected = self.expect_accuracy / 100
+        least = expected - 2 * math.sqrt(expected * (1 - expected) / n)
+        if accuracy < least:
             # What the labels look like says more than the general advice.
             advice = warning or "check the preprocessing, the labels and the order of the classes"
-            raise CheckFailed(f"{shortfall}; {advice}")
+            raise CheckFailed(
+                f"accuracy is {100 * accuracy:.2f} % on {n:,} samples; expected {100 * expected:.2f} %, or at least "
+                f"{100 * least:.2f} % (two standard errors below); {advice}"
+            )
 
     def recipe(self) -> Recipe | None:
         """Return the preprocessing that is stated; None if none is."""

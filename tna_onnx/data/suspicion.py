@@ -189,25 +189,6 @@ def checked_warnings(
     return warnings
 
 
-def below_expectation(accuracy: float, n_samples: int, expected: float) -> str | None:
-    """Return a message if an accuracy is more than two standard errors below the expected one, else None.
-
-    The standard error is that of a share of `n_samples`, sqrt(p (1 - p) / N) with p the expected accuracy.
-
-    >>> below_expectation(0.75, 10000, 0.76)
-    'accuracy is 75.00 % on 10,000 samples; expected 76.00 %, or at least 75.15 % (two standard errors below)'
-    >>> below_expectation(0.752, 10000, 0.76) is None
-    True
-    """
-    min_accuracy = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
-    if accuracy >= min_accuracy:
-        return None
-    return (
-        f"accuracy is {100 * accuracy:.2f} % on {n_samples:,} samples; expected {100 * expected:.2f} %, or at least "
-        f"{100 * min_accuracy:.2f} % (two standard errors below)"
-    )
-
-
 def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArray:
     """Return H (C, C); with very many classes, only those that occur, which leaves trace and sums unchanged."""
     if n_classes > _MAX_CLASSES:

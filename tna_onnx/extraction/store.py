@@ -46,7 +46,6 @@ _SCHEMA = 2
 _CHUNK = 1024
 
 _ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
-_LINE = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES = 2**30
 _MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
 _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
@@ -152,7 +151,7 @@ def open_store(
     `labels`: (N,) of all samples. `batch_size`: samples per run; chunks are whole batches, as a resumed run makes them.
     `columns`: what else belongs to each sample, (N,) each: `group`, `weight`; those of an earlier run stay otherwise.
     """
-    plain_key = _as_json(key)
+    plain_key = json.loads(json.dumps(dict(key)))  # as it comes back from the manifest: tuples are lists there
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
     store = DiskStore(folder, plain_key, len(labels), batch_size * max(1, _CHUNK // batch_size))
     with contextlib.ExitStack() as stack:
@@ -267,18 +266,12 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
 
 
 def _read_checksums(folder: Path) -> list[str]:
-    """Return the checksums of a store up to the first line that is none: a kill may cut the last one."""
+    """Return the lines of the checksums of a store; what follows the last line break is cut by a kill, or empty."""
     try:
         with open_foreign(folder / _CHECKSUMS) as file:
-            lines = file.read(_MAX_BYTES).decode("ascii").split("\n")
+            return file.read(_MAX_BYTES).decode("ascii").split("\n")[:-1]
     except (OSError, ValueError, DataError):
         return []
-    checksums = []
-    for line in lines[:-1]:  # what follows the last line break is cut, or empty
-        if not _LINE.fullmatch(line):
-            break
-        checksums.append(line)
-    return checksums
 
 
 def _read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
@@ -318,11 +311,6 @@ def _rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
         digest.update(np.ascontiguousarray(arrays[name][rows]).data)
         release(arrays[name], rows)
     return digest.hexdigest()
-
-
-def _as_json(key: Mapping[str, Any]) -> Any:
-    """Return a key as it comes back from the manifest: tuples are lists there."""
-    return json.loads(json.dumps(dict(key)))
 
 
 @contextlib.contextmanager
