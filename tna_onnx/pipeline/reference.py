@@ -1,7 +1,5 @@
 """The reference of a calibration (`numerics.reference`) as an entry of the metadata, and back."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,21 +30,22 @@ def reference_entry(writing: Writing, outcome: Outcome, shipped: Shipped) -> dic
     task = writing.task
     if not _is_usable(task, outcome) or (writing.keeps_labels and not outcome.keeps_predictions):
         return {}
+    # `evaluate` asks the written file for the features, which a node has to compute
+    tensor = ""
+    if task.head is not None and task.head.features in task.model.producers:
+        tensor = task.head.features
     rows = _independent_rows(task.reported.table.clusters, len(task.reported.table))
     parts = []
-    for logits, labels, z in shipped.logits.chunks(rows, features=True):
-        mapped = to_host(apply_map(shipped.fitted, logits, z))
-        parts.append((task.readout.probabilities(mapped).astype(np.float32), labels, projections(to_host(z))))
-    p, y, projected = (np.concatenate(values) for values in zip(*parts, strict=True))
-    counts = np.bincount(y, minlength=p.shape[1])
-    if counts.min() < LEAST or invertible(Observed(y, p, p, counts / len(y), counted=True), task.settings.seed):
-        return {}
-    # `evaluate` asks the written file for the features, which a node has to compute
-    features: tuple[Any, ...] = ()
-    if task.head is not None and task.head.features in task.model.producers:
-        features = (projected, task.head.features)
     try:
-        return {_ENTRY: Reference.fit(p, y, *features).text()}
+        for logits, labels, z in shipped.logits.chunks(rows, features=True):
+            mapped = to_host(apply_map(shipped.fitted, logits, z))
+            features = [projections(to_host(z))][: len(tensor)]
+            parts.append((task.readout.probabilities(mapped).astype(np.float32), labels, *features))
+        p, y, *projected = (np.concatenate(values) for values in zip(*parts, strict=True))
+        counts = np.bincount(y, minlength=p.shape[1])
+        if counts.min() < LEAST or invertible(Observed(y, p, p, counts / len(y), counted=True), task.settings.seed):
+            return {}
+        return {_ENTRY: Reference.fit(p, y, *projected, name=tensor).text()}
     except (DataError, np.linalg.LinAlgError):
         return {}
 
