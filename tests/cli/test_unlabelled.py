@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from PIL import Image
 
 import tna_onnx
 from tests.builders import small_model, stumps
@@ -79,6 +80,32 @@ def test_every_kind_gives_the_same(calibrated: Path, known_model: Small, kind: s
     assert expected.without_labels is not None
     assert evaluation.without_labels.accuracy == pytest.approx(expected.without_labels.accuracy, abs=1e-6)
     assert "without labels" in repr(evaluation)
+
+
+def test_images_in_one_folder_have_no_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pooled = helper.make_node("GlobalAveragePool", ["image"], ["mean"])
+    rows = helper.make_node("Flatten", ["mean"], ["features"])
+    head = helper.make_node("Gemm", ["features", "weight"], ["logits"], name="head", transB=1)
+    weight = np.array([[4, 0, 0], [0, 4, 0]], np.float32)
+    model = small_model([pooled, rows, head], {"image": ["N", 3, 4, 4]}, {"logits": ["N", 2]}, {"weight": weight})
+    onnx.save(model, tmp_path / "model.onnx")
+    for number in range(200):
+        # three in four are mostly of the colour of their class
+        colour = number % 2 if number % 8 else 1 - number % 2
+        pixels = rng.integers(0, 200, (4, 4, 3), np.uint8)
+        pixels[..., colour] += 55
+        for folder in (f"calib/{number % 2}", "new"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{number}.png")
+    words = ["--search", "none", "--map", "bias", "--mean", "0,0,0", "--std", "1,1,1", "-q", "-o", tmp_path / "m.onnx"]
+    ok("calibrate", tmp_path / "model.onnx", "--calib", tmp_path / "calib", *words)
+    known = tna_onnx.evaluate(tmp_path / "m.onnx", tmp_path / "new", device="cpu").without_labels
+    truth = tna_onnx.evaluate(tmp_path / "m.onnx", tmp_path / "calib", device="cpu").metrics.accuracy
+    assert known is not None
+    # the samples of the reference themselves
+    assert known.accuracy == pytest.approx(truth, abs=1e-4)
+    assert known.other_p > 0.999
 
 
 @pytest.mark.parametrize("name", ["misspelt.npz", "misspelt.csv"])

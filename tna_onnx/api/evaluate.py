@@ -22,7 +22,7 @@ from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import group_notes, require_samples, source_beside, source_notes
+from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, require_scores, with_quantum
@@ -391,7 +391,7 @@ def _unlabelled(
     if len(source) < _FEWEST:
         raise DataError(f"{source.describe()}: expected at least {_FEWEST} samples; give more, or labels")
     notes = batch_notes(classifier, source, batch_size)
-    notes += (*source_notes(source), *preprocessing_notes(source, classifier.inputs, data.preprocessing))
+    notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
     parts: list[tuple[NDArray[Any], ...]] = []
     for batch in source.batches(batch_size):
         scores, *features = session.run([output.name, *further], batch)
