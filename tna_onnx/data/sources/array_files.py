@@ -9,10 +9,9 @@ import contextlib
 import math
 import os
 import zipfile
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,30 +30,12 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 @dataclass(eq=False)
-class StoredArrays(ABC):
-    """Arrays by name."""
-
-    where: str  # what messages start with: the path, or what the object is called
-    title: str  # what reports call the file or folder
-    names: list[str]  # of all arrays
-
-    @abstractmethod
-    def column(self, name: str) -> Any:
-        """Return an array of numbers, rows along axis 0."""
-
-    @abstractmethod
-    def loaded(self, name: str) -> AnyArray:
-        """Return an array of anything: labels may be names."""
-
-    @abstractmethod
-    def digest(self, names: Sequence[str], labels: IntArray) -> str:
-        """Return SHA-256 (hex) that changes with any value of the arrays `names` and with the labels."""
-
-
-@dataclass(eq=False)
-class NpzArrays(StoredArrays):
+class NpzArrays:
     """Arrays of an open archive; made by `open_npz`."""
 
+    where: str  # what messages start with: the path
+    title: str  # what reports call the file
+    names: list[str]  # of all arrays
     archive: Any = field(repr=False)  # NumPy's
     stream: Any = field(repr=False)  # the file that it reads
     max_bytes: int  # what its arrays may take
@@ -63,7 +44,7 @@ class NpzArrays(StoredArrays):
     _sha256: str = ""
 
     def column(self, name: str) -> AnyArray:
-        """Return an array, loaded once."""
+        """Return an array, rows along axis 0; it is loaded once."""
         if name not in self._arrays:
             if not self._sha256:
                 self.stream.seek(0)
@@ -78,6 +59,7 @@ class NpzArrays(StoredArrays):
         return self._arrays[name]
 
     def loaded(self, name: str) -> AnyArray:
+        """Return an array of anything: labels may be names."""
         return self.column(name)
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
@@ -149,9 +131,12 @@ def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
 
 
 @dataclass(eq=False)
-class MappingArrays(StoredArrays):
+class MappingArrays:
     """Arrays in memory, of NumPy or any library that gives such."""
 
+    where: str  # what messages start with
+    title: str  # what reports call the object
+    names: list[str]  # of all arrays
     values: Mapping[str, Any] = field(repr=False)
 
     def column(self, name: str) -> AnyArray:
@@ -164,6 +149,10 @@ class MappingArrays(StoredArrays):
     def digest(self, names: Sequence[str], labels: IntArray) -> str:
         """Return the digest of the values."""
         return arrays_sha256({name: self.column(name) for name in names}, labels)
+
+
+StoredArrays: TypeAlias = NpzArrays | MappingArrays
+"""Arrays by name: each as `column`, of numbers, or as `loaded`, of anything; and their `digest` with labels."""
 
 
 def numeric_array(value: Any, where: str) -> AnyArray:
