@@ -35,6 +35,7 @@ OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 
 _PATIENCE = 20.0  # seconds that a cluster may take to answer
 _PURPOSE = "--engine ray"
+_LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _FILE_ROWS = 2**12  # at least, of a file that is written: engines read few large files faster than many small ones
 
 # Prints as JSON the version of Ray, or the class and text of the error that connecting ended with.
@@ -237,10 +238,10 @@ def _connected(address: str) -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if in_main else {}
     # of C++: an error line says for each pool of actors what its driver should keep, which it does
-    quiet = {"RAY_BACKEND_LOG_LEVEL": "fatal", **os.environ}
+    quiet = _LOG_LEVEL not in os.environ
+    os.environ.setdefault(_LOG_LEVEL, "fatal")
     try:
-        with _environment(quiet):
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         yield
@@ -248,20 +249,10 @@ def _connected(address: str) -> Iterator[None]:
         raise DeviceError(f"{address}: the cluster has gone ({error}); run again") from error
     finally:
         ray.shutdown()
+        if quiet:
+            del os.environ[_LOG_LEVEL]
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in set(values) - set(before):
-            del os.environ[name]
 
 
 def _cause(error: BaseException) -> TnaError:

@@ -58,7 +58,7 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     # Temporary files without a name: whatever ends the process, nothing is left on the disk.
     with contextlib.ExitStack() as files:
         columns = {
-            name: _Column(f"{title}: {name!r}", files.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-")))
+            name: _FilledColumn(f"{title}: {name!r}", files.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-")))
             for name in names
         }
         for number, batch in enumerate(_batches(data, title)):
@@ -98,7 +98,7 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
 
 
 @dataclasses.dataclass(eq=False)
-class _Column:
+class _FilledColumn:
     """Rows of one input, written to an unnamed temporary file as they come."""
 
     where: str
