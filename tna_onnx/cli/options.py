@@ -106,7 +106,7 @@ def one_head(_ctx: click.Context, _param: click.Parameter, heads: tuple[str, ...
         raise click.BadParameter(
             f"expected one head, got {', '.join(heads)}; calibrate one, and then the next on the file that this writes"
         )
-    return heads[0] if heads else None
+    return next(iter(heads), None)
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -278,7 +278,9 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     flags = [f"--{flag}", name]
     if kind is bool and (default or about.off):
         flags[0] += f"/--{about.off or f'no-{flag}'}"
-    text = f"{about.meaning}  [default: {about.note}]" if about.note else about.meaning
+    text = about.meaning
+    if about.note:
+        text += f"  [default: {about.note}]"
     typed = _typed(kind, default, about)
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
     # a setting for Python alone that a command names all the same stands with the first ones of its class

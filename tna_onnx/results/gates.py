@@ -96,8 +96,8 @@ class Gates:
             if about.low is None:
                 continue
             limit = getattr(self, name)
-            if limit is not None and not 0 <= limit <= (math.inf if about.high is None else about.high):
-                unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
+            if limit is not None and not 0 <= limit <= (about.high or math.inf):
+                unit = {"max_nll": "nats, at least 0"}.get(name, "per cent, from 0 to 100")
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
         check_share(min_accuracy=self.min_accuracy)
         for name, limit in (self.min_recall or {}).items():

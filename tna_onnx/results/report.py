@@ -502,7 +502,9 @@ class Report(Displayed):
             return []
         limits = [name for name, limit in gates.items() if limit is not None]
         flags = [f"--{name.replace('_', '-')}" for name in limits if name not in ("max_accuracy_drop", "require")]
-        return [*flags, *(["--require improvement"] if gates.get("require") == "improvement" else [])]
+        if gates.get("require") == "improvement":
+            flags.append("--require improvement")
+        return flags
 
     @property
     def already_calibrated(self) -> bool:

@@ -89,7 +89,9 @@ def _line(
         spread = deviation(values) or 0.0
         band: tuple[float, float] | None = (middle - spread, middle + spread)
         if interval:
-            band = mean_interval(values) if x < max(shown) else None
+            band = None
+            if x < max(shown):
+                band = mean_interval(values)
         ends.append(band or (middle, middle))
     low, high = zip(*ends, strict=True)
     yield Line(name, tuple(shown), y, low, high, rank)

@@ -227,6 +227,8 @@ def less_accurate(rows: Sequence[Row], runs: Runs, sizes: tuple[int, int]) -> li
 
 def as_temperature(rows: Sequence[Row], runs: Runs) -> list[Row]:
     """Return the rows with a search that came to the numbers of one temperature, as only the limit was left."""
+    if ("none", "ts") not in rows:
+        return []
     return [
         row
         for row in rows
@@ -243,7 +245,7 @@ def footnotes_of(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> tuple[F
         "‡": "as TS: where the accuracy must not fall, the search leaves the limit of many members, which is one "
         "temperature.",
     }
-    marked = {"†": less_accurate(rows, runs, sizes), "‡": as_temperature(rows, runs) if ("none", "ts") in rows else []}
+    marked = {"†": less_accurate(rows, runs, sizes), "‡": as_temperature(rows, runs)}
     return tuple(
         Footnote(mark, tuple(rows.index(row) for row in marked[mark]), text, barred=mark == "†")
         for mark, text in texts.items()

@@ -71,7 +71,7 @@ class ResolvedRecipe:
 
         `limits`: how many pixels it may have after resizing.
         """
-        mode = "L" if self.color == "L" else "RGB"
+        mode = {"L": "L"}.get(self.color, "RGB")
         if image.mode != mode:  # step 1; `convert` copies even where the mode is the same
             image = image.convert(mode)
         image = self._crop(self._resize(image, limits))
@@ -138,7 +138,7 @@ class ResolvedRecipe:
 
     def values(self, pixels: AnyArray) -> AnyArray:
         """Take steps 4 and 5 for one image or a batch: (..., C, H, W) or (..., H, W, C), R G B or grey, in 0..255."""
-        axis = -3 if self.layout == "NCHW" else -1
+        axis = {"NCHW": -3, "NHWC": -1}[self.layout]
         if self.color == "BGR":
             pixels = np.flip(pixels, axis)
         # np.array, not asarray: an unscaled image must not share memory with Pillow's buffer, which is read-only.
@@ -281,9 +281,11 @@ class Recipe:
     def _normalisation(self, spec: InputSpec, n_channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """Return scale, and mean and std per channel."""
         is_float = spec.dtype.kind == "f"
-        scale = None if self.scale is None else _float(self.scale)
-        if scale is None:
-            scale = 1 / 255 if is_float else 1.0
+        scale = 1.0
+        if self.scale is not None:
+            scale = _float(self.scale)
+        elif is_float:
+            scale = 1 / 255
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
         std = _per_channel("--std", self.std, 1.0, n_channels)
         if self.per_image and (not is_float or (set(mean), set(std)) != ({0.0}, {1.0})):
