@@ -13,6 +13,7 @@ from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import ModelLimits
+from tna_onnx.graph.scores import shown_sizes
 
 
 def sample() -> onnx.ModelProto:
@@ -388,3 +389,13 @@ def test_a_text_that_is_not_utf8(place: str) -> None:
     assert data.count(TEXT) >= 1
     with pytest.raises(UnsupportedModel, match="is not UTF-8 text"):
         load_model(data.replace(TEXT, NOT_UTF8))
+
+
+def test_nodes_that_fit_no_operator_tell_no_shape() -> None:
+    b = Builder()
+    b.linear("y")
+    proto = b.proto("y")
+    del proto.graph.value_info[:]
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    assert shown_sizes(load_model(proto), "features") is None

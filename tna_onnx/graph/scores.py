@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -436,17 +437,24 @@ def shown_sizes(model: Model, tensor: str) -> list[int | None] | None:
 
 
 def _inferred(model: Model, tensor: str) -> list[int | None] | None:
-    found = onnx.shape_inference.infer_shapes(cut_at(model, [tensor])).graph.output[0].type.tensor_type
+    found = _inferred_type(model, tensor)
     if not found.HasField("shape"):
         return None
     return [dim.dim_value or None for dim in found.shape.dim]
 
 
+def _inferred_type(model: Model, tensor: str) -> Any:
+    """Return the type of a tensor as its nodes tell it; an empty one where they do not, or contradict each other."""
+    try:
+        return onnx.shape_inference.infer_shapes(cut_at(model, [tensor])).graph.output[0].type.tensor_type
+    except onnx.shape_inference.InferenceError:
+        return onnx.TypeProto.Tensor()
+
+
 def _logits_type(model: Model, walked: State, declared: int) -> str:
     """Return the element type of the logits: that of the output, but for a Cast between the two."""
     if walked.logits != walked.output and "Cast" in walked.follows:
-        part = onnx.shape_inference.infer_shapes(cut_at(model, [walked.logits]))
-        declared = part.graph.output[0].type.tensor_type.elem_type or declared
+        declared = _inferred_type(model, walked.logits).elem_type or declared
     return FLOAT_TYPES.get(declared, "float32")
 
 
