@@ -181,7 +181,7 @@ def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Pat
 def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path) -> None:
     from tests.data.samples import ANY_SIZE
     from tna_onnx.data import Recipe, open_source
-    from tna_onnx.data.source import source_beside
+    from tna_onnx.data.source import sample_info_of
 
     names = [f"{k % 2}/video{k // 4}_frame{k}.png" for k in range(12)]
     rows = ["path,label,camera"]
@@ -193,7 +193,7 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
 
     def groups(path: Path, column: str) -> list[str]:
         source = open_source(path, [ANY_SIZE], 2, Recipe(), group_column=column)
-        return source_beside(source)["group"].tolist()
+        return sample_info_of(source)["group"].tolist()
 
     assert groups(tmp_path / "images", r"video\d+")[:2] == ["video0", "video0"]
     assert sorted(set(groups(tmp_path / "images", r"video(\d+)_"))) == ["0", "1", "2"]
@@ -221,7 +221,7 @@ def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Smal
         row.tobytes(): str(group) for row, group in zip(data["x"].astype(np.float32), data["patient"], strict=True)
     }
     values = found.values
-    assert found.source.beside["group"].tolist() == [group_of[row.tobytes()] for row in values]
+    assert found.source.sample_info["group"].tolist() == [group_of[row.tobytes()] for row in values]
 
 
 def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_set_that_is_enriched_gives_the_thresholds_of_the_population() -> None
         event = np.arange(2000) < 1000
         scores = rng.normal(np.where(event, 2.0, 0.0), 1.0)
         weights = np.where(event, 0.04, 1.96)
-        rows = rows_by_weight(SimpleNamespace(beside={"weight": weights}), draw)  # type: ignore[arg-type]
+        rows = rows_by_weight(SimpleNamespace(sample_info={"weight": weights}), draw)  # type: ignore[arg-type]
         assert rows is not None
         threshold = conformal_quantile(scores[rows], 0.9)
         covered.append(0.02 * NormalDist(2).cdf(threshold) + 0.98 * NormalDist(0).cdf(threshold))

@@ -373,7 +373,7 @@ def test_require_samples() -> None:
     with pytest.raises(UsageError, match="bins must be at least 1, got 0"):
         require_samples(source, bins=0)
     # what has no weight fills no bin, and no fold
-    weighted: Any = replace(source, beside={"weight": np.array([1.0, 1, 1, 1, 0, 0, 0])})
+    weighted: Any = replace(source, sample_info={"weight": np.array([1.0, 1, 1, 1, 0, 0, 0])})
     require_samples(weighted, bins=3, folds=4)
     with pytest.raises(DataError, match="3 samples outside a fold of 1, fewer than the 4 bins"):
         require_samples(weighted, bins=4, folds=4)

@@ -40,7 +40,7 @@ def test_features_are_kept_in_any_batches(size: int) -> None:
     table = collected(dense(), x, size)
     np.testing.assert_array_equal(table.features, np.maximum(x, 0))
     np.testing.assert_array_equal(table.labels, np.arange(50) % 3)
-    assert (table.batch_size, table.logits, table.beside, table.rows) == (size, None, {}, 0)
+    assert (table.batch_size, table.logits, table.other_inputs, table.rows) == (size, None, {}, 0)
 
 
 def test_a_store_keeps_the_logits_and_a_second_run_takes_them_over(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_batches_are_those_of_the_collection() -> None:
     assert [len(labels) for _, labels, _ in batches] == [4, 4, 2]
     assert {values.dtype for values, _, _ in batches} == {np.dtype("float16")}
     np.testing.assert_array_equal(np.concatenate([values for values, _, _ in batches]), features)
-    np.testing.assert_array_equal(np.concatenate([beside["mask"] for _, _, beside in batches]), mask)
-    assert [int(beside["length"]) for _, _, beside in batches] == [0, 1, 2]
+    np.testing.assert_array_equal(np.concatenate([other_inputs["mask"] for _, _, other_inputs in batches]), mask)
+    assert [int(other_inputs["length"]) for _, _, other_inputs in batches] == [0, 1, 2]
 
 
 def test_several_rows_of_a_sample_follow_one_another() -> None:
@@ -309,7 +309,7 @@ def test_a_tail_needs_what_it_reads_beside_the_features() -> None:
     assert isinstance(model.readout, Head)
     assert not model.readout.linear
     assert of(model) == Tensors("z", ("scale",), None, ("z", "scale"))
-    assert of(model, replace(model.readout, linear=True)).beside == ()
+    assert of(model, replace(model.readout, linear=True)).other_inputs == ()
 
 
 def test_without_a_head_the_logits_are_all() -> None:

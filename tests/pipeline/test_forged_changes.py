@@ -70,15 +70,15 @@ FORGED: dict[str, dict[str, Any]] = {
     "keeps predictions of two classes": _behind(clamped_fit(Bias(2.0, BIAS), 2)),
     "labels: NaN in place of numbers": _behind(LabelPlatt((2.0,) * 5, (NAN,) * 5)),
     "labels: a text in place of numbers": _behind(_unchecked(LabelPlatt((2.0,) * 5, (0.0,) * 5), ("nan",) * 5)),
-    "keeps the output itself": _behind(Bias(2.0, BIAS), beside=OutputChange(kept=("logits",))),
-    "keeps an output that is none": _behind(Bias(2.0, BIAS), beside=OutputChange(kept=("features",))),
-    "two: label of another head": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("other",), (0, 1, 2, 3, 4))),
-    "two: other names": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("label",), (4, 3, 2, 1, 0))),
+    "keeps the output itself": _behind(Bias(2.0, BIAS), other_outputs=OutputChange(kept=("logits",))),
+    "keeps an output that is none": _behind(Bias(2.0, BIAS), other_outputs=OutputChange(kept=("features",))),
+    "two: label of another head": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("other",), (0, 1, 2, 3, 4))),
+    "two: other names": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("label",), (4, 3, 2, 1, 0))),
     "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
     **{f"positions: {layout}": _behind(Bias(2.0, BIAS), shape=layout) for layout in (Layout(5, 1), Layout(4, -1))},
     "nodes of another name": _behind(TS, block="backbone"),
     "class of what is calibrated": _behind(Bias(2.0, BIAS), OriginalClass()),
-    "two: scores as labels": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("b",), (0, 1, 2, 3, 4))),
+    "two: scores as labels": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("b",), (0, 1, 2, 3, 4))),
 }
 
 HONEST: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ HONEST: dict[str, dict[str, Any]] = {
     "labels: predictions kept": _behind(clamped_fit(LabelPlatt((2.0,) * 5, (0.5,) * 5), 0)),
     "labels: behind": _behind(LabelPlatt((2.0,) * 5, (0.0,) * 5)),
     "binary: behind": _behind(Beta(1.0, 0.5, 0.0)),
-    "two: likeliest label": _behind(Bias(2.0, BIAS), beside=OutputChange((), ("label",), (0, 1, 2, 3, 4))),
+    "two: likeliest label": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("label",), (0, 1, 2, 3, 4))),
     "positions: behind": _behind(Bias(2.0, BIAS), shape=Layout(4, 1)),
 }
 

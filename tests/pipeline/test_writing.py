@@ -96,11 +96,11 @@ def test_a_label_in_front_of_the_logits_leaves_every_map_a_choice(small: Small, 
     task = opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib))
     kept = Writing(with_settings(task, fold=fold))
     assert {*AUTOMATIC, "ets"} <= set(kept.choices)
-    assert kept.beside("bias") == OutputChange(("label",))
-    assert kept.beside("ts") == UNCHANGED
+    assert kept.other_outputs("bias") == OutputChange(("label",))
+    assert kept.other_outputs("ts") == UNCHANGED
     changed = Writing(with_settings(task, fold=fold, predictions="change"))
     assert set(changed.choices) == set(kept.choices)
-    assert changed.beside("bias") == OutputChange((), ("label",), tuple(range(task.readout.n_classes)))
+    assert changed.other_outputs("bias") == OutputChange((), ("label",), tuple(range(task.readout.n_classes)))
     for writing in (kept, changed):
         writing.write(outcome_of(writing.task, BENT), {})
 

@@ -405,11 +405,11 @@ def fit(
         if name not in ("samples", "label_column", "group_column", "weight_column", "class_prior"):
             raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
     check_targets(output, json, others=[given])
-    beside = {"groups": given.group_column, "weights": given.weight_column}
-    scores_of_file = open_scores(given.samples, scores, given.label_column, beside)
+    sample_info = {"groups": given.group_column, "weights": given.weight_column}
+    scores_of_file = open_scores(given.samples, scores, given.label_column, sample_info)
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)
-    parts = scores_of_file.beside
+    parts = scores_of_file.sample_info
     known = Data(
         {"scores": values, "labels": labels},
         groups=parts.get("groups"),

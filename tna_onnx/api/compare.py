@@ -21,7 +21,7 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples, source_beside
+from tna_onnx.data.source import group_notes, require_samples, sample_info_of
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
@@ -227,7 +227,7 @@ def run_model(
         notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
         names=classifier.names or tuple(map(str, range(output.n_classes))),
-        parts=source_beside(source).get("by"),
+        parts=sample_info_of(source).get("by"),
     )
 
 

@@ -22,7 +22,7 @@ from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import group_notes, require_samples, source_beside
+from tna_onnx.data.source import group_notes, require_samples, sample_info_of
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, require_scores, with_quantum
@@ -296,7 +296,9 @@ def _scored_by_ray(
 def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: ClassOutput, data: Data) -> Source:
     """Return the samples of table files as their scores describe them."""
     inputs = [InputSpec("confidence", (None,), np.dtype(np.float32))]
-    groups, subgroups, weights = (columns[role] if role in data.beside else None for role in ("group", "by", "weight"))
+    groups, subgroups, weights = (
+        columns[role] if role in data.sample_info else None for role in ("group", "by", "weight")
+    )
     request = Request(inputs=inputs, n_classes=output.n_classes, groups=groups, by=subgroups, weights=weights)
     scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
     return replace(scored, preprocessing=run.recipe)
@@ -333,7 +335,7 @@ def _evaluation(
     together = scores.pooled()
     scores = scores.labelled(source.labels)
     metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
-    parts = source_beside(source).get("by")
+    parts = sample_info_of(source).get("by")
     notes += decided_on(opened.model, opened.digested, opened.data.limits)
     subgroups: tuple[Subgroup, ...] = ()
     if parts is not None:

@@ -365,8 +365,8 @@ def _of_tables(
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
     """Return the columns of groups and weights, by their role."""
     request.columns_beside(where, files.schema.names)
-    for role, column in request.beside.items():
+    for role, column in request.sample_info.items():
         if not isinstance(column, str):
             noun, flag = BESIDE[role]
             raise UsageError(f"{where}: {noun} of table files are a column of them; name it with {flag}")
-    return dict(request.beside)
+    return dict(request.sample_info)

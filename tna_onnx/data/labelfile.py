@@ -171,13 +171,13 @@ def find_label_column(
     return label
 
 
-def label_candidates(names: Sequence[str], beside: Collection[str], label_column: str | None) -> list[str]:
-    """Return the columns that may hold the labels: those of `beside`, read for groups, say, only if no other one does.
+def label_candidates(names: Sequence[str], sample_info: Collection[str], label_column: str | None) -> list[str]:
+    """Return the columns that may hold the labels: those of `sample_info` (groups, say) only if no other does.
 
     >>> label_candidates(["site", "label"], ["site"], None), label_candidates(["x", "label"], ["label"], None)
     (['label'], ['x', 'label'])
     """
-    others = [name for name in names if name not in beside]
+    others = [name for name in names if name not in sample_info]
     if label_column is None:
         return [*names] if _named(names, _LABEL) and not _named(others, _LABEL) else others
     return [*names] if label_column in names else others

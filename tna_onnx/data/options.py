@@ -28,7 +28,7 @@ from tna_onnx.data.labels import (
     read_class_names,
 )
 from tna_onnx.data.positions import PositionOptions
-from tna_onnx.data.source import NO_LABELS, ClassPrior, InputSpec, Source, source_beside
+from tna_onnx.data.source import NO_LABELS, ClassPrior, InputSpec, Source, sample_info_of
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import check_settings, documented
@@ -207,7 +207,7 @@ class Data(DataFields):
                 "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
                 "this one gives one; leave them out"
             )
-        if self.expect_accuracy is not None and "weight" in self.beside:
+        if self.expect_accuracy is not None and "weight" in self.sample_info:
             raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {self._flag('weight')} out")
         if self.class_prior is not None and (several or multi_label):
             raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
@@ -231,7 +231,7 @@ class Data(DataFields):
         return open_request(self.request(inputs, n_classes, names, **words))
 
     @property
-    def beside(self) -> dict[str, Any]:
+    def sample_info(self) -> dict[str, Any]:
         """What is read beside inputs and labels, by its role: the name of a column, or values (N,)."""
         stated = {"group": self.group_column if self.groups is None else self.groups, "by": self.by}
         stated["weight"] = self.weight_column if self.weights is None else self.weights
@@ -242,7 +242,7 @@ class Data(DataFields):
     def refuse_beside(self, command: str, *roles: str) -> None:
         """Refuse what a command would ignore, by default all that is read beside inputs and labels."""
         for role in roles or BESIDE:
-            if role in self.beside:
+            if role in self.sample_info:
                 noun, _ = BESIDE[role]
                 raise UsageError(f"{command} does not take {noun} into account; leave {self._flag(role)} out")
 
@@ -288,13 +288,13 @@ class Request(Data):
     @property
     def no_inputs(self) -> frozenset[str]:
         """Columns that are read beside the inputs or dropped; they fill inputs only if the user names them for that."""
-        beside = {column for column in self.beside.values() if isinstance(column, str)}
-        beside -= {*self.columns, *(spec.name for spec in self.inputs)}
-        return frozenset(beside | {*self.drop_columns})
+        sample_info = {column for column in self.sample_info.values() if isinstance(column, str)}
+        sample_info -= {*self.columns, *(spec.name for spec in self.inputs)}
+        return frozenset(sample_info | {*self.drop_columns})
 
     def columns_beside(self, where: str, names: Collection[str]) -> list[str]:
         """Return the columns to read beside inputs and labels."""
-        wanted = {role: column for role, column in self.beside.items() if isinstance(column, str)}
+        wanted = {role: column for role, column in self.sample_info.items() if isinstance(column, str)}
         for role, column in wanted.items():
             if column not in names:
                 raise _no_column(where, role, column, names)
@@ -309,10 +309,10 @@ class Request(Data):
         have none.
         """
         values: dict[str, Any] = {}
-        for role, column in self.beside.items():
+        for role, column in self.sample_info.items():
             read = _weights if role == "weight" else _texts
             if isinstance(column, ClassPrior):
-                values[role] = column  # `source_beside` has the labels too
+                values[role] = column  # `sample_info_of` has the labels too
             elif not isinstance(column, str):
                 values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
             elif column in columns:
@@ -325,8 +325,8 @@ class Request(Data):
 
     def require_beside(self, source: Source) -> None:
         """Refuse samples that lack what is to be read beside inputs and labels."""
-        for role in self.beside:
-            if role not in source_beside(source):
+        for role in self.sample_info:
+            if role not in sample_info_of(source):
                 noun, _ = BESIDE[role]
                 raise UsageError(
                     f"{source.describe()}: no {noun} can be read from such data; expected a table, a manifest, arrays "

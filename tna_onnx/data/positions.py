@@ -24,7 +24,7 @@ from tna_onnx.data.source import (
     Source,
     SourceView,
     sample_digests,
-    source_beside,
+    sample_info_of,
     source_notes,
     split_rows,
 )
@@ -133,7 +133,7 @@ def clusters_of(source: Source) -> IntArray | None:
     None if all rows are independent; independent rows with weights are numbered one by one.
     """
     weighted = source_weights(source) is not None
-    groups = source_beside(source).get("group")
+    groups = sample_info_of(source).get("group")
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         if len(first) == len(groups) and not weighted:
@@ -148,7 +148,7 @@ def clusters_of(source: Source) -> IntArray | None:
 
 def source_weights(source: Source) -> NDArray[np.float64] | None:
     """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
-    weights = source_beside(source).get("weight")
+    weights = sample_info_of(source).get("weight")
     if weights is None or np.all(weights == weights[0]):
         return None
     scaled: NDArray[np.float64] = weights / np.mean(weights)
@@ -229,9 +229,9 @@ class PositionSource(SourceView):
         return self.owner
 
     @property
-    def beside(self) -> dict[str, AnyArray]:
+    def sample_info(self) -> dict[str, AnyArray]:
         """What belongs to the sample of each row beside inputs and labels, by its role."""
-        return {role: values[self.owner] for role, values in source_beside(self.source).items()}
+        return {role: values[self.owner] for role, values in sample_info_of(self.source).items()}
 
     @property
     def sample_labels(self) -> IntArray:

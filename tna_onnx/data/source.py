@@ -6,7 +6,7 @@
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
 A source may also have `sample_digests()` with `sample_form`, what they are computed from; `notes` for reports; and
-`beside`, texts (N,) under `group`. `Part` is a subset of a source. `NO_LABELS` opens samples without labels.
+`sample_info`, texts (N,) under `group`. `Part` is a subset of a source. `NO_LABELS` opens samples without labels.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     # what has no weight fills no bin
-    n_samples = int(np.count_nonzero(source_beside(source).get("weight", np.ones(len(source)))))
+    n_samples = int(np.count_nonzero(sample_info_of(source).get("weight", np.ones(len(source)))))
     held_out = 0 if folds is None else math.ceil(n_samples / folds)
     n_samples -= held_out
     require_groups(source, 2)
@@ -102,7 +102,7 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
 
 def require_groups(source: Source, least: int) -> None:
     """Refuse fewer groups of samples than there have to be; nothing where samples come in none."""
-    count = len(np.unique(source_beside(source).get("group", np.arange(least))))
+    count = len(np.unique(sample_info_of(source).get("group", np.arange(least))))
     if count < least:
         raise DataError(
             f"{source.describe()}: expected at least {least} groups of samples, found {count}; add samples of more "
@@ -112,11 +112,11 @@ def require_groups(source: Source, least: int) -> None:
 
 def group_notes(source: Source) -> tuple[str, ...]:
     """Return a note where intervals may be too narrow: with few groups, or weights that make few samples count."""
-    weights = source_beside(source).get("weight", np.ones(_MANY_GROUPS))
+    weights = sample_info_of(source).get("weight", np.ones(_MANY_GROUPS))
     worth = int(np.sum(weights) ** 2 / np.sum(weights**2))
     if worth < _MANY_GROUPS:
         return (f"{source.describe()}: by their weights the samples are worth {worth}: intervals may be too narrow",)
-    groups = source_beside(source).get("group")
+    groups = sample_info_of(source).get("group")
     count = _MANY_GROUPS if groups is None else len(np.unique(groups))
     if count >= _MANY_GROUPS:
         return ()
@@ -132,13 +132,13 @@ def source_notes(source: Source) -> tuple[str, ...]:
     return notes
 
 
-def source_beside(source: Source) -> Mapping[str, AnyArray]:
+def sample_info_of(source: Source) -> Mapping[str, AnyArray]:
     """Return what belongs to each sample beside inputs and label, by its role: `group` -> texts (N,)."""
-    beside: Mapping[str, Any] = getattr(source, "beside", {})
-    prior = beside.get("weight")
+    sample_info: Mapping[str, Any] = getattr(source, "sample_info", {})
+    prior = sample_info.get("weight")
     if isinstance(prior, ClassPrior):
-        return {**beside, "weight": prior.weights(source.labels, source.describe())}
-    return beside
+        return {**sample_info, "weight": prior.weights(source.labels, source.describe())}
+    return sample_info
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,8 +228,8 @@ class SourceView:
         return source_notes(self.source)
 
     @property
-    def beside(self) -> Mapping[str, AnyArray]:
-        return source_beside(self.source)
+    def sample_info(self) -> Mapping[str, AnyArray]:
+        return sample_info_of(self.source)
 
     @property
     def sample_form(self) -> str:
@@ -265,8 +265,8 @@ class Part(SourceView):
         return labels[self.rows]
 
     @property
-    def beside(self) -> dict[str, AnyArray]:
-        return {role: values[self.rows] for role, values in source_beside(self.source).items()}
+    def sample_info(self) -> dict[str, AnyArray]:
+        return {role: values[self.rows] for role, values in sample_info_of(self.source).items()}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -291,9 +291,9 @@ class WeightedSample(Part):
     """Samples that were drawn by their weights: they all count the same."""
 
     @property
-    def beside(self) -> dict[str, AnyArray]:
+    def sample_info(self) -> dict[str, AnyArray]:
         """What belongs to each sample beside inputs and label, but for its weight."""
-        return {role: values for role, values in super().beside.items() if role != "weight"}
+        return {role: values for role, values in super().sample_info.items() if role != "weight"}
 
 
 def rows_by_weight(source: Source, seed: int = 0) -> IntArray | None:
@@ -302,7 +302,7 @@ def rows_by_weight(source: Source, seed: int = 0) -> IntArray | None:
     Thresholds on independent samples of one distribution keep their promises as they are, and measures of decisions are
     those of the population (von Neumann 1951). None where all samples count the same.
     """
-    weights = source_beside(source).get("weight")
+    weights = sample_info_of(source).get("weight")
     if weights is None or np.all(weights == weights[0]):
         return None
     return np.flatnonzero(np.random.default_rng(seed).random(len(weights)) * np.max(weights) < weights)
@@ -319,7 +319,7 @@ def drawn_by_weight(source: Source, seed: int = 0) -> Source:
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
     """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together."""
     digests = sample_digests(source)
-    _, group = np.unique(source_beside(source).get("group", digests), return_inverse=True)
+    _, group = np.unique(sample_info_of(source).get("group", digests), return_inverse=True)
     # a group's place in a random order is that of all its samples
     place = np.random.default_rng(seed).permutation(int(group.max()) + 1)[group]
     middle = np.sort(place)[int((len(place) - 1) * share)]

@@ -19,7 +19,7 @@ from tna_onnx.data import Batch, Source
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
-from tna_onnx.data.source import source_beside
+from tna_onnx.data.source import sample_info_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
@@ -50,7 +50,7 @@ class FeatureTable:
     labels: NDArray[np.int64]  # (N,) int64
     batch_size: int = 0  # samples per batch when they were collected
     # tensor name -> (N, ...), what else of the data the nodes after the linear layer read
-    beside: Batch = field(default_factory=dict)
+    other_inputs: Batch = field(default_factory=dict)
     scalars: tuple[Batch, ...] = ()  # the same per batch, for tensors without a row per sample
     sizes: tuple[int, ...] = ()  # samples of these batches; where there are none, `batch_size` each
     rows: int = 0  # how many rows of the feature tensor belong to a sample, where that is more than one; else 0
@@ -106,11 +106,11 @@ class FeatureTable:
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
         """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""
         for k, block in enumerate(self._places(1)):
-            further = {name: np.asarray(values[block]) for name, values in self.beside.items()}
+            further = {name: np.asarray(values[block]) for name, values in self.other_inputs.items()}
             if self.scalars:
                 further |= self.scalars[k]
             yield self._as_collected(block), self.labels[block], further
-            for array in (self.features, *self.beside.values()):
+            for array in (self.features, *self.other_inputs.values()):
                 release(array, block)
 
     def blocks(self, least: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
@@ -142,7 +142,7 @@ class Tensors:
     """The tensors of a batch that are kept."""
 
     main: str  # the features, or the logits of a model without a head
-    beside: tuple[str, ...]  # what else of the data the nodes after the features read
+    other_inputs: tuple[str, ...]  # what else of the data the nodes after the features read
     logits: str | None  # the logits, if they are kept beside the features in a store
     computed: tuple[str, ...]  # those of them that the session has to give
 
@@ -150,18 +150,18 @@ class Tensors:
     def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
         """Choose the tensors for a readout; `given` ones are not computed."""
         main = readout.logits
-        beside: tuple[str, ...] = ()
+        other_inputs: tuple[str, ...] = ()
         if isinstance(readout, Head):
             main = readout.features
             # logits of a linear head are arithmetic on the features alone
             if not readout.linear:
-                beside = tuple(read_beside(opened.model, readout))
+                other_inputs = tuple(read_beside(opened.model, readout))
         logits = readout.logits if keep_logits else None
-        names = [main, *beside]
+        names = [main, *other_inputs]
         if logits is not None:
             names.append(logits)
         computed = tuple(name for name in opened.computed(names) if name not in given)
-        return cls(main, beside, logits, computed)
+        return cls(main, other_inputs, logits, computed)
 
 
 def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
@@ -226,7 +226,7 @@ def collect_features(
     if cache is None:
         column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
-    columns = {role: values for role, values in source_beside(source).items() if role in STORED}
+    columns = {role: values for role, values in sample_info_of(source).items() if role in STORED}
     with open_store(cache, collector.key(), source.labels, batch_size, columns) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
@@ -271,7 +271,7 @@ class Collector:
             "features": self.tensors.main,
             "logits": self.readout.logits,
             "holds": self.readout.holds,
-            "beside": list(self.tensors.beside),
+            "beside": list(self.tensors.other_inputs),
             **data_key(self.source),
             "provider": provider,  # decides on the order of sums, as the next two do
             "onnxruntime": runtime_version(),
@@ -329,7 +329,7 @@ class Collector:
         raw = results[self.tensors.main]
         arrays = {"features": self._main_rows(raw, count)}
         scalars: Batch = {}
-        for k, name in enumerate(self.tensors.beside):
+        for k, name in enumerate(self.tensors.other_inputs):
             if self._has_rows(name, results[name], count):
                 arrays[f"beside_{k}"] = results[name]
             else:
@@ -371,9 +371,11 @@ class Collector:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(len(self.source), self._head.n_features)
-        beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
+        other_inputs = {
+            name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.other_inputs) if f"beside_{k}" in arrays
+        }
         logits = arrays.get("logits")
-        return FeatureTable(features, self.source.labels, self.batch_size, beside, rows=rows, logits=logits)
+        return FeatureTable(features, self.source.labels, self.batch_size, other_inputs, rows=rows, logits=logits)
 
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch."""

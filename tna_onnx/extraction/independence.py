@@ -174,22 +174,22 @@ def check_independence(
         )
     if quantizes_batches(model):
         compared = compared[:1]
-    again = _Again(model, session, compared)
+    rerun = _Rerun(model, session, compared)
     alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64))
     trials: list[_Trial] = [(np.array([sample]), "alone") for sample in alone]
     trials += _parts(samples, session.fixed_batch)[:most_parts]
-    largest = again.largest(batch, tensors, trials, "the first batch")
+    largest = rerun.largest(batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
     for number, spread_batch in enumerate(further, 2):
         results = dict(zip(names, session.run(names, spread_batch), strict=True))
         parts = _parts(_count(spread_batch), session.fixed_batch)
-        largest = max(largest, again.largest(spread_batch, results, parts, f"batch {number} of a sample of the data"))
+        largest = max(largest, rerun.largest(spread_batch, results, parts, f"batch {number} of a sample of the data"))
         if number == 2:  # of two batches in all, this is the second one, as it is collected
             computed.append((spread_batch, results))
     for feeds, outputs in computed:
         session.remember(feeds, outputs)
-    _log.debug("independence: scores move by at most %.2g, limit %g", largest, again.limit)
+    _log.debug("independence: scores move by at most %.2g, limit %g", largest, rerun.limit)
     if largest <= _SHOWN or not quantizes_batches(model):
         return ()
     return (
@@ -219,7 +219,7 @@ def _refuse_random(
             )
 
 
-class _Again:
+class _Rerun:
     """Batches that are run again.
 
     Args:

@@ -19,7 +19,7 @@ from tna_onnx.data.foreign import is_url
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import BESIDE, Data
-from tna_onnx.data.source import NO_LABELS, sample_form, source_beside
+from tna_onnx.data.source import NO_LABELS, sample_form, sample_info_of
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
@@ -263,8 +263,8 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
 def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
-    beside = source_beside(computed.source)
-    data = replace(data, groups=beside.get("group"), by=beside.get("by"), weights=beside.get("weight"))
+    sample_info = sample_info_of(computed.source)
+    data = replace(data, groups=sample_info.get("group"), by=sample_info.get("by"), weights=sample_info.get("weight"))
     return _enter(opened, values, computed.labels, computed.kind, data, computed.source.title)
 
 
@@ -277,8 +277,8 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
         kind = "features"
         tensor = readout.features
     _check_tensor(opened, stored, kind, tensor)
-    beside = stored.key.get("beside", [])
-    unfit = [name for name in beside if _by_place(model, name)]
+    other_inputs = stored.key.get("beside", [])
+    unfit = [name for name in other_inputs if _by_place(model, name)]
     if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
         unfit.append(tensor)  # several rows a sample, one after the other
     if unfit:
@@ -287,7 +287,7 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
             "give the data themselves, with --cache for the features"
         )
     values = {kind: stored.arrays["features"]}
-    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
+    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(other_inputs)})
     data = _with_columns(data, stored)
     entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
     return replace(entered, store=stored.folder)
@@ -322,7 +322,7 @@ def _check_tensor(opened: OpenModel, stored: StoredFeatures, kind: str, tensor: 
 def _with_columns(data: Data, stored: StoredFeatures) -> Data:
     """Return the data with the columns of a store that they name."""
     further: dict[str, Any] = {}
-    for role, column in data.beside.items():
+    for role, column in data.sample_info.items():
         if isinstance(column, str) and column not in stored.columns:
             present = ", ".join(map(repr, stored.columns)) or "none"
             raise DataError(

@@ -110,11 +110,11 @@ def _reshaped(
     reshaped = race(images, [best, *variants])[0]
     # what hardly differed under another size may be better under this one
     near = [trial for trial in ranked if trial is not best and within_noise(images, trial, best)]
-    again = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
-    if reshaped is best or not again:
+    resized = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
+    if reshaped is best or not resized:
         return reshaped
-    ran += again
-    return race(images, [reshaped, *again])[0]
+    ran += resized
+    return race(images, [reshaped, *resized])[0]
 
 
 def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> str:

@@ -183,7 +183,7 @@ def rewrite(
     bias_factor: float = 1.0,
     write_map: WriteMap | None = None,
     keeps_order: bool = True,
-    beside: OutputChange = UNCHANGED,
+    other_outputs: OutputChange = UNCHANGED,
     logits_shape: tuple[int, ...] | Layout = (0,),
     block: str = PREFIX,
     metadata: Mapping[str, str],
@@ -197,7 +197,7 @@ def rewrite(
     the head holds one a class; None keeps the stored one. `write_map`: writes the map's nodes: (ops, logits, features)
     -> result, all by name. The block goes behind the logits, in front of everyone who reads them, and ends in their old
     name, so every reader sees the new ones. `keeps_order`: the map never changes which class comes first, so labels
-    from in front of it stay right. `beside`: what becomes of other outputs. `logits_shape`: of one sample: (C,);
+    from in front of it stay right. `other_outputs`: what becomes of other outputs. `logits_shape`: of one sample: (C,);
     () or (1,) for a binary head; (C, 1, 1) for some convolutions; the layout, where a sample has several predictions.
     `aside`: whether a new value may be kept apart from the protobuf, where the old one is. `from_file`: a file that was
     written in this way, and is made again: its own values are taken from there.
@@ -223,10 +223,10 @@ def rewrite(
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
         write_labels = None
-        if beside.likeliest:
-            write_labels = functools.partial(write_likeliest, model, beside)
+        if other_outputs.likeliest:
+            write_labels = functools.partial(write_likeliest, model, other_outputs)
         written_map = adapted(write_map, readout, logits_shape, hidden=hidden, write_labels=write_labels)
-        _insert(model, written_map, keeps_order, beside, block, result)
+        _insert(model, written_map, keeps_order, other_outputs, block, result)
     if result.constants:  # last, because source nodes are named by their index
         insert_nodes(proto.graph, 0, result.constants)
         result.nodes.update(node.name for node in result.constants)
@@ -378,13 +378,13 @@ def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
 
 
 def _insert(
-    model: Model, write_map: WriteMap, keeps_order: bool, beside: OutputChange, block: str, result: Rewritten
+    model: Model, write_map: WriteMap, keeps_order: bool, other_outputs: OutputChange, block: str, result: Rewritten
 ) -> None:
     """Put the nodes of a map between the node that makes the logits and everyone who reads them."""
     proto = result.proto
     readout = result.readout
-    settled = keeps_order or beside != UNCHANGED
-    require_no_other_readers(model, readout, keeps_order=settled, kept=beside.kept)
+    settled = keeps_order or other_outputs != UNCHANGED
+    require_no_other_readers(model, readout, keeps_order=settled, kept=other_outputs.kept)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
     features = source = readout.features if isinstance(readout, Head) else ""
@@ -396,12 +396,12 @@ def _insert(
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    if again := in_use & {raw, *ops.names} - {*beside.likeliest}:
+    if again := in_use & {raw, *ops.names} - {*other_outputs.likeliest}:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
     at = _connect(model, block, ops, last, result)
-    _settle_others(model, beside, block, result)
+    _settle_others(model, other_outputs, block, result)
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     integers = onnx.TensorProto.INT64
@@ -445,19 +445,19 @@ def _rename_result(ops: NodeOps, last: str, name: str) -> None:
             names[:] = [name if each == last else each for each in names]
 
 
-def _settle_others(model: Model, beside: OutputChange, block: str, result: Rewritten) -> None:
+def _settle_others(model: Model, other_outputs: OutputChange, block: str, result: Rewritten) -> None:
     """Let outputs be computed from the raw scores as before; give the names of labels that become the likeliest class
     to the nodes of that.
     """
     readout = result.readout
-    for name in beside.likeliest:
+    for name in other_outputs.likeliest:
         _rename(model, name, f"{block}/label/{name}", result)
     # an input keeps its name (`_connect`)
     raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
     hidden = hides_scores(model, readout)
     if hidden:  # the node gives others scores from now on
         raw = f"{block}/label/{readout.logits}"
-    path = kept_path(model, beside.kept, readout.logits, raw, block)
+    path = kept_path(model, other_outputs.kept, readout.logits, raw, block)
     for name, new in path.moved.items():
         _rename(model, name, new, result)
     for k in path.edited:

@@ -129,7 +129,7 @@ def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[
         "shape": encoder.encoded(change.shape),
         "block": change.block,
         "digests": dict(digests),
-        **({} if change.beside == UNCHANGED else {"beside": encoder.encoded(change.beside)}),
+        **({} if change.other_outputs == UNCHANGED else {"beside": encoder.encoded(change.other_outputs)}),
     }
 
 
@@ -256,7 +256,7 @@ def _applied(
         bias_factor=factor,
         write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
         keeps_order=all(getattr(applied, "keeps_order", False) and applied.for_classes for applied in maps),
-        beside=change.beside,
+        other_outputs=change.other_outputs,
         logits_shape=change.shape,
         block=change.block,
         metadata={},
@@ -348,9 +348,10 @@ class _Rebuilt:
 def _explained(source: Model, rebuilt: _Rebuilt) -> tuple[Difference, ...]:
     """Return the differences between a source and the file that was made of it, and say what each is."""
     entries = differences(source, rebuilt.model)
-    told = [entry for entry in entries if entry.part == "metadata"]
-    rest = tuple(replace(entry, explained=_reason_for(entry, rebuilt.roles)) for entry in entries if entry not in told)
-    if not told:
+    metadata_changes = [entry for entry in entries if entry.part == "metadata"]
+    others = (entry for entry in entries if entry.part != "metadata")
+    rest = tuple(replace(entry, explained=_reason_for(entry, rebuilt.roles)) for entry in others)
+    if not metadata_changes:
         return rest
     count = len(provenance(rebuilt.model))
     return (Difference("metadata", f"{PREFIX}.*", "values", f"{count} entries", "provenance"), *rest)
@@ -387,8 +388,8 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     wrong: list[Difference] = []
     with _not_rebuilt():
         for step in steps:
-            again = _again_decisions if step["step"] == "decisions" else _again
-            proto, large_values, new_roles, words, made = again(model, step, file)
+            replay = _replay_decisions if step["step"] == "decisions" else _replay
+            proto, large_values, new_roles, words, made = replay(model, step, file)
             if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
                 raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
             decided = made or decided
@@ -415,11 +416,11 @@ def _not_rebuilt() -> Iterator[None]:
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
 
-_Again: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any], DecisionStep | None]
+_Replayed: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any], DecisionStep | None]
 """Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions added, if any."""
 
 
-def _again(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
+def _replay(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
     readout = _readout_of(model, step["readout"])
     decoder = Decoder(file.total_bytes, 0 if readout.multi_label else readout.n_classes)
     change = Change(
@@ -427,7 +428,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
         maps=decoder.decoded(step["maps"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
-        beside=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
+        other_outputs=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
     )
     maps = change.maps
     if maps and isinstance(maps[0], OriginalClass):
@@ -435,7 +436,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
     for fitted in (change.folded, *maps):
         _require_shape(readout, fitted, file)
     _require_place(model, readout, change)
-    _require_outputs(model, readout, change.beside)
+    _require_outputs(model, readout, change.other_outputs)
     from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -483,24 +484,24 @@ def _require_place(model: Model, readout: Readout, change: Change) -> None:
         raise NotRebuilt(f"it states scores of the shape {shape} for a sample, and '{readout.logits}' has others")
 
 
-def _require_outputs(model: Model, readout: Readout, beside: OutputChange) -> None:
+def _require_outputs(model: Model, readout: Readout, other_outputs: OutputChange) -> None:
     """Refuse to keep the output that is calibrated, and labels that the graph shows to be others.
 
     What samples alone show to be a label is not checked.
     """
-    if not {*beside.kept} <= {*model.outputs} - {readout.output}:
+    if not {*other_outputs.kept} <= {*model.outputs} - {readout.output}:
         raise NotRebuilt(f"it keeps outputs that are none, or '{readout.output}', which it calibrates")
-    if not {*beside.likeliest} <= {*label_candidates(model, readout.output)}:
+    if not {*other_outputs.likeliest} <= {*label_candidates(model, readout.output)}:
         raise NotRebuilt("it makes an output the likeliest class that can hold no classes")
-    if beside.likeliest and len(beside.classes) != readout.n_classes:
-        raise NotRebuilt(f"it names {len(beside.classes)} classes, and the scores are of {readout.n_classes}")
+    if other_outputs.likeliest and len(other_outputs.classes) != readout.n_classes:
+        raise NotRebuilt(f"it names {len(other_outputs.classes)} classes, and the scores are of {readout.n_classes}")
     shown: dict[str, tuple[int | str, ...]] = {}
     for head in find_heads(model)[0]:
         shown |= {label.name: () for label in label_outputs(model, head.output, head.n_classes)}
     own = label_outputs(model, readout.output, readout.n_classes)
     shown |= {label.name: label.classes for label in own}
-    for name in beside.likeliest:
-        if shown.get(name, beside.classes) != beside.classes:
+    for name in other_outputs.likeliest:
+        if shown.get(name, other_outputs.classes) != other_outputs.classes:
             raise NotRebuilt(f"it makes output '{name}' the likeliest class, and the graph shows another label there")
 
 
@@ -522,7 +523,7 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
     return replace(change, bias=bias)
 
 
-def _again_decisions(model: Model, step: Mapping[str, Any], file: Model) -> _Again:
+def _replay_decisions(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
     decoder = Decoder(file.total_bytes)
     guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
     _require_scores(model, guarded, file)

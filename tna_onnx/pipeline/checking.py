@@ -301,7 +301,7 @@ def _check_rows(
     release = None if outputs_beside(task, checked) else runner.close
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
     # check 4, within the bound of check 3
-    moved = check_other_outputs(task, checked, rows, runner, path, verification.bound, shipped.beside)
+    moved = check_other_outputs(task, checked, rows, runner, path, verification.bound, shipped.other_outputs)
     # the comparison multiplies with large weights again
     runner.close()
     trim_memory()

@@ -49,15 +49,15 @@ def check_other_outputs(
     runner: Runner,
     path: Path,
     tolerance: float,
-    beside: OutputChange = UNCHANGED,
+    other_outputs: OutputChange = UNCHANGED,
 ) -> tuple[MovedOutput, ...]:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
-    `beside`: what was done about other outputs. Gives the outputs whose values change.
+    `other_outputs`: what was done about other outputs. Gives the outputs whose values change.
     """
     outputs = outputs_beside(task, checked)
     if not outputs:
-        return tuple(_computed_from(task, beside.kept))
+        return tuple(_computed_from(task, other_outputs.kept))
     names = [task.opened.output.name, *outputs]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
     # one session at a time: two may not fit on a device
@@ -70,11 +70,11 @@ def check_other_outputs(
     for name in outputs:
         if name not in old or name not in new:
             continue
-        if name in beside.kept:
+        if name in other_outputs.kept:
             _require_kept(name, old[name], new[name], path, max(_ROUNDING, tolerance))
             continue
-        if name in beside.likeliest:
-            _require_likeliest(name, beside.classes, new[name], q, path)
+        if name in other_outputs.likeliest:
+            _require_likeliest(name, other_outputs.classes, new[name], q, path)
             continue
         # only what held in the source must hold: other outputs are free
         allowed = max(5 * _SAME, 2 * tolerance)
@@ -94,7 +94,7 @@ def check_other_outputs(
             )
     compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
-    return (*(output for output in moved if output.moved), *_computed_from(task, {*compared, *beside.kept}))
+    return (*(output for output in moved if output.moved), *_computed_from(task, {*compared, *other_outputs.kept}))
 
 
 def _require_kept(name: str, old: NDArray[Any], new: NDArray[Any], path: Path, rounding: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tna_onnx.data.images.recipe_search import source_search
-from tna_onnx.data.source import source_beside
+from tna_onnx.data.source import sample_info_of
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import merged_provenance
 from tna_onnx.graph.readout import Head
@@ -96,8 +96,8 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         rewritten = unchanged(task.model, task.readout)
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    ways = {"verbatim": outcome.unchanged, "keep": finish is None}
-    with pending(task.model, rewritten.proto, target, large_values=rewritten.large_values, **ways) as path:
+    write_options = {"verbatim": outcome.unchanged, "keep": finish is None}
+    with pending(task.model, rewritten.proto, target, large_values=rewritten.large_values, **write_options) as path:
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()
@@ -383,7 +383,7 @@ def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
 
 
 def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:
-    parts = source_beside(task.reported.source).get("by")
+    parts = sample_info_of(task.reported.source).get("by")
     if parts is None:
         return ()
     return subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)

@@ -18,7 +18,7 @@ from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
-from tna_onnx.data.source import Source, sample_digests, sample_form, source_beside
+from tna_onnx.data.source import Source, sample_digests, sample_form, sample_info_of
 from tna_onnx.data.suspicion import Suspicion, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
@@ -186,7 +186,7 @@ def check_leaks(
 
 def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
     """Refuse held-out samples of groups that calibration samples are of; note a few."""
-    groups = [source_beside(source).get("group") for source in (calib, held_out)]
+    groups = [sample_info_of(source).get("group") for source in (calib, held_out)]
     if groups[0] is None or groups[1] is None:
         return []
     shared = np.isin(groups[1], groups[0])
@@ -404,7 +404,7 @@ def grouped(
     for collected, digests, pairs in zip(sets, (samples.digests for samples in digested), near, strict=True):
         n = len(collected.table)
         equal = equal_pairs(digests)
-        if "group" in source_beside(collected.source):
+        if "group" in sample_info_of(collected.source):
             notes += _across_groups(collected, pairs)
             clustered.append(collected)
             continue
@@ -433,7 +433,7 @@ def grouped(
 
 def _across_groups(collected: Collected, pairs: NDArray[np.int64]) -> list[str]:
     """Say how many samples are near copies of samples of other groups: these are not independent then."""
-    groups = source_beside(collected.source)["group"]
+    groups = sample_info_of(collected.source)["group"]
     across = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
     if not len(across):
         return []

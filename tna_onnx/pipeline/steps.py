@@ -78,7 +78,7 @@ class Change:
     maps: tuple[Any, ...] = ()  # formulas that are appended, the first one first
     shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
     block: str = PREFIX  # how names of appended nodes begin
-    beside: OutputChange = UNCHANGED  # what becomes of other outputs where maps are appended
+    other_outputs: OutputChange = UNCHANGED  # what becomes of other outputs where maps are appended
 
 
 @dataclass(frozen=True, eq=False)

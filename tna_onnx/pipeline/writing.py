@@ -41,7 +41,7 @@ class Shipped:
     # the logits, or what makes them: a folded weight is a large one of its own, which can wait
     made: Logits | Callable[[], Logits]
     fitted: CalibrationMap | None  # the map
-    beside: OutputChange = UNCHANGED  # what was done about other outputs
+    other_outputs: OutputChange = UNCHANGED  # what was done about other outputs
 
     @functools.cached_property
     def logits(self) -> Logits:
@@ -143,7 +143,7 @@ class Writing:
         task = self.task
         return tuple(label for label in self.labels if not computed_from(task.model, label.name, task.readout.logits))
 
-    def beside(self, name: str) -> OutputChange:
+    def other_outputs(self, name: str) -> OutputChange:
         """Return what is done about other outputs where a map is appended."""
         moved = self._not_following
         if _keeps_order(name):
@@ -225,7 +225,7 @@ class Writing:
         logits = outcome.logits
         if on is not task.calibration:
             logits = task.logits(outcome.weight, on)
-        return Shipped(logits, outcome.fitted, self.beside(outcome.map) if folding is None else UNCHANGED)
+        return Shipped(logits, outcome.fitted, self.other_outputs(outcome.map) if folding is None else UNCHANGED)
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance."""
@@ -242,7 +242,7 @@ class Writing:
             maps=maps,
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
-            beside=self.beside(outcome.map) if maps else UNCHANGED,
+            other_outputs=self.other_outputs(outcome.map) if maps else UNCHANGED,
         )
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
@@ -309,9 +309,11 @@ class Writing:
         return any(not changed & ancestors(self.task.model, label.name) for label in self.labels)
 
     def _inserts(self, name: str) -> bool:
-        beside = self.beside(name)
-        settled = _keeps_order(name) or self.keeps_labels or bool(beside.classes)
-        return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=settled, kept=beside.kept)
+        other_outputs = self.other_outputs(name)
+        settled = _keeps_order(name) or self.keeps_labels or bool(other_outputs.classes)
+        return self._appends and can_insert(
+            self.task.model, self.task.readout, keeps_order=settled, kept=other_outputs.kept
+        )
 
 
 def _keeps_order(name: str) -> bool:

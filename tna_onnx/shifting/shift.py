@@ -63,8 +63,8 @@ class ShiftJob(ModelJob):
     settings: ShiftSettings = field(default_factory=ShiftSettings)  # where the frequencies come from
 
     def __post_init__(self) -> None:
-        ways = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
-        if sum(ways) != 1:
+        stated = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
+        if sum(stated) != 1:
             raise UsageError(
                 "expected either class frequencies (--target-prior FILE or uniform), samples without labels to "
                 "estimate them on (--target-data), or the classes that can occur (--only CLASS,...)"
@@ -175,7 +175,7 @@ def write(
         maps=(moved,),
         shape=probed.logits_shape,
         block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
-        beside=OutputChange(kept),
+        other_outputs=OutputChange(kept),
     )
     try:
         written = write_change(model, readout, appended, metadata)

@@ -70,7 +70,7 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
         hashed=lambda indices: stored.digest(inputs, indices),
         label=label,
         notes=notes,
-        beside={name: stored.loaded(name) for name in request.columns_beside(where, stored.names)},
+        sample_info={name: stored.loaded(name) for name in request.columns_beside(where, stored.names)},
     )
 
 

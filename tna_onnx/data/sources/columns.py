@@ -66,7 +66,7 @@ class ArraySource:
     # apart
     placed: IntArray | None = field(default=None, repr=False)
     # what belongs to each sample beside inputs and labels, by its role: `group` -> texts (N,)
-    beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
+    sample_info: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
     # what was done to the samples where they were read; None for values that are used as they are
     preprocessing: dict[str, object] | None = None
 
@@ -137,7 +137,7 @@ def open_columns(
     noun: str = "array",
     label: str | None = None,
     notes: tuple[str, ...] = (),
-    beside: Mapping[str, AnyArray] | None = None,
+    sample_info: Mapping[str, AnyArray] | None = None,
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
@@ -167,7 +167,7 @@ def open_columns(
         )
         if placed is not None:
             refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
-    values = request.values_beside(where, beside or {}, n_samples)
+    values = request.values_beside(where, sample_info or {}, n_samples)
     digest = functools.cache(lambda: hashed(indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
 

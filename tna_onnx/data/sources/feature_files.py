@@ -21,7 +21,7 @@ from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path,
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.options import STORED, Request
-from tna_onnx.data.source import InputSpec, source_beside
+from tna_onnx.data.source import InputSpec, sample_info_of
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
     UNFINISHED,
@@ -73,7 +73,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
     request = replace(request, inputs=[spec])
     title = f"{kind} {Path(where).name}"
-    source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", beside=columns)
+    source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", sample_info=columns)
     ordered, order, tree = _sorted(values, source.labels, at_most)
     del values
     rows = order[: len(ordered)]
@@ -84,7 +84,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     if len(order) > len(ordered):
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    further_rows = {role: column[rows] for role, column in source_beside(source).items()}
+    further_rows = {role: column[rows] for role, column in sample_info_of(source).items()}
     groups, subgroups, weights = map(further_rows.get, ("group", "by", "weight"))
     request = Request(inputs=[spec], n_classes=request.n_classes, groups=groups, by=subgroups, weights=weights)
 
@@ -347,20 +347,21 @@ class LabelledScores:
     kind: ScoresWord  # logits, natural logarithms before a softmax, or probabilities
     values: NDArray[Any]  # (N, C), or (N,) of the second of two classes
     labels: NDArray[Any]  # (N,), class indices or names
-    beside: Mapping[str, NDArray[Any] | None]  # `groups` and `weights`, (N,) each, or None where they are not asked for
+    # (N,) each of `groups` and `weights`, or None where they are not asked for
+    sample_info: Mapping[str, NDArray[Any] | None]
 
 
 def open_scores(
-    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, beside: _Beside = _NOTHING
+    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, sample_info: _Beside = _NOTHING
 ) -> LabelledScores:
     """Read scores and labels by themselves; rows of Parquet and Arrow files in the order of their digests.
 
     `kind`: which of the two; None takes what is there. `label_column`: column or array with the labels; None finds it
-    by its name. `beside`: column or array of `groups` and of `weights`; None for none.
+    by its name. `sample_info`: column or array of `groups` and of `weights`; None for none.
     """
     if not isinstance(data, (str, Path, Mapping)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
-    wanted = {role: column for role, column in beside.items() if column is not None}
+    wanted = {role: column for role, column in sample_info.items() if column is not None}
     columns: Mapping[str, NDArray[Any]]
     files = None if isinstance(data, Mapping) else find_table_files(local_path(str(data)))
     if files is not None:
@@ -382,12 +383,12 @@ def open_scores(
             chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
             values, labels = stored.column(chosen), stored.loaded(label)
             columns = {name: stored.loaded(name) for name in wanted.values()}
-    chosen_beside = {role: None if column is None else columns[column] for role, column in beside.items()}
+    chosen_beside = {role: None if column is None else columns[column] for role, column in sample_info.items()}
     return LabelledScores(chosen, values, labels, chosen_beside)
 
 
 def _score_columns(
-    names: list[str], kind: ScoresWord | None, label_column: str | None, beside: Mapping[str, str], where: str
+    names: list[str], kind: ScoresWord | None, label_column: str | None, sample_info: Mapping[str, str], where: str
 ) -> tuple[ScoresWord, str]:
     """Return the columns of the scores and of the labels; the others that are asked for have to be there."""
     present = [name for name in ([kind] if kind else _SCORES) if name in names]
@@ -396,10 +397,10 @@ def _score_columns(
     if not present:
         listed = ", ".join(map(repr, names)) or "nothing"
         raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {listed}")
-    for role, column in beside.items():
+    for role, column in sample_info.items():
         if column not in names:
             flag = f"--{role.removesuffix('s')}-column"
             raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
     others = [name for name in names if name not in _SCORES]
-    candidates = label_candidates(others, beside.values(), label_column)
+    candidates = label_candidates(others, sample_info.values(), label_column)
     return present[0], find_label_column(candidates, label_column, where)

@@ -79,7 +79,7 @@ class ImageSource:
     notes: tuple[str, ...] = ()  # what users should know about the samples
     search: RecipeSearch | None = None  # how the preprocessing was found; None where something says what it is
     # what belongs to each sample beside image and label, by its role: `group` -> texts (N,)
-    beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
+    sample_info: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
     mixed_sizes: bool = False  # whether the model takes several; a batch ends where the next image has another
     sample_form: ClassVar[str] = "bytes of image files"
 
@@ -174,7 +174,7 @@ def open_image_files(
     """
     rows = np.arange(len(files), dtype=np.int64)
     paths = files.names if isinstance(files, FolderImages) else ()
-    beside = request.values_beside(where, columns or {}, len(files), paths)
+    sample_info = request.values_beside(where, columns or {}, len(files), paths)
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
         bad = _unreadable(files, request.limits)
@@ -187,8 +187,8 @@ def open_image_files(
     if request.labels is not NO_LABELS:
         labels = check_labels(labels, len(rows), request.n_classes, where)
     # frequencies of classes are of the images that are left
-    beside = {role: v if isinstance(v, ClassPrior) else v[rows] for role, v in beside.items()}
-    return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, beside=beside)
+    sample_info = {role: v if isinstance(v, ClassPrior) else v[rows] for role, v in sample_info.items()}
+    return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, sample_info=sample_info)
 
 
 def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:

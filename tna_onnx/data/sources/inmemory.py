@@ -72,7 +72,7 @@ def open_in_memory(
         noun="column",
         label=label,
         notes=(note,) if note else (),
-        beside={name: columns[name] for name in further},
+        sample_info={name: columns[name] for name in further},
     )
 
 

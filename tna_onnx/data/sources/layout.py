@@ -61,7 +61,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         )
     left_out = no_inputs(where, kinds, request, label)
     data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
-    by = request.beside.get("by")
+    by = request.sample_info.get("by")
     width = _width(inputs[0]) if len(inputs) == 1 else None
     if isinstance(by, str) and kinds.get(by) == "number" and list(data_columns.values()).count("number") + 1 == width:
         # an age, say, by which subgroups are made, is a feature where the others are too few
@@ -260,15 +260,17 @@ def _note(
     used = [name for names in columns.values() for name in names]
     if not any(kinds[name] in ("number", "text") for name in used):
         return ""
-    beside = {role: column for role, column in request.beside.items() if isinstance(column, str) and column in kinds}
-    told = {*used, label, *beside.values()}
-    unused = [name or "(no name)" for name in kinds if name not in told]
+    sample_info = {
+        role: column for role, column in request.sample_info.items() if isinstance(column, str) and column in kinds
+    }
+    used_columns = {*used, label, *sample_info.values()}
+    unused = [name or "(no name)" for name in kinds if name not in used_columns]
     parts = [f"columns: {_few(used)} {order}"]
     if len(columns) == 1:
         parts = [f"columns of input {next(iter(columns))!r}: {_few(used)} {order}"]
     if label is not None:
         parts.append(f"label {label!r}")
-    parts += [f"{BESIDE[role][0]} {column!r}" for role, column in beside.items()]
+    parts += [f"{BESIDE[role][0]} {column!r}" for role, column in sample_info.items()]
     if unused:
         parts.append(f"not used: {_few(unused)}")
     return "; ".join(parts)

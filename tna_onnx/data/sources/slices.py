@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
-from tna_onnx.data.source import source_beside
+from tna_onnx.data.source import sample_info_of
 from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 
@@ -45,7 +45,7 @@ class TableSlice:
     rows: IntArray | None = field(default=None, repr=False)  # rows of the file that are taken, sorted; None for all
     count: int = 0  # of samples; 0 where it is not known
     # column of what belongs to a sample beside inputs and label, by its role: `group`, `weight`
-    beside: Mapping[str, str] = field(default_factory=dict)
+    sample_info: Mapping[str, str] = field(default_factory=dict)
     label_names: Sequence[str] = ()  # of the classes that labels number in another order than the model
 
     def __len__(self) -> int:
@@ -55,9 +55,9 @@ class TableSlice:
     def tables(self) -> Iterator[Any]:
         """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
         pa = load_pyarrow()
-        others = {*self.columns, *self.beside.values()}
+        others = {*self.columns, *self.sample_info.values()}
         passed = [name for name in (KEY, *STORED) if name in self.files.schema.names and name not in others]
-        names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.beside.values()]))
+        names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.sample_info.values()]))
         start = self.first
         for batch in table_batches(self.files, self.name, names, self.groups):
             stop = start + len(batch)
@@ -73,7 +73,7 @@ class TableSlice:
             columns[LABEL] = batch.column(self.label)
             if self.label_names:
                 columns[LABEL] = pa.array(_labels_of(batch, self.label, self.label_names))
-            columns |= {role: batch.column(column) for role, column in self.beside.items()}
+            columns |= {role: batch.column(column) for role, column in self.sample_info.items()}
             if KEY not in columns:
                 file = self.name.rpartition("/")[2]
                 columns[KEY] = pa.array([f"{file}:{row}" for row in rows.tolist()])
@@ -99,7 +99,7 @@ class SourceSlice:
             rows = self.rows[start : start + count]
             start += count
             columns = {input_column(name): _tensors(pa, values) for name, values in batch.items()}
-            columns |= {role: pa.array(values[rows]) for role, values in source_beside(self.source).items()}
+            columns |= {role: pa.array(values[rows]) for role, values in sample_info_of(self.source).items()}
             labels = pa.array(self.source.labels[rows])
             yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
 
@@ -135,8 +135,8 @@ def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
         part = rows[start : start + size]
         files = replace(source.files, names=tuple(source.files.names[row] for row in source.rows[part].tolist()))
         numbers = np.arange(len(part))
-        beside = {role: values[part] for role, values in source_beside(source).items()}
-        part_source = replace(source, files=files, rows=numbers, labels=source.labels[part], beside=beside)
+        sample_info = {role: values[part] for role, values in sample_info_of(source).items()}
+        part_source = replace(source, files=files, rows=numbers, labels=source.labels[part], sample_info=sample_info)
         slices.append(SourceSlice(part_source, numbers))
     return slices
 
@@ -146,7 +146,7 @@ def table_slices(
     columns: Sequence[str],
     label: str,
     rows: IntArray | None = None,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    sample_info: Mapping[str, str] = MappingProxyType({}),
     label_names: Sequence[str] = (),
 ) -> list[TableSlice]:
     """Cut table files: a slice for each, or for each row group where there are few files.
@@ -169,7 +169,7 @@ def table_slices(
             one = (number, number + 1) if len(groups) > 1 else None
             if count or not counted:
                 where = (one, first, selected, count)
-                slices.append(TableSlice(files, name, tuple(columns), label, *where, dict(beside), label_names))
+                slices.append(TableSlice(files, name, tuple(columns), label, *where, dict(sample_info), label_names))
             first += size
         start += first
     return slices

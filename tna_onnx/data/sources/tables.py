@@ -232,7 +232,7 @@ class _Table:
 
     def in_memory(self, columns: list[str]) -> ArraySource:
         """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
-        table, stored, beside = self._map(columns)
+        table, stored, sample_info = self._map(columns)
         values = {name: plain_column(cell_array(table.column(name).to_pylist())) for name in columns}
         request = self.request
         if self.label is not None and stored is not None:
@@ -240,24 +240,26 @@ class _Table:
             request = replace(request, label_column=self.label)
         # what several label columns are joined from is in the files alone
         hashed = (lambda indices: files_sha256(self.files, indices)) if request.label_columns else None
-        return open_in_memory(self.title, str(self.path), {**beside, **values}, request, hashed=hashed)
+        return open_in_memory(self.title, str(self.path), {**sample_info, **values}, request, hashed=hashed)
 
     def images(self, name: str) -> ImageSource:
         path, request = self.path, self.request
         request.check_one_class(str(path))
-        table, stored, beside = self._map([name])
+        table, stored, sample_info = self._map([name])
         images = TableImages(path, self.files, table.column(name), request.data_root)
         where = request.labels_where(f"{path}: column {self.label!r}")
         labels = labels_apart(request, stored)
         indices = request.class_indices(labels, len(images), where)
-        return open_image_files(self.title, str(path), images, indices, request, request.image_input(str(path)), beside)
+        return open_image_files(
+            self.title, str(path), images, indices, request, request.image_input(str(path)), sample_info
+        )
 
     def numbers(self, layout: InputColumns) -> ArraySource:
         """Return columns of numbers or text, mapped."""
         where, request = str(self.path), self.request
         request.check_arrays(where)
         used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
-        table, stored, beside = self._map(used)
+        table, stored, sample_info = self._map(used)
         parts: dict[str, Column] = {}
         for name in used:
             parts[name] = ArrowTexts(table.column(name))
@@ -279,7 +281,7 @@ class _Table:
             noun="column",
             label=self.label,
             notes=(layout.note,) if layout.note else (),
-            beside=beside,
+            sample_info=sample_info,
         )
 
     def is_ragged(self, tokens: Mapping[str, str]) -> bool:
@@ -294,9 +296,9 @@ class _Table:
         # These columns only: Parquet and compressed files are copied to disk.
         read = dict.fromkeys([*columns, *([] if self.label is None else [self.label]), *further])
         table = map_table(self.files, list(read), self.request.limits)
-        beside = {name: cell_array(table.column(name).to_pylist()) for name in further}
+        sample_info = {name: cell_array(table.column(name).to_pylist()) for name in further}
         stored = None if self.label is None else stored_labels(table, self.label, self.path, self.request)
-        return table, stored, beside
+        return table, stored, sample_info
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:
