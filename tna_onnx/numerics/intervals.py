@@ -161,9 +161,9 @@ def paired_differences(
     folds, the fit on all N samples, which the intervals are then for. Mean losses have the noise of the folds' fits,
     too (`_mean`). A fit follows losses, not hits: accuracy needs no such noise. Residuals are off to first order by the
     mean of the folds' fits, the fit on all N: calibration errors need none either, but that of `numerics.residuals`
-    before their bias is taken out, which moves the centre. `same_predictions`:
-    whether both models are known to predict the same classes: accuracy then cannot differ. `kind`: of the intervals of
-    ECE and AdaECE; with several labels a sample they are debiased.
+    before their bias is taken out, which moves the centre. `same_predictions`: whether both models are known to predict
+    the same classes: accuracy then cannot differ. `kind`: of the intervals of ECE and AdaECE; with several labels a
+    sample they are debiased.
     """
     if len(before) != len(after):
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
@@ -171,11 +171,12 @@ def paired_differences(
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
     z = quantile((1 + level) / 2, before.clusters, before.weights)
     values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
+    fitted, likelier = after, False
     if cross_fit is not None:
         values = corrected_errors(after, cross_fit, bins)
+        fitted, likelier = cross_fit.fitted, _likelier(before, after)
     plain = Metrics.of(before, bins)
     differences = {}
-    likelier = cross_fit is not None and _likelier(before, after)
     groups, errors = independent_count(before), decisive_count(before, after)
     for name in METRICS:
         if name == "accuracy":
@@ -185,8 +186,8 @@ def paired_differences(
             ends = (values[name] - getattr(plain, name), low, high)
         else:
             losses = _by_sample(after, name)
-            fitted = losses if cross_fit is None else _by_sample(cross_fit.fitted, name)
-            ends = _mean(losses - _by_sample(before, name), losses - fitted, z, before.clusters, before.weights)
+            change, of_fits = (losses - _by_sample(other, name) for other in (before, fitted))
+            ends = _mean(change, of_fits, z, before.clusters, before.weights)
         differences[name] = Interval(*ends, level, groups, errors, likelier and name == "nll")
     return differences
 

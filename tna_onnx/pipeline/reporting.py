@@ -127,9 +127,13 @@ def compare_heads(
         comparison, recall = comparison.holding(other), recall.holding(classes)
         differences = {part.name: part.differences for part in other_parts}
         subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
+    in_order = _order_dependence(task, before)
+    if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
+        nll = replace(comparison.differences["nll"], likelier=False)
+        comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
     compared_heads = Compared(
         before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
-        in_order=_order_dependence(task, before),
+        in_order=in_order,
     )  # fmt: skip
     if places is None:
         return compared_heads
