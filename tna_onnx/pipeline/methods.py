@@ -35,7 +35,7 @@ _SIGNIFICANT = 1.96
 _SMALLEST_RISE = 0.001
 
 # Folds share their training samples, which widens the error of a cross-fitted difference: K folds make it
-# (1 + K / (K - 1))^(1/2) times as large (`numerics.intervals`).
+# (1 + K / (K - 1))^(1/2) times as large where fitting gains nothing (Nadeau & Bengio 2003).
 _GAIN = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
 
 ENOUGH = 10
