@@ -30,6 +30,7 @@ from tna_onnx.studies.recalibrations import StudyData, search_printed, stratifie
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 SETTINGS = StudySettings(repeats=2)
+ALL_MAPS = recalibrations.maps_for(4)
 
 
 def made(name: str, data: StudyData, settings: StudySettings = SETTINGS) -> Study:
@@ -43,8 +44,10 @@ def data() -> StudyData:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_points() -> Iterator[None]:
-    """Fewer points of each curve: every one costs a search or a fit."""
+    """Fewer points of each curve, and maps: every one costs a search or a fit."""
     with pytest.MonkeyPatch.context() as patch:
+        for module in (main_table, recalibrations, curves):
+            patch.setattr(module, "maps_for", lambda _: ("irova", "ts", "ets", "aar", "bias", "isotonic"))
         patch.setattr(recalibrations, "GRID_STEP", 30.0)
         patch.setattr(curves, "_SIZES", (1, 3, 10))
         patch.setattr(curves, "_SHARES", (4, 1))
@@ -276,7 +279,8 @@ def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.M
     assert max(alive) <= 5
 
 
-def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
+def test_samples_that_are_all_right_leave_maps_out_and_break_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_table, "maps_for", lambda _: ALL_MAPS)
     base = problem(n=16, samples=120)
     logits = base.calibration.features @ base.weight.T + base.bias
     right = FeatureTable(base.calibration.features, np.argmax(logits, axis=1))
