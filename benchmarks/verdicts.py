@@ -228,7 +228,7 @@ def row_of(runs: Sequence[Kept]) -> list[str]:
     claims = [run.worse for run, word in zip(runs, words, strict=True) if word == "improved"]
     untrue = exact_interval(sum(claims), max(1, len(claims)))
     return [
-        str(len(runs)), *covered, f"{sum(gains)} of {len(gains)} ({100 * np.mean(gains or [0]):.0f} %)",
+        str(len(runs)), *covered, f"{sum(gains)} of {len(gains)} ({100 * np.mean(gains or [False]):.0f} %)",
         f"{sum(claims)} of {len(claims)} ({100 * untrue[0]:.1f} to {100 * untrue[1]:.1f} %)",
     ]  # fmt: skip
 

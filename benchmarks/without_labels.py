@@ -184,7 +184,8 @@ class Fitted:
         rows = rng.integers(0, len(pool.labels), LABELLED)
         s, y = logits[rows], pool.labels[rows]
         bias = Bias.fit(lambda of, *aligned: of(s, y, None, *aligned), start=start)
-        reference = Reference.fit(softmax(apply_map(bias, s), axis=1), y, *(() if z is None else (z[rows], "z")))
+        projected, name = (None, "") if z is None else (z[rows], "z")
+        reference = Reference.fit(softmax(apply_map(bias, s), axis=1), y, projected, name=name)
         isotonic = [
             IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1).fit(p, y == k)
             for k, p in enumerate(softmax(s, axis=1).T)

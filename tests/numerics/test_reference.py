@@ -26,7 +26,7 @@ def drawn(rng: np.random.Generator, n: int, q: Any = None, noise: float = 1.0) -
 @pytest.fixture(scope="module")
 def reference() -> Reference:
     p, labels, z = drawn(np.random.default_rng(0), 2000)
-    return Reference.fit(p, labels, z, "features")
+    return Reference.fit(p, labels, z, name="features")
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1], [8, 1, 4, 2]])

@@ -396,7 +396,8 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
     def size_of(call: onnx.NodeProto) -> int:
         key = _called(call)
         handed_in = (*call.attribute, *functions[key].attribute_proto)
-        return size[key] + sum(attribute.ByteSize() * places[key][attribute.name] for attribute in handed_in)
+        handed = sum(int(attribute.ByteSize()) * places[key][attribute.name] for attribute in handed_in)
+        return size[key] + handed
 
     for key in order:
         nodes[key] = len(functions[key].node) + sum(nodes[_called(call)] for call in calls[key])

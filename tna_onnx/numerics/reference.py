@@ -87,7 +87,12 @@ class Reference:
 
     @classmethod
     def fit(
-        cls, probabilities: NDArray[Any], labels: NDArray[np.int64], projected: FloatArray | None = None, name: str = ""
+        cls,
+        probabilities: NDArray[Any],
+        labels: NDArray[np.int64],
+        projected: FloatArray | None = None,
+        *,
+        name: str = "",
     ) -> Reference:
         """Reduce (M, C) probabilities of labelled samples, and `projections` of their features, which `name` names.
 
@@ -113,7 +118,7 @@ class Reference:
         return cls(counts, rows, means, variances, within.T @ within / len(labels), edges, name)
 
     def expected(
-        self, probabilities: NDArray[Any], projected: FloatArray | None = None, level: float = 0.95
+        self, probabilities: NDArray[Any], projected: FloatArray | None = None, *, level: float = 0.95
     ) -> Expected:
         """Return what follows for (N, C) probabilities, and `projections` of features. `level`: of intervals."""
         n = len(probabilities)
