@@ -141,9 +141,9 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     if accuracy >= _RIGHT * confidence or nll <= _GUESSED * guessing:
         return ""
     return (
-        f"with {best.named.name}, the best known recipe, the model is right on {accuracy:.1%} of {len(best):,} images "
-        f"and says {confidence:.1%}, with an NLL of {nll:.2f} where guessing has {guessing:.2f}, as under a recipe "
-        "that it was not trained with"
+        f"the best known recipe is {best.named.name}; with it the model is right on {accuracy:.1%} of {len(best):,} "
+        f"images and says {confidence:.1%}, and its NLL is {nll:.2f}, where guessing has {guessing:.2f}; so it was "
+        "probably trained with another recipe"
     )
 
 
@@ -168,8 +168,8 @@ def _refuse_affine(images: TrialImages, best: Trial) -> None:
         how = "inverted pixels (of a negative)"
     raise DataError(
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {n:,} of these images the "
-        f"accuracy is {before:.1%} with {best.named.name}, and {after:.1%} with {how}; state that, unless the images "
-        f"differ so from those of the training: {found.named.flags}{_if_images(images, best)}"
+        f"accuracy is {before:.1%} with {best.named.name}, and {after:.1%} with {how}. If the model was trained "
+        f"with that, add {found.named.flags}{_if_images(images, best)}"
     )
 
 
