@@ -1,5 +1,7 @@
 """The reference of a calibration (`numerics.reference`) as an entry of the metadata, and back."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,12 +37,14 @@ def reference_entry(writing: Writing, outcome: Outcome, shipped: Shipped) -> dic
     if task.head is not None and task.head.features in task.model.producers:
         tensor = task.head.features
     rows = _independent_rows(task.reported.table.clusters, len(task.reported.table))
-    parts = []
+    parts: list[list[NDArray[Any]]] = []
     try:
         for logits, labels, z in shipped.logits.chunks(rows, features=True):
             mapped = to_host(apply_map(shipped.fitted, logits, z))
-            features = [projections(to_host(z))][: len(tensor)]
-            parts.append((task.readout.probabilities(mapped).astype(np.float32), labels, *features))
+            columns = [task.readout.probabilities(mapped).astype(np.float32), labels]
+            if tensor:
+                columns.append(projections(to_host(z)))
+            parts.append(columns)
         p, y, *projected = (np.concatenate(values) for values in zip(*parts, strict=True))
         counts = np.bincount(y, minlength=p.shape[1])
         if counts.min() < LEAST or invertible(Observed(y, p, p, counts / len(y), counted=True), task.settings.seed):
