@@ -151,10 +151,10 @@ def test_an_improvement_is_not_one_while_probabilities_are_off(tmp_path: Path) -
     weight = detector(tmp_path / "m.onnx", 1, softmax=True)
     samples(tmp_path / "c.npz", weight, 1500, 1)
     words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "-o", tmp_path / "o.onnx"]
-    gate = "--require", "improvement"
-    refused(1, gate, *words, gate, "--predictions", "keep")
+    gate = ("--require", "improvement")
+    refused(1, " ".join(gate), *words, *gate, "--predictions", "keep")
     ok(*words, "--predictions", "keep")
-    ok(*words, gate, "--predictions", "change")
+    ok(*words, *gate, "--predictions", "change")
 
 
 def test_subgroups_go_by_the_probability_of_the_positive_class(tmp_path: Path) -> None:

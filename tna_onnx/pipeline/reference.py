@@ -41,7 +41,7 @@ def reference_entry(writing: Writing, outcome: Outcome, shipped: Shipped) -> dic
     try:
         for logits, labels, z in shipped.logits.chunks(rows, features=True):
             mapped = to_host(apply_map(shipped.fitted, logits, z))
-            columns = [task.readout.probabilities(mapped).astype(np.float32), labels]
+            columns: list[NDArray[Any]] = [task.readout.probabilities(mapped).astype(np.float32), np.asarray(labels)]
             if tensor:
                 columns.append(projections(to_host(z)))
             parts.append(columns)
