@@ -90,6 +90,14 @@ def test_no_number_is_of_few_samples() -> None:
     assert np.all(np.cumsum(parts) >= 10)
 
 
+def test_classes_that_are_always_predicted_right_have_a_reference() -> None:
+    # 11 and 20 terms of 1 / 11 and 1 / 20 add up to more than 1 in float64
+    labels = np.repeat([0, 1], [11, 20])
+    right = np.random.default_rng(0).uniform(0.6, 0.9, len(labels))
+    p = np.where(labels[:, None] == [0, 1], right[:, None], 1 - right[:, None])
+    assert Reference.fit(p, labels).expected(p).accuracy == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -77,7 +77,7 @@ class Reference:
             np.all(self.counts >= LEAST),
             np.all(self.probabilities >= 0) and np.allclose(self.probabilities.sum(axis=1), 1, atol=1e-3),
             np.linalg.matrix_rank(self.probabilities) == c,
-            np.all((self.means[:, 0] >= 0) & (self.means[:, 0] <= 1)),
+            np.all(np.abs(self.means[:, 0] - 0.5) <= 0.5 + 1e-6),
             np.all(self.variances >= 0),
             np.all(np.abs(self.correlations) <= 1 + 1e-3),
             np.all(np.diff(self.edges) > 0) and len(self.edges) <= len(_QUANTILES),
