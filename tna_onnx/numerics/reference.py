@@ -3,7 +3,7 @@
 Where only class frequencies change, m = K' q: m is the mean of the new probabilities P, row y of K that of class y, q
 are the new frequencies. A statistic u (whether a prediction is right, say) has class means c, and with v = K^-1 c its
 residual e = u - v P has the mean 0 in each class. So v m is the expected accuracy, and mean e = 0 tests the rest, both
-with the variance sum_y q_y var_y(e) / N + q_y^2 var_y(e) / N_y. The test takes its first part from the new samples.
+with the variance sum_y q_y var_y(e) / N + q_y^2 var_y(e) / N_y, and correlations of e within classes.
 
 Sources: Lipton, Wang & Smola (2018), section 4; Hansen (1982), section 4 (the test of overidentification).
 """
@@ -151,19 +151,16 @@ class Reference:
         """Return how often residuals of new samples, (N, d), have means as far from 0 if only q has changed."""
         from scipy import stats  # noqa: PLC0415 - heavy
 
-        n = len(residuals)
-        varies = self.variances[:, 1:].max(axis=0) > 0
+        variances = self.variances[:, 1:]
+        spread = np.sqrt(q @ variances / len(residuals) + q**2 @ (variances / self.counts[:, None]))
+        varies = spread > 0
         if not varies.any():
             return 1.0
-        noise = np.sqrt(q**2 @ (self.variances[:, 1:] / self.counts[:, None]))
-        covariance = np.cov(residuals, rowvar=False) / n + self.correlations * np.outer(noise, noise)
-        covariance, mean = covariance[np.ix_(varies, varies)], residuals.mean(axis=0)[varies]
-        scale = np.sqrt(np.maximum(np.diag(covariance), 1e-30))
-        values, axes = np.linalg.eigh(covariance / np.outer(scale, scale))
+        values, axes = np.linalg.eigh(self.correlations[np.ix_(varies, varies)])
         kept = values > _RANK * len(values)
-        rank = int(kept.sum())
-        distance = float(np.sum(((mean / scale) @ axes[:, kept]) ** 2 / values[kept]))
-        return max(float(stats.f.sf(distance * (n - rank) / (rank * (n - 1)), rank, n - rank)), _SMALLEST)
+        scaled = residuals.mean(axis=0)[varies] / spread[varies]
+        distance = np.sum((scaled @ axes[:, kept]) ** 2 / values[kept])
+        return max(float(stats.chi2.sf(distance, np.count_nonzero(kept))), _SMALLEST)
 
     def text(self) -> str:
         """Return the reference as JSON of six digits, for the metadata of a file."""
