@@ -29,7 +29,8 @@ _RESAMPLES = 2_000
 
 def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(git, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    found = subprocess.run(git, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
+    return found.strip() or "unknown"  # a copy of the tree is no checkout
 
 
 Cell = dict[str, Any]
