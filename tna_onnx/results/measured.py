@@ -229,11 +229,11 @@ class WithoutLabels:
     def sentence(self) -> str:
         """Say what is known of the accuracy."""
         if self.accuracy is None or self.low is None or self.high is None:
-            share = self.confidence
-            margin = 100 * _Z * math.sqrt(share * (1 - share) / LABELLED)
+            # of an accuracy of a half, the widest: after an alarm, confidences say nothing of it
+            margin = 100 * _Z * math.sqrt(0.25 / LABELLED)
             return (
                 f"The accuracy cannot be known without labels, as more than class frequencies has changed: {LABELLED} "
-                f"labelled samples would give it to +- {margin:.1f} points"
+                f"labelled samples would give it to +- {margin:.1f} points or less"
             )
         return (
             f"The expected accuracy is {100 * self.accuracy:.2f} % (95% interval {100 * self.low:.2f} to "
