@@ -214,6 +214,9 @@ _OF_TEXT = {
     # of a library that is loaded when it is needed
     "failed to map segment": _MEMORY,
     "annot allocate memory": _MEMORY,
+    # SystemError of CPython, where no memory was left for the exception itself
+    "error return without exception set": _MEMORY,
+    "without setting an exception": _MEMORY,
 }
 
 # What `import` calls the libraries that every installation has.
