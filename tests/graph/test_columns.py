@@ -16,7 +16,7 @@ from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.graph.scores import can_scale, require_no_other_readers
+from tna_onnx.graph.scores import can_scale, find_readout, require_no_other_readers
 from tna_onnx.runtime import Device
 
 _END = 2**31 - 1
@@ -232,3 +232,34 @@ def test_an_expanded_bias_that_others_read_stays_as_it_is(other: str, tmp_path: 
     half, same = run(halved.proto, names, x)
     np.testing.assert_allclose(half, y / 2, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(same, kept)
+
+
+def _clipped(b: Builder, scores: str) -> str:
+    """As the modified Huber loss of scikit-learn has it."""
+    one = b.store("one", 1.0)
+    inner = b.node("Clip", scores, b.store("least", -1.0), one, out="clipped")
+    return b.node("Div", b.node("Add", inner, one, out="raised"), b.store("two", 2.0), out="p")
+
+
+def _averaged(b: Builder, scores: str) -> str:
+    """Two networks whose probabilities are averaged."""
+    first, second = (
+        b.node("Sigmoid", scores, out="p1"),
+        b.node("Sigmoid", b.node("Neg", scores, out="n"), out="p2"),
+    )
+    return b.node("Mean", first, second, out="p")
+
+
+def _linear(b: Builder, scores: str) -> str:
+    return b.node("Identity", scores, out="p")
+
+
+@pytest.mark.parametrize("made", [_clipped, _averaged, _linear])
+def test_two_columns_that_no_sigmoid_makes_are_probabilities_as_they_are(made: Callable[[Builder, str], str]) -> None:
+    """Concat(1 - p, p): p is no logit, whatever computes it."""
+    b = Builder(classes=1)
+    p = made(b, b.linear("scores"))
+    b.node("Concat", b.node("Sub", b.store("whole", 1.0), p, out="other"), p, out="y", axis=1)
+    readout = find_readout(load_model(b.sample().proto.SerializeToString()))
+    assert (readout.logits, readout.holds, readout.n_classes) == ("y", "probabilities", 2)
+    assert (readout.paired, readout.binary) == (False, False)

@@ -27,7 +27,12 @@ from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.graph.walk.output_steps import refuse_no_scores, require_little_slack, require_samples_axis
+from tna_onnx.graph.walk.output_steps import (
+    is_complement,
+    refuse_no_scores,
+    require_little_slack,
+    require_samples_axis,
+)
 from tna_onnx.graph.walk.steps import Refusal, State
 
 LABELS = "holds class labels, not scores; export the scores that they come from (leave out an ArgMax)"
@@ -504,7 +509,9 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
     layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
-    shown = _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
+    shown = _known_kind(walked.node)
+    if adds_up_to_one(walked.node) or is_complement(model, walked.node):
+        shown = "probabilities"
     if shown and kind == "logits":
         raise Refused(f"holds probabilities, as {walked.where} shows; leave --output-kind logits out")
     holds = kind or shown

@@ -38,6 +38,13 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
 
     `kind`: what `--output-kind` says that it holds: `logit` and `label-logits` have no Sigmoid behind them.
     """
+    state = _walked(model, output, kind, pairs=True)
+    if state.paired and state.activation == "none" and state.holds == "logits":
+        return _walked(model, output, kind, pairs=False)  # no Sigmoid makes p: 1 - p and p are all there is
+    return state
+
+
+def _walked(model: Model, output: str, kind: str | None, *, pairs: bool) -> State:
     state = State(
         model,
         output,
@@ -46,6 +53,7 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
         logits=output,
         single=kind == "logit",
         labelled=kind == "label-logits",
+        pairs=pairs,
     )
     closed = False
     try:

@@ -103,17 +103,22 @@ def divides_by_own_sum(model: Model, node: onnx.NodeProto) -> bool:
 
 def _complement(state: State, node: onnx.NodeProto) -> str | None:
     """Pass Concat(1 - p, p) of a binary model; None if it is not that."""
-    if len(node.input) != 2 or state.paired:
-        return None
-    first = state.model.producer(node.input[0])
-    if first is None or first.op_type != "Sub" or len(first.input) != 2 or first.input[1] != node.input[1]:
-        return None
-    constant = state.model.constant_tensor(first.input[0])
-    # Both a number and a vector of ones are written.
-    if constant is None or not np.all(state.model.floats(constant) == 1):
+    if state.paired or not state.pairs or not is_complement(state.model, node):
         return None
     state.paired = True
     return _behind_activation(state, node, 1)
+
+
+def is_complement(model: Model, node: onnx.NodeProto | None) -> bool:
+    """Whether a node is Concat(1 - p, p)."""
+    if node is None or node.op_type != "Concat" or len(node.input) != 2:
+        return False
+    first = model.producer(node.input[0])
+    if first is None or first.op_type != "Sub" or len(first.input) != 2 or first.input[1] != node.input[1]:
+        return False
+    constant = model.constant_tensor(first.input[0])
+    # Both a number and a vector of ones are written.
+    return constant is not None and bool(np.all(model.floats(constant) == 1))
 
 
 def _behind_activation(state: State, node: onnx.NodeProto, position: int) -> str:

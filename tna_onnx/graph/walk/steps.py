@@ -52,7 +52,8 @@ class State:
     logits: str = ""  # tensor that holds the logits, as far as the walk knows
     holds: str = "logits"  # `logits`, or `probabilities` where the graph has no tensor of logits
     activation: str = "none"  # what follows the logits: none, softmax, log_softmax or sigmoid
-    paired: bool = False  # the walk has passed Concat(1 - p, p)
+    pairs: bool = True  # the walk passes Concat(1 - p, p), where p is a Sigmoid
+    paired: bool = False  # the walk has passed it
     summed: bool = False  # the walk is between a division by the own sum and the activation that is summed
     # the walk has passed the choice of one column of probabilities, which must be the only one
     only_column: bool = False
