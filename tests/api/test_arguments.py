@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tna_onnx
@@ -87,7 +87,7 @@ def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
     ("name", "value"),
     [("classes", 3), ("columns", 3), ("label_column", 0.5), ("data_root", 3), ("limits", 3), ("skip_bad", "no"),
      ("expect_accuracy", "76"), ("engine", 3), ("json", 3), ("device", 3), ("progress", 3),
-     ("min_recall", [1]), ("model_limits", {})],
+     ("min_recall", [1]), ("model_limits", {}), ("max_nll", [1.0]), ("min_accuracy", True), ("bins", 14.0)],
 )  # fmt: skip
 def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"^{name} must be .*, got .* \({type(value).__name__}\)$"):
@@ -106,9 +106,9 @@ def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
         result = with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / f"{name}.onnx", **words)  # type: ignore[arg-type]
         assert json.loads(json.dumps(result.to_dict()))["settings"]["seed"] == 3
     assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "numpy.onnx").read_bytes()
-    settings = tna_onnx.GuardSettings(coverage=np.float32(87.5), delta=np.int8(10), allow_empty=np.bool_(True))  # type: ignore[arg-type]
-    assert settings == tna_onnx.GuardSettings(coverage=87.5, delta=10, allow_empty=True)
-    assert {type(value) for value in dataclasses.asdict(settings).values()} <= {str, int, float, bool, tuple}
+    guard = tna_onnx.GuardSettings(coverage=np.float32(87.5), delta=np.int8(10), allow_empty=np.bool_(True))  # type: ignore[arg-type]
+    assert guard == tna_onnx.GuardSettings(coverage=87.5, delta=10, allow_empty=True)
+    assert {type(value) for value in dataclasses.asdict(guard).values()} <= {str, int, float, bool, tuple}
 
 
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_how_samples_are_read_holds_none(small: Small) -> None:
 
 
 def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
-    settings = Settings(max_accuracy_drop=1.5)
-    assert settings.for_search.max_accuracy_drop == 0.015
-    assert arguments.gates_of(None, settings).max_accuracy_drop == 1.5
+    stated = Settings(max_accuracy_drop=1.5)
+    assert stated.for_search.max_accuracy_drop == 0.015
+    assert arguments.gates_of(None, stated).max_accuracy_drop == 1.5
     assert arguments.gates_of(Gates(max_ece=5), Settings()).max_accuracy_drop == Settings().max_accuracy_drop
     assert arguments.gates_of(Gates(max_accuracy_drop=2), Settings()).max_accuracy_drop == 2
 
@@ -275,6 +275,7 @@ def test_names_by_hand(paths: list[Any], expected: list[str]) -> None:
     assert names(*paths) == expected
 
 
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join), min_size=2, max_size=6))
 def test_names_differ_and_end_their_paths(paths: list[str]) -> None:
     found = names(*paths)

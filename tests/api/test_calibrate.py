@@ -24,7 +24,7 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path) -> None:
-    settings = tna_onnx.Settings(search="sparse", map="ts", ensemble_size=64, angle_step=15.0)
+    settings = tna_onnx.Settings(search="sparse", map="ts", ensemble_size=8, angle_step=15.0)
     report = tna_onnx.calibrate(
         demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", settings=settings, device="cpu"
     )

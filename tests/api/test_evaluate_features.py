@@ -59,12 +59,7 @@ def computed(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("form", "options"),
-    [
-        ("files", {}),
-        ("files", {"search": "none", "map": "isotonic"}),
-        ("store", {"search": "sparse", "map": "none"}),
-        ("npz.npz", {"search": "none", "map": "isotonic"}),
-    ],
+    [("files", {}), ("store", {"search": "sparse", "map": "none"}), ("npz.npz", {"search": "none", "map": "isotonic"})],
 )
 def test_numbers_are_those_of_the_network(
     small: Small, computed: Path, tmp_path: Path, form: str, options: dict[str, Any]
@@ -208,7 +203,7 @@ def test_features_of_another_model_are_refused(small: Small, computed: Path, tmp
         compare([small.model, tmp_path / "other.onnx"], computed / "files", device="cpu")
 
 
-@pytest.mark.parametrize("form", ["store", "files", "arrays", "npz.npz"])
+@pytest.mark.parametrize("form", ["store", "files", "arrays"])
 def test_features_are_no_inputs(small: Small, computed: Path, tmp_path: Path, form: str) -> None:
     """Refused where runs the whole model, also if they are as wide as its input and would be taken for it."""
     values = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
@@ -216,9 +211,6 @@ def test_features_are_no_inputs(small: Small, computed: Path, tmp_path: Path, fo
     data: Any = computed / form
     if form == "arrays":
         data = {"features": values, "labels": labels}
-    elif form == "npz.npz":
-        data = tmp_path / form
-        np.savez(data, features=values, labels=labels)
     elif form == "files":
         data = write_parts(tmp_path / "features", "features", values, labels, 1)
     with pytest.raises(UsageError, match="runs the whole model"):

@@ -123,7 +123,7 @@ def test_without_pandas_the_error_says_what_to_do(
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(tna_onnx.UsageError, match=r"pip install pandas, or use records\(\)"):
-        results[kind].to_pandas()
+        results["report"].to_pandas()
 
 
 @pytest.mark.parametrize("kind", KINDS)

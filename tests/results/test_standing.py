@@ -50,13 +50,12 @@ TABLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("sides", TABLE, ids=str)
-def test_every_case(sides: tuple[int, int, int]) -> None:
-    accuracy, nll, ece = sides
-    standing = Standing.of(differences(accuracy=accuracy, nll=nll, ece=ece))
-    assert standing.word == TABLE[sides]
+def test_every_case() -> None:
     assert len(TABLE) == 27
-    assert sorted(standing.better + standing.worse + standing.same) == ["accuracy", "ece", "nll"]
+    for (accuracy, nll, ece), word in TABLE.items():
+        standing = Standing.of(differences(accuracy=accuracy, nll=nll, ece=ece))
+        assert standing.word == word, (accuracy, nll, ece)
+        assert sorted(standing.better + standing.worse + standing.same) == ["accuracy", "ece", "nll"]
 
 
 @pytest.mark.parametrize("objective", ["adaece", "brier"])
@@ -130,18 +129,6 @@ def test_the_sentence_begins_with_its_word_and_names_each_metric_once() -> None:
             assert sentence.count(f"{name} ") == 1
         for word, names in ((IMPROVED, standing.better), (WORSE, standing.worse), (SAME, standing.same)):
             assert (f"{word}: " in sentence) == bool(names)
-
-
-def test_the_sentence_has_values_and_intervals_in_the_units_of_the_table() -> None:
-    d = {
-        "nll": Interval(-0.0656, -0.0712, -0.0598, 0.95),
-        "ece": Interval(0.009, 0.004, 0.014, 0.95),
-        "accuracy": Interval(0.0002, -0.001, 0.0013, 0.95),
-    }
-    assert Standing.of(d).sentence(BEFORE, AFTER, d) == (
-        "improved: NLL 0.5529 -> 0.4873 (-0.0712 to -0.0598); worse: ECE 2.10 % -> 1.20 % (+0.40 to +1.40 points); "
-        "no significant change: accuracy 81.10 % -> 83.00 % (-0.10 to +0.13 points)"
-    )
 
 
 # --- Recall in a report: intervals, the class that loses, and the gates that limit it
