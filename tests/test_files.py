@@ -261,7 +261,7 @@ def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("loop", ["L", "none/../L", "L/x"])
 @pytest.mark.parametrize(
     "words",
-    ["inspect L", "card L", "calibrate M L"]
+    ["inspect L", "card L", "calibrate M L", "features M D -o L", "features M D --cache L"]
     + [f"calibrate M D --{flag} L" for flag in ("output", "json", "config", "labels", "cache")],
 )
 def test_a_link_to_itself_is_no_bug(words: str, loop: str, demo: Demo, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -59,7 +60,45 @@ def _sparse(proto: onnx.ModelProto) -> None:
     proto.graph.sparse_initializer.add(values=values, indices=indices, dims=[2**20, 2**20])
 
 
+def _twice(list_of: Callable[[onnx.ModelProto], Any], **fields: Any) -> Callable[[onnx.ModelProto], None]:
+    """Add a copy of the last item of a list, with other values in some of its fields."""
+
+    def damage(proto: onnx.ModelProto) -> None:
+        items = list_of(proto)
+        copy = type(items[0])(**{field.name: value for field, value in items[-1].ListFields()} | fields)
+        items.append(copy)
+
+    return damage
+
+
+def _shadowed(proto: onnx.ModelProto) -> None:
+    values = numpy_helper.from_array(np.float32([1.0]), "weight")
+    proto.graph.sparse_initializer.add(values=values, indices=numpy_helper.from_array(np.int64([0]), "i"), dims=[3, 6])
+
+
+def _made_again(proto: onnx.ModelProto) -> None:
+    proto.graph.node.append(helper.make_node("Constant", [], ["weight"], value_float=1.0))
+
+
+def _in_branch(proto: onnx.ModelProto) -> None:
+    tensors = [numpy_helper.from_array(np.float32(k), "own") for k in range(2)]
+    output = helper.make_tensor_value_info("own", 1, [])
+    branch = helper.make_graph([], "branch", [], [output], tensors)
+    proto.graph.node.append(helper.make_node("If", ["on"], ["either"], then_branch=branch, else_branch=branch))
+
+
 DAMAGES = {
+    "attribute twice": (_twice(lambda p: head_of(p).attribute), "'transB' is there twice"),
+    "initializer twice": (_twice(lambda p: p.graph.initializer, raw_data=b""), "is there twice"),
+    "sparse under a name in use": (_shadowed, "initializer 'weight' is there twice"),
+    "initializer that a node makes": (_made_again, "tensor 'weight' is there twice"),
+    "initializer twice in a branch": (_in_branch, "initializer 'own' is there twice"),
+    "input twice": (_twice(lambda p: p.graph.input), "input 'x' is there twice"),
+    "output twice": (_twice(lambda p: p.graph.output), "output 'y' is there twice"),
+    "two versions": (
+        _twice(lambda p: p.opset_import, domain="ai.onnx", version=6),
+        "operator set 'ai.onnx' is there",
+    ),
     "alpha is a text": (
         _typed("alpha", AttributeProto.STRING, s=b"2"),
         "attribute 'alpha' of Gemm 'head' is of type STR",
@@ -121,6 +160,21 @@ def placed(domain: str) -> onnx.FunctionProto:
     return made
 
 
+def overloaded(made: onnx.FunctionProto) -> onnx.FunctionProto:
+    if hasattr(made, "overload"):  # newer versions of onnx
+        made.overload = "other"
+    return made
+
+
+def with_defaults(*values: float) -> onnx.FunctionProto:
+    """A leaky ReLU whose slope has these defaults."""
+    made = function("F")
+    made.node[0].op_type = "LeakyRelu"
+    made.node[0].attribute.add(name="alpha", ref_attr_name="slope", type=AttributeProto.FLOAT)
+    made.attribute_proto.extend(helper.make_attribute("slope", value) for value in values)
+    return made
+
+
 def calling(*functions_: onnx.FunctionProto) -> onnx.ModelProto:
     """A classifier whose features pass the last function."""
     b = Builder()
@@ -154,7 +208,9 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
     [
         (calling(function("F", "F")), "functions call themselves: F -> F"),
         (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
-        (calling(function("F"), function("F")), "function 'F' is there twice"),
+        (calling(function("F"), function("F")), "function 'local.F' is there twice"),
+        (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
+        (calling(with_defaults(0.7, 0.1)), "attribute 'slope' is there twice"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
         (handed_on(12, onnx.GraphProto()), "takes a graph as an attribute"),
@@ -168,6 +224,8 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         "itself",
         "circle",
         "twice",
+        "overload",
+        "two defaults",
         "ladder",
         "tensor",
         "graph",

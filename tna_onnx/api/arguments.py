@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from tna_onnx.data.foreign import is_url
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.fields import annotated, check_type, plain_type, settings_of
@@ -216,16 +217,18 @@ _READ = ("samples", "labels", "classes", "preprocessing")  # of `Data`, which ma
 
 
 def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> None:
-    """Refuse files that cannot be written, or that stand for another file of the call, before the work.
+    """Refuse names that no file can have, targets that cannot be written, and one that is another file of the call.
 
     `others`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
     """
     described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in others]
-    paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not name_problem(path)]
-    taken = {resolved(path) for path in paths}
-    for target in (target for target in targets if target is not None):
-        if problem := name_problem(target):
+    paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not is_url(str(path))]
+    files = [target for target in targets if target is not None]
+    for problem in map(name_problem, (*paths, *files)):
+        if problem:
             raise UsageError(problem)
+    taken = {resolved(path) for path in paths}
+    for target in files:
         file = Path(target).absolute()
         if not file.parent.is_dir():
             raise UsageError(f"{target}: folder {file.parent} does not exist; create it or choose another")
@@ -257,8 +260,9 @@ def save_json(path: str | Path | None, result: R) -> R:
 
 
 def files_of(job: ModelJob) -> list[Any]:
-    """Return what a job reads and writes."""
-    return [job.model, job.output, *(value for value in vars(job).values() if isinstance(value, Data))]
+    """Return what a job reads and writes, folders included."""
+    samples = [value for value in vars(job).values() if isinstance(value, Data)]
+    return [job.model, job.output, getattr(job, "cache", None), getattr(job, "folder", None), *samples]
 
 
 def run_with_progress(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:

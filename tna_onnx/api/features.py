@@ -110,7 +110,7 @@ def features(
     options = model_options or ModelOptions()
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
-    arguments.check_targets(json, others=[model, labelled])
+    arguments.check_targets(json, others=[model, labelled, cache, output])
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
         raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
@@ -233,7 +233,7 @@ class Network:
         if isinstance(model, (str, os.PathLike)):
             path = Path(model).absolute()
             model = path if loaded.external_files else path.read_bytes()
-        return self.kind(
+        extractor = self.kind(
             model,
             head=self.options.head,
             output_name=self.options.output_name,
@@ -243,6 +243,8 @@ class Network:
             device=self.device,
             batch_size=self.batch_size,
         )
+        extractor.model_name = loaded.name
+        return extractor
 
 
 @dataclass(frozen=True, eq=False)

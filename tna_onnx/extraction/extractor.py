@@ -34,7 +34,7 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.store import model_key
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.load import IN_MEMORY, Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
@@ -64,6 +64,7 @@ class FeatureExtractor:
     """
 
     limits = DEFAULT_LIMITS  # how many pixels an image may have
+    model_name = IN_MEMORY  # what messages call a model that is no path
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class FeatureExtractor:
 
     def _loaded(self) -> tuple[Model, Readout]:
         options = self.options
-        model = load_model(self.model, options.model_limits)
+        model = replace(load_model(self.model, options.model_limits), title=self.model_name)
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
         if readout.several:
             raise UnsupportedModel(f"{model.name}: has several predictions a sample, whose features are not extracted")

@@ -5,7 +5,8 @@
 3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
 4. Sparse tensors of at most `sparse_bytes` when they are filled up.
 5. Attributes of the type that the operator's definition gives them.
-6. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
+6. One meaning of every name: of two for one, runtimes take the first, or the last.
+7. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
 """
 
 import graphlib
@@ -151,9 +152,9 @@ _LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
 
 def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Check rules 2 to 5."""
+    """Check rules 2 to 6."""
     try:
-        _check_names(name, _names(model.graph), limits)
+        _check_names(name, names_in(model.graph), limits)
         _check_text(name, _texts(model))
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
@@ -161,17 +162,53 @@ def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None
         _check_axes(name, tensor.name, tensor.dims)
     for sparse in all_sparse_tensors(model):
         _check_sparse(name, sparse, limits)
+    for what, names in _defined_names(model):
+        if len(set(names)) < len(names):
+            twice = next(each for each, count in Counter(names).items() if count > 1)
+            raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     for node in model.graph.node:
         _check_attributes(name, node, opsets)
 
 
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
+def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is defined in one place, as a noun and its names: each may stand there once."""
+    versions = {(opset.domain or "ai.onnx", opset.version) for opset in model.opset_import}
+    yield "operator set", [domain for domain, _ in versions]
+    yield "output", [item.name for item in model.graph.output]
+    yield from _defined_in(model.graph)
+    for function in model.functions:
+        own = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
+        yield f"in function '{function.name}' the attribute", own
+        yield f"in function '{function.name}' the operator set", [entry.domain for entry in function.opset_import]
+        yield from _defined_by(function.node, [*function.input])
+    # runtimes do not agree on overloads
+    yield "function", [f"{function.domain}.{function.name}" for function in model.functions]
+
+
+def _defined_in(graph: onnx.GraphProto) -> Iterator[tuple[str, list[str]]]:
+    inputs = [item.name for item in graph.input]
+    stored = [tensor.name for tensor in graph.initializer]
+    stored += [tensor.values.name for tensor in graph.sparse_initializer]
+    yield "initializer", stored
+    yield "input", inputs
+    yield from _defined_by(graph.node, list({*inputs, *stored}))  # an input may have a default
+
+
+def _defined_by(nodes: Iterable[onnx.NodeProto], given: list[str]) -> Iterator[tuple[str, list[str]]]:
+    yield "tensor", [*given, *(name for node in nodes for name in node.output if name)]
+    for node in nodes:
+        yield f"in {node.op_type} '{node.name}' the attribute", [attribute.name for attribute in node.attribute]
+        for graph in subgraphs_of(node):
+            yield from _defined_in(graph)
+
+
+def names_in(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield every name in a graph and its sub-graphs."""
     for node in graph.node:
         yield from _node_names(node)
         for inner in subgraphs_of(node):
-            yield from _names(inner)
+            yield from names_in(inner)
     for part in (graph.input, graph.output, graph.value_info, graph.initializer):
         yield from (item.name for item in part)
     yield from (item.values.name for item in graph.sparse_initializer)
@@ -204,7 +241,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[str]:
         for node in function.node:
             yield from _node_names(node)
             for inner in subgraphs_of(node):
-                yield from _names(inner)
+                yield from names_in(inner)
                 yield from _graph_texts(inner)
 
 
@@ -302,7 +339,9 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
-    return flat, tuple(sorted(function.name for function in model.functions))
+    left = {(function.domain, function.name) for function in flat.functions}  # of other versions
+    gone = (function for function in model.functions if (function.domain, function.name) not in left)
+    return flat, tuple(sorted(function.name for function in gone))
 
 
 def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -363,7 +402,7 @@ def _check_handed_on(
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
-    """Check rule 6, that no function is there twice, and that none has the place of an operator."""
+    """Check rule 7, that no function is there twice, and that none has the place of an operator."""
     functions: dict[_Key, onnx.FunctionProto] = {}
     for function in model.functions:
         domain = function.domain or "ai.onnx"
@@ -372,10 +411,7 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
                 f"{name}: function '{function.name}' is in the domain '{domain}', in which ONNX Runtime may "
                 "run an operator of its own in place of it; export the model with its functions in another domain"
             )
-        key = _key(function.domain, function.name, function)
-        if key in functions:
-            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
-        functions[key] = function
+        functions[_key(function.domain, function.name, function)] = function
     calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
     called = [node for node in all_nodes(model.graph) if _called(node) in functions]
     given = [attribute for nodes in (called, *calls.values()) for node in nodes for attribute in node.attribute]

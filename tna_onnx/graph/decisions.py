@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.graph.bounds import copy_model
+from tna_onnx.graph.bounds import copy_model, names_in
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate
@@ -195,8 +195,7 @@ def add_decisions(
     `ood`, `ood_alarm` and `decision`; those without a name are left out. `from_file`: a file that was written in this
     way, and is made again: large constants are taken from there.
     """
-    existing = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
-    if clash := existing & {*names.values()}:
+    if clash := {*names_in(model.proto.graph)} & {*names.values()}:
         raise UnsupportedModel(
             f"{model.name}: has a tensor called '{min(clash)}' already; give the new outputs another --prefix"
         )
@@ -363,6 +362,8 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
     """Return a copy of a model with the block behind its nodes."""
     renamed = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
     renamed |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
+    if clash := {*names_in(model.proto.graph)} & {*renamed.values()}:
+        raise UnsupportedModel(f"{model.name}: has a tensor called '{min(clash)}'; start from the original")
     proto = copy_model(model.proto)
     for tensor in ops.initializers:
         name = _ours(tensor.name)

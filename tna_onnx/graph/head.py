@@ -159,13 +159,16 @@ def box_output(model: Model) -> str:
 
     The shape alone says too little: another task may have four classes.
     """
-    for info in model.proto.graph.output:
-        name = info.name.lower()
-        sizes = model.sizes(info.name) or [None]
-        named = "box" in name or name in _COORDINATES
-        if named and len(sizes) in (2, 3) and sizes[-1] == 4 and len(model.outputs) > 1:
-            return str(info.name)
-    return ""
+    return next((name for name in model.outputs if is_box_output(model, name)), "")
+
+
+def is_box_output(model: Model, output: str) -> bool:
+    """Whether an output holds boxes."""
+    name = output.lower()
+    if "box" not in name and name not in _COORDINATES:
+        return False
+    sizes = model.sizes(output) or [None]
+    return len(sizes) in (2, 3) and sizes[-1] == 4 and len(model.outputs) > 1
 
 
 _BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")

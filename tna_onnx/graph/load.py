@@ -85,11 +85,15 @@ _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_
 
 # What ONNX Runtime knows its own format by, from byte 4 on; it then reads nothing else.
 _ORT_MARK = b"ORTM"
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 
 PARSER_ERROR: type[Exception] = DecodeError
 """What protobuf raises of bytes that are no message."""
 
 _MAX_PASSED = 50  # nodes that change shape or type, in a row
+IN_MEMORY = "the model in memory"
+"""What messages call a model without a path."""
+
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 
 
@@ -101,6 +105,7 @@ class Model:
     proto: onnx.ModelProto
     sha256: str  # hex digest of the file's bytes
     path: Path | None  # where it was read from; None for a model in memory
+    title: str = IN_MEMORY  # what messages call one without a path
     inlined: tuple[str, ...] = ()  # names of the functions that were inlined
     limits: ModelLimits = DEFAULT_MODEL_LIMITS  # how much of it is taken in
     # raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone
@@ -109,7 +114,7 @@ class Model:
     @property
     def name(self) -> str:
         """What messages call the model."""
-        return str(self.path or "the model in memory")
+        return str(self.path or self.title)
 
     @property
     def folder(self) -> Path:
@@ -161,19 +166,8 @@ class Model:
 
     @cached_property
     def producers(self) -> dict[str, int]:
-        """Index of the main-graph node that makes each tensor.
-
-        Raises UnsupportedModel: two nodes make one; runtimes do not agree on which of the two counts.
-        """
-        producers: dict[str, int] = {}
-        for k, node in enumerate(self.proto.graph.node):
-            for name in filter(None, node.output):
-                if producers.setdefault(name, k) != k:
-                    raise UnsupportedModel(
-                        f"{self.name}: no valid ONNX model: '{name}' is an output of two nodes, number "
-                        f"{producers[name]} and {k}; export the model again"
-                    )
-        return producers
+        """Index of the main-graph node that makes each tensor."""
+        return {name: k for k, node in enumerate(self.proto.graph.node) for name in filter(None, node.output)}
 
     @cached_property
     def initializers(self) -> dict[str, onnx.TensorProto]:
@@ -369,12 +363,8 @@ def _read(path: Path) -> bytes:
 def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model | None = None) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
-    name = file or "the model in memory"
-    if data[4:8] == _ORT_MARK:
-        raise UnsupportedModel(
-            f"{name}: ONNX Runtime takes it for a model in its own format (bytes 4 to 7 are ORTM); expected an ONNX "
-            "file: give the one that it was made from"
-        )
+    name = file or IN_MEMORY
+    _refuse_own_format(name, data)
     message = data
     large_values: dict[bytes, bytes] = {}
     if file is not None:  # a model in memory has its values inside
@@ -393,6 +383,9 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto, limits)  # first: a shape may have more numbers than a message has fields
+    # what this tool, and others, write first of it
+    start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
+    _refuse_own_format(name, start.SerializeToString())
     if (rest := len(data) - total_size(proto, large_values)) > 0:
         raise UnsupportedModel(
             f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
@@ -408,7 +401,15 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
             "load the data first (`onnx.load(path)` does)"
         )
     flat, functions = inlined(proto, str(name), limits)
-    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits, large_values)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, IN_MEMORY, functions, limits, large_values)
+
+
+def _refuse_own_format(name: Path | str, data: bytes) -> None:
+    if data[4:8] == _ORT_MARK:
+        raise UnsupportedModel(
+            f"{name}: ONNX Runtime takes it for a model in its own format (bytes 4 to 7 are ORTM); expected an ONNX "
+            "file: give the one that it was made from"
+        )
 
 
 def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import copy_model, input_at
+from tna_onnx.graph.bounds import copy_model, input_at, names_in
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
@@ -365,7 +365,7 @@ def _replace_input(
 
 def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
     """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
-    names = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
+    names = {*names_in(result.proto.graph)}
     if tensor.name in names:  # another head of this model was given its own before
         tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in names)
     tensor.CopyFrom(_new_value(result, tensor, role))
@@ -395,8 +395,7 @@ def _insert(
         ops.cast_behind(source, features)
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
-    in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    if again := in_use & {raw, *ops.names} - {*other_outputs.likeliest}:
+    if again := {*names_in(model.proto.graph)} & {raw, *ops.names} - {*other_outputs.likeliest}:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )

@@ -17,7 +17,7 @@ import onnx
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import cut_at, tail_nodes
-from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
+from tna_onnx.graph.head import BOXES, SeveralHeads, choose_head, is_box_output, purpose
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.options import LABEL_KINDS
@@ -379,7 +379,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused(LABELS)
-    if info.name == box_output(model):
+    if is_box_output(model, info.name):
         raise Refused(BOXES)
     require_samples_axis(model, info.name)
     walked = walk_back(model, info.name, kind=kind)

@@ -17,6 +17,7 @@ from tna_onnx.render.rows import (
     change_rows,
     change_text,
     cost_lines,
+    count_text,
     decision_parts,
     expected_rows,
     frequency_texts,
@@ -105,6 +106,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     if report.guard:
         lines += guard_lines(report.guard)
     lines += [*note_lines(report.notes), f"wrote    {written_text(report.files)}"]
+    lines.append(f"tested   in batches of up to {count_text(report.verification.batch, 'sample')}")
     if report.gates_met:
         lines.append(f"gates    met: {', '.join(report.gates_met)}")
     if not report.missed:
@@ -152,8 +154,8 @@ def _detail_lines(report: Report) -> list[str]:
         f"head     {head_text(report)}",
         f"weight   {weight_text(report)}",
         f"map      {map_text(report)}",
-        f"checked  {checked.samples:,} samples, up to {checked.batch:,} together: largest |p - p'| "
-        f"{checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
+        f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
+        f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
         *_recall_lines(report),
         f"verdict  {report.verdict}",

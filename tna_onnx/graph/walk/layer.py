@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, read_linear
-from tna_onnx.graph.load import Model, dims_text
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, has_positions
 from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
@@ -65,7 +65,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
     if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
         raise Refused(f"{node.op_type} with a kernel of {kernel}, whose results at several positions come together")
-    return Head(
+    head = Head(
         output=state.output,
         logits=state.logits,
         logits_type=state.cast_to or layer.weight.value.dtype.name,
@@ -95,6 +95,19 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         homogeneous=state.homogeneous,
         step=state.step,
     )
+    _require_finite(head)
+    return head
+
+
+@np.errstate(all="ignore")
+def _require_finite(head: Head) -> None:
+    """Refuse a weight or bias that the constant factors behind it take to 0, NaN or infinity, or that holds these."""
+    if np.any(head.weight_scale == 0) or not np.all(np.isfinite(head.weight)):
+        name = head.stored_weight.name
+        raise Refused(f"weight '{name}' holds NaN or infinite values, or does so or is 0 times the factors behind it")
+    if head.stored_bias is not None and not np.all(np.isfinite(head.bias)):
+        name = head.stored_bias.name
+        raise Refused(f"bias '{name}' holds NaN or infinite values, or does so times the factors behind it")
 
 
 def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
@@ -200,8 +213,6 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
         raise LabelsOfPositions(f"{rows} {MULTI_LABEL}")
     if state.labelled and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):
         raise Refused(f"{rows} class vectors, followed by {state.activation}; {LABELS_ONLY}")
-    if not np.all(np.isfinite(vectors)):
-        raise Refused(f"weight '{weight.name}' holds NaN or infinite values")
     if state.scale.ndim and state.scale.shape[0] not in (1, rows):
         raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")
     if state.bias is not None:
@@ -211,8 +222,6 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
 
 
 def _check_bias(bias: Stored, layer: Linear, steps: Sequence[Step], rows: int) -> None:
-    if not np.all(np.isfinite(bias.value)):
-        raise Refused(f"bias '{bias.name}' holds NaN or infinite values")
     shape = bias.value.shape
     selects = tuple(step for step in (*layer.bias_orient, *steps) if isinstance(step, Select))
     if selects:
@@ -227,18 +236,12 @@ def _check_bias(bias: Stored, layer: Linear, steps: Sequence[Step], rows: int) -
 
 def _check_declared(state: State, rows: int) -> None:
     """Refuse logits and outputs that are declared with other classes."""
-    graph = state.model.proto.graph
-    for info in (*graph.output, *graph.value_info):
-        shape = info.type.tensor_type.shape
-        if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
-            continue
-        sizes = state.model.sizes(info.name) or []
-        classes = {rows}
-        if rows == 1:
-            classes.add(2)
+    classes = (None, rows, max(rows, 2))
+    for name in (state.output, state.logits):
+        sizes = state.model.sizes(name) or []
         # of several predictions the run shows whether the classes are where they should be
-        if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
-            raise Refused(f"'{info.name}' has shape {dims_text(shape)}, but the linear layer has {rows} class vectors")
+        if len(sizes) == 2 and sizes[1] not in classes:
+            raise Refused(f"'{name}' has {sizes[1]} columns, but the linear layer has {rows} class vectors")
 
 
 _NO_ORIGIN = "which has no class vectors to tilt: an angle needs an origin, and a distance has none"

@@ -272,6 +272,7 @@ def _quantized(state: State, node: onnx.NodeProto) -> None:
         state.full_step = max(state.full_step, 1 / full_range(INTEGER_TYPES[zero.data_type]))
 
 
+@np.errstate(all="ignore")
 def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     """Take in the factor per class; the offset stays with the graph."""
     gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
@@ -337,6 +338,7 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         state.scale = -state.scale
 
 
+@np.errstate(all="ignore")
 def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
     value = constant.value.astype(np.float64).reshape(-1)
     if constant.value.ndim and value.size not in constant.value.shape:
