@@ -14,9 +14,15 @@ from tests.builders import small_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The same examples in every run, on slow machines too; `--hypothesis-profile=default` looks for new ones.
+# The same few examples in every run, on slow machines too; `--hypothesis-profile=default` looks for new and more ones.
+# A test whose space is large says how many it needs.
 settings.register_profile(
-    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("same")
 

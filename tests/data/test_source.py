@@ -243,18 +243,17 @@ def test_labels_that_nobody_asks_for_are_not_read(kind: Callable[[Path], Case], 
         np.testing.assert_array_equal(values, expected[name])
 
 
-@settings(deadline=None, max_examples=25)
-@given(size=st.integers(1, N + 2))
-def test_law_1_any_batch_size_gives_the_same_samples(opened: tuple[Source, list[InputSpec]], size: int) -> None:
+def test_law_1_any_batch_size_gives_the_same_samples(opened: tuple[Source, list[InputSpec]]) -> None:
     source, _ = opened
     whole = gather(source, N)
-    for name, joined in gather(source, size).items():
-        np.testing.assert_array_equal(joined, whole[name], strict=True)
-    lengths = [len(next(iter(batch.values()))) for batch in source.batches(size)]
-    assert lengths == [min(size, N - start) for start in range(0, N, size)]
+    for size in range(1, N + 3):
+        for name, joined in gather(source, size).items():
+            np.testing.assert_array_equal(joined, whole[name], strict=True)
+        lengths = [len(next(iter(batch.values()))) for batch in source.batches(size)]
+        assert lengths == [min(size, N - start) for start in range(0, N, size)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=10)
 @given(size=st.integers(1, N), rows=st.lists(st.integers(-N, N - 1), min_size=1, max_size=2 * N))
 def test_law_2_rows_are_taken_by_index(opened: tuple[Source, list[InputSpec]], size: int, rows: list[int]) -> None:
     source, _ = opened
@@ -379,19 +378,14 @@ def test_require_samples() -> None:
         require_samples(weighted, bins=4, folds=4)
 
 
-HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "fsspec", "pandas"
-REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
-
-
 EVERYTHING = (
-    "import importlib; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
+    "import importlib, sys; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
     "from tna_onnx.data.choices import DATA_FORMATS; "
-    "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in DATA_FORMATS.values()]"
+    "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in DATA_FORMATS.values()]; "
+    "print({'PIL', 'onnx', 'onnxruntime', 'torch', 'scipy', 'pyarrow', 'fsspec', 'pandas'} & {*sys.modules})"
 )
 
 
-@pytest.mark.parametrize(("first", "imported"), [(EVERYTHING, ""), (f"{EVERYTHING}; import PIL", "PIL")])
-def test_import_stays_light(first: str, imported: str) -> None:
-    """The second case shows that the test can fail."""
-    done = subprocess.run([sys.executable, "-c", f"{first}; {REPORT}"], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == imported
+def test_import_stays_light() -> None:
+    done = subprocess.run([sys.executable, "-c", EVERYTHING], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

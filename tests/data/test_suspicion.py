@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
@@ -106,7 +106,6 @@ def test_classes_that_a_model_cannot_tell_apart_are_in_the_right_order(n_classes
     assert kinds.count("order") <= 11
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(2, 5), st.integers(20, 60), st.floats(0, 1), st.integers(0, 999))
 def test_accuracy_and_chance_against_their_definition(n_classes: int, n_samples: int, share: float, seed: int) -> None:
     predicted, labels = predictions(n_samples, n_classes, share, seed)

@@ -157,7 +157,7 @@ def test_damage_is_told_and_never_used(tmp_path: Path, case: str) -> None:
     assert_right(folder)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.sampled_from(["features.bin", "logits.bin"]), st.integers(0, 10**9), st.integers(0, 7))
 def test_a_flipped_bit_costs_its_chunk_and_those_after_it(
     tmp_path_factory: pytest.TempPathFactory, name: str, place: int, bit: int
@@ -178,7 +178,7 @@ def test_a_flipped_bit_costs_its_chunk_and_those_after_it(
     shutil.rmtree(cache)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**9), st.integers(0, 255))
 def test_no_byte_of_the_manifest_can_change_what_is_used(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int
@@ -201,7 +201,7 @@ def test_no_byte_of_the_manifest_can_change_what_is_used(
     shutil.rmtree(cache)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, N), max_size=5), st.integers(1, 1500))
 def test_any_interruptions_give_the_same_files(
     tmp_path_factory: pytest.TempPathFactory, stops: list[int], batch: int

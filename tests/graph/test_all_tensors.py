@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.builders import tensor_info
 from tests.conftest import Small
+from tests.support import PLAIN
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_sparse_tensors, all_tensors
 from tna_onnx.graph.load import load_model
@@ -208,8 +209,7 @@ def _in_front(small: Small, kind: str, folder: Path) -> Path:
 def test_a_written_file_has_all_data_of_its_source(small: Small, kind: str, tmp_path: Path) -> None:
     source, output = _in_front(small, kind, tmp_path / "old"), tmp_path / "new" / "o.onnx"
     output.parent.mkdir()
-    settings: dict[str, Any] = {"map": "refit", "search": "none", "device": "cpu"}
-    tna_onnx.calibrate(source, small.calib, output=output, **settings)
+    tna_onnx.calibrate(source, small.calib, output=output, **PLAIN)
     (data,) = output.parent.glob("o.onnx.*.data")
     assert (source.parent / "held.bin").read_bytes() in data.read_bytes()
     assert tna_onnx.verify(source, output).passed

@@ -132,7 +132,7 @@ def test_runs_at_the_same_time_on_one_output(external: Model, tmp_path: Path) ->
     output = tmp_path / "new.onnx"
     runs = [
         subprocess.Popen([sys.executable, "-c", code, str(external.path), str(output), start], cwd=ROOT)
-        for start in ("100", "200", "300")
+        for start in ("100", "200")
     ]
     opened = 0
     while any(run.poll() is None for run in runs):
@@ -141,15 +141,15 @@ def test_runs_at_the_same_time_on_one_output(external: Model, tmp_path: Path) ->
             try:
                 weight = weight_in(output)
             except (OSError, RuntimeError, ValueError, onnx.checker.ValidationError):
-                time.sleep(0.01)
+                time.sleep(0.05)
                 continue
             factor = float(np.median(weight / weight_in(external.path)))
-            assert round(factor) in {start + k for start in (100, 200, 300) for k in range(4)}
+            assert round(factor) in {start + k for start in (100, 200) for k in range(4)}
             opened += 1
-    assert [run.returncode for run in runs] == [0, 0, 0]
+    assert [run.returncode for run in runs] == [0, 0]
     assert opened
     name, factor = load_model(output).external_files[0], float(np.median(weight_in(output) / weight_in(external.path)))
-    assert round(factor) in (103, 203, 303)
+    assert round(factor) in (103, 203)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["source", "new.onnx", name])
 
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.conftest import Small
 from tests.graph.rewriting import unexpected
-from tests.support import with_options
+from tests.support import TILTED, with_options
 from tna_onnx import calibrate, guard, verify
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import tensors as apart_module
@@ -227,7 +227,7 @@ def test_large_tensors_go_aside() -> None:
 
 
 def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = {"search": "sparse", "map": "ets"}
+    words = {**TILTED, "map": "ets"}
     names = {_LARGE: "apart.onnx", 2**24: "whole.onnx"}
     reports = []
     for large, name in names.items():

@@ -65,7 +65,7 @@ def test_files_that_are_not_models(name: str, error: type[Exception], says: str,
     assert says in str(caught.value)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=300))
 @example(data=b"\x08\x07")
 @example(data=b"\x3a\x00\x42\x00")
@@ -75,7 +75,7 @@ def test_random_bytes(data: bytes, scratch: Path) -> None:
         load_model(scratch)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=80)
 @given(places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
 def test_damaged_bytes(places: list[tuple[float, int]], scratch: Path) -> None:
     """A model with a few wrong bytes loads, or is refused as one that does not."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from onnx import helper
@@ -189,7 +189,6 @@ def test_a_new_weight_is_read_as_promised(
     assert np.all(np.abs(found - weight) <= 0.5001 * step / (limit or 127))
 
 
-@settings(deadline=None, max_examples=25)
 @given(weight=arrays(np.float32, (CLASSES, FEATURES), elements=NUMBERS))
 def test_any_new_weight_is_read_as_promised(weight: Array, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("promised")

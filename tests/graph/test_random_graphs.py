@@ -545,12 +545,7 @@ def assert_same_vectors(found: Array, truth: Array, dtype: str) -> None:
 
 # --- the properties
 
-RUNS = settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+RUNS = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def load(made: Made, folder: Path) -> Model:
@@ -586,7 +581,7 @@ def test_the_class_vectors_are_those_that_built_the_graph(plan: Plan, tmp_path: 
         assert_close(found, logits, size, plan.dtype, "head")
 
 
-@settings(RUNS, max_examples=60)
+@settings(RUNS, max_examples=40)
 @given(plan=plans(spoiled=True))
 def test_spoiled_graphs_are_refused(plan: Plan, tmp_path: Path) -> None:
     made = make(plan)

@@ -182,7 +182,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 @given(steps=STEPS, stored_type=st.sampled_from(["float16", "float32", "float64"]), node=st.booleans())
 def test_any_chain_reads_what_the_runtime_reads_and_can_be_undone(
     steps: list[tuple[str, object]], stored_type: str, node: bool, tmp_path_factory: pytest.TempPathFactory

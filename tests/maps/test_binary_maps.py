@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize
@@ -165,7 +165,6 @@ class TestUglyEdges:
             MAPS[name].fit(reduce_of(logits, 1 - labels))
 
     @given(n=st.integers(2, 40), scale=st.floats(-6, 9), seed=st.integers(0, 2**32 - 1))
-    @settings(max_examples=60, deadline=None)
     def test_any_data_are_fitted_or_refused(self, name: str, n: int, scale: float, seed: int) -> None:
         rng = np.random.default_rng(seed)
         logits = (np.exp(scale) * np.round(rng.normal(size=(n, 2)), 1)).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, logit, softmax
 from sklearn.isotonic import IsotonicRegression
@@ -148,7 +148,6 @@ def test_the_top_gets_its_isotonic_probability_and_the_others_share_the_rest() -
     np.testing.assert_allclose(found / found.sum(axis=1, keepdims=True), q / q.sum(axis=1, keepdims=True), atol=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.lists(st.floats(-50, 50, width=32), min_size=3, max_size=3), min_size=1, max_size=8),
     d=st.lists(st.floats(-8, 8), min_size=4, max_size=4),

@@ -67,7 +67,7 @@ def test_every_face_computes_the_definition(name: str, dtype: Any, face: Any) ->
 
 @pytest.mark.parametrize("name", ["ts", "label-ts"])
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_keeps_predictions_moves_none_across_a_half(name: str, seed: int) -> None:
     logits, labels = drawn(60, seed=seed)
     fitted = MAPS[name].fit(reduce_of(logits, labels))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
@@ -122,7 +122,6 @@ def test_every_face_runs_the_same_formula(name: str, logits: str, dtype: Any, fa
     rows=st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=3, max_size=3), min_size=1, max_size=8),
     near=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_predictions_do_not_change(make: Any, rows: list[list[float]], near: bool) -> None:
     logits = np.array(rows, np.float32)
     if near:  # neighbours in float32
@@ -349,7 +348,6 @@ def test_temperature_of_scikit_learn(scale: float) -> None:
     seed=st.integers(0, 2**32),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-@settings(max_examples=100, deadline=None)
 def test_temperature_is_found_or_refused(classes: int, n: int, scale: float, seed: int, dtype: Any) -> None:
     """On any data: at the temperature found the slope of the NLL changes its sign, otherwise it never does."""
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, stats
@@ -84,7 +84,6 @@ def test_the_adaece_is_what_the_formulas_say(n: int) -> None:
 
 
 @given(samples=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=15, max_size=40), bins=st.integers(1, 15))
-@settings(max_examples=40, deadline=None)
 def test_fits_that_agree_need_no_correction(samples: list[tuple[int, bool]], bins: int) -> None:
     crossed = scores(np.array([p / 6 for p, _ in samples]), np.array([hit for _, hit in samples]))
     corrected = corrected_errors(crossed, CrossFit(crossed, np.arange(len(samples)) % 5), bins)

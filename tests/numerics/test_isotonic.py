@@ -60,7 +60,7 @@ def by_definition(p: Array, outcome: Array) -> Array:
     return CENTRES + np.interp(CENTRES, CENTRES[filled], logit(pooled) - CENTRES[filled])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds, st.integers(1, 1500), shapes)
 def test_it_is_the_definition(seed: int, size: int, shape: float) -> None:
     p, outcome = drawn(seed, size, shape)
@@ -68,7 +68,6 @@ def test_it_is_the_definition(seed: int, size: int, shape: float) -> None:
     np.testing.assert_allclose(isotonic_log_odds(p, outcome), by_definition(p, outcome), rtol=0, atol=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 3000), shapes)
 def test_pooling_is_scikit_learns(seed: int, size: int, shape: float) -> None:
     count, hits = cells(*drawn(seed, size, shape))
@@ -81,7 +80,6 @@ def test_pooling_is_scikit_learns(seed: int, size: int, shape: float) -> None:
     np.testing.assert_allclose(np.sum(weight / sizes), len(np.unique(sizes * 7919 + found)), atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 2000), shapes, st.sampled_from(["drawn", "never", "always"]))
 def test_any_data_give_a_finite_non_decreasing_function(seed: int, size: int, shape: float, outcomes: str) -> None:
     p, outcome = drawn(seed, size, shape)
@@ -94,7 +92,6 @@ def test_any_data_give_a_finite_non_decreasing_function(seed: int, size: int, sh
     assert np.all(np.diff(f) >= -1e-9)  # log-odds of equal values
 
 
-@settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 500), shapes)
 def test_no_outcome_becomes_impossible(seed: int, size: int, shape: float) -> None:
     """N samples without one outcome lower the odds of p by 1 + N p / 4, and so on the other side."""
@@ -112,7 +109,6 @@ def test_with_many_samples_it_is_scikit_learns_isotonic_regression() -> None:
     np.testing.assert_allclose(expit(isotonic_log_odds(p, outcome))[inner], expected, atol=226 / 100_226)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 2000), shapes)
 def test_thinning_keeps_the_function_within_its_tolerance(seed: int, size: int, shape: float) -> None:
     f = isotonic_log_odds(*drawn(seed, size, shape))
@@ -197,7 +193,6 @@ def test_the_parts_and_the_other_classes_add_up_to_the_nll(classes: int, sharp: 
         assert 0 <= value < np.inf
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(0.0625, 1, width=16), st.booleans()), min_size=1, max_size=12), st.integers(0, 99))
 def test_laws(samples: list[tuple[float, bool]], seed: int) -> None:
     confidence = np.array([c for c, _ in samples])
@@ -228,12 +223,12 @@ def test_one_confidence_for_all() -> None:
 
 def test_the_expected_miscalibration_is_that_of_calibrated_models() -> None:
     drawn, expected = [], []
-    for seed in range(40):
+    for seed in range(20):
         found = Corp.of(scores(*confidences(400, seed)))
         drawn.append(found.nll.miscalibration)
         expected.append(found.nll.expected)
     # three standard errors of the mean of what was drawn
-    assert np.mean(drawn) == pytest.approx(np.mean(expected), abs=3 * np.std(drawn) / np.sqrt(40))
+    assert np.mean(drawn) == pytest.approx(np.mean(expected), abs=3 * np.std(drawn) / np.sqrt(20))
 
 
 @pytest.mark.slow

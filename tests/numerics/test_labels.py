@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
@@ -69,7 +69,6 @@ def test_errors_are_those_of_the_definition() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([1e-3, 1.0, 30.0, 1e4]))
-@settings(max_examples=30, deadline=None)
 def test_a_label_is_a_model_of_two_classes(seed: int, labels: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
     logits = (rng.normal(size=(40, labels)) * scale).astype(np.float32)

@@ -87,7 +87,7 @@ def _drawn(rng: np.random.Generator, logits: Array) -> Array:
 GENERATORS = [overconfident, underconfident, calibrated, two_classes, one_class_predicted, all_right, all_wrong]
 
 
-@pytest.fixture(params=GENERATORS, ids=lambda generator: generator.__name__)
+@pytest.fixture(scope="module", params=GENERATORS, ids=lambda generator: generator.__name__)
 def data(request: pytest.FixtureRequest) -> tuple[Array, Array]:
     """Return (N, C) probabilities and labels, without confidences that are equal or on a border of 10 or 15 bins.
 
@@ -156,7 +156,6 @@ def test_as_defined(data: tuple[Array, Array], bins: int) -> None:
 @given(
     samples=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=12, max_size=60), bins=st.integers(1, 12)
 )
-@settings(max_examples=60, deadline=None)
 def test_ece_on_borders_as_defined(samples: list[tuple[int, bool]], bins: int) -> None:
     """Confidences k/60: most of them border on bins of a width that divides 60."""
     scores = scores_of([k / 60 for k, _ in samples], [hit for _, hit in samples])
@@ -164,7 +163,6 @@ def test_ece_on_borders_as_defined(samples: list[tuple[int, bool]], bins: int) -
 
 
 @given(n=st.integers(12, 80), bins=st.integers(1, 12), seed=st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
 def test_ada_ece_of_any_number_of_samples_as_defined(n: int, bins: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     confidence = rng.choice(np.arange(1, 10_000), n, replace=False) / 10_000
@@ -189,7 +187,6 @@ def test_ties_across_a_border_count_with_their_mean() -> None:
     bins=st.integers(1, 15),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_order_of_samples_does_not_matter(samples: list[tuple[int, bool]], bins: int, seed: int) -> None:
     scores = scores_of([k / 8 for k, _ in samples], [hit for _, hit in samples])
     shuffled = scores.take(np.random.default_rng(seed).permutation(len(scores)))
@@ -309,7 +306,7 @@ FLOAT32 = 2.0**-24
     logits=st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=6),
     label=st.integers(0, 3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 def test_scores_of_any_logits(logits: list[list[float]], label: int) -> None:
     array = np.array(logits, np.float32)
     scores = SampleScores.of_logits(array, np.full(len(array), label))
@@ -383,7 +380,6 @@ def equal(one: SampleScores, other: SampleScores) -> bool:
     seed=st.integers(0, 2**32),
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
 )
-@settings(max_examples=100, deadline=None)
 def test_chunks_give_the_scores_of_the_whole(n: int, classes: int, cuts: list[int], seed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     logits, labels = (5 * rng.normal(size=(n, classes))).astype(dtype), rng.integers(0, classes, n)
@@ -442,7 +438,6 @@ def drawn(seed: int, n: int, levels: int) -> SampleScores:
     return SampleScores(confidence, rng.random(n) < 0.6, np.float32(rng.gamma(1, 1, n)), np.float32(2 * rng.random(n)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 300), st.sampled_from([1, 2, 7, 15, 10**6]), st.integers(1, 20))
 def test_their_mean_is_the_metric(seed: int, n: int, levels: int, bins: int) -> None:
     scores = drawn(seed, n, levels)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize
@@ -71,7 +71,6 @@ def test_both_estimates_are_exact_where_the_data_are_infinite(classes: int) -> N
         np.testing.assert_allclose(black_box(conditional(table * p), shares), q, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), classes=st.integers(2, 8))
 def test_the_likelihood_is_the_largest(seed: int, classes: int) -> None:
     """Against its definition: no frequencies drawn at random, nor near the fit, are likelier."""
@@ -219,13 +218,13 @@ def counting(found: Observed) -> Observed:
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> None:
-    """Of 200 runs at a level of 5 %, at most 20, and at least 2: each has a probability below 0.3 % where it holds."""
+    """Of 100 runs at a level of 5 %, at most 13, and at least 1: each has a probability below 0.7 % where it holds."""
     _, p = world(1, CLASSES, sharp=2.5)
     values = []
-    for seed in range(200):
+    for seed in range(100):
         each = observed(seed, p, old=300)
         values.append(p_of_change(counting(each) if counted else each))
-    assert 2 <= np.count_nonzero(np.array(values) < 0.05) <= 20
+    assert 1 <= np.count_nonzero(np.array(values) < 0.05) <= 13
     assert p_of_change(counting(observed(0, Q[::-1]))) == 1 / 61
 
 

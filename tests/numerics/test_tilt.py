@@ -161,7 +161,7 @@ def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed:
     targets=st.lists(st.floats(0.01, 2), min_size=1, max_size=5, unique=True),
     n_t=st.integers(1, 30),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 def test_no_rotation_past_the_target_is_missed(
     n: int, seed: int, theta_s: float, sparse: bool, targets: list[float], n_t: int
 ) -> None:
@@ -243,7 +243,6 @@ def test_levels_are_disjoint_and_keep_the_order_of_what_shares_a_coordinate(pair
     seed=seeds_drawn, paths=st.lists(st.integers(0, 100), min_size=1, max_size=9, unique=True),
     start=st.integers(0, 200), count=st.integers(1, 200),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_rotations_of_a_path_do_not_depend_on_what_is_drawn_with_them(
     seed: int, paths: list[int], start: int, count: int
 ) -> None:
@@ -270,7 +269,6 @@ def test_draws_have_the_distribution_that_was_asked_for() -> None:
 
 
 @given(shape=shapes, seed=seeds_drawn, rotations=st.integers(1, 150))
-@settings(max_examples=60, deadline=None)
 def test_rotations_keep_the_norm_of_every_class_vector(shape: tuple[int, int], seed: int, rotations: int) -> None:
     weight = gaussian(*shape, seed=seed)
     turned = tilted(weight, seed, rotations)
@@ -279,7 +277,6 @@ def test_rotations_keep_the_norm_of_every_class_vector(shape: tuple[int, int], s
 
 
 @given(shape=shapes, seed=seeds_drawn, rotations=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
 def test_mrc_of_a_rotation_is_that_of_its_transpose(shape: tuple[int, int], seed: int, rotations: int) -> None:
     weight, n = gaussian(*shape, seed=seed), shape[1]
     rotation = matrices_of_algorithm_1(n, draws_of(seed, 0, n, PAPER, rotations))[-1]
@@ -301,7 +298,7 @@ def test_mrc_of_a_rotation_is_that_of_its_transpose(shape: tuple[int, int], seed
     dtype=st.sampled_from([np.float32, np.float64]),
     paths=st.integers(1, 20),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 def test_neither_other_angles_nor_other_paths_change_a_bit(
     shape: tuple[int, int], seed: int, n_t: int, others: list[float], target: float, dtype: Any, paths: int
 ) -> None:
@@ -333,7 +330,6 @@ def test_the_number_of_classes_does_not_make_the_angle_depend_on_the_window(
     shape=shapes, seed=seeds_drawn, members=st.integers(1, 40), bits=st.integers(4, 14), antithetic=st.booleans(),
     dtype=st.sampled_from([np.float32, np.float64]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_memory_does_not_change_a_bit(
     shape: tuple[int, int], seed: int, members: int, bits: int, antithetic: bool, dtype: Any
 ) -> None:
@@ -354,7 +350,6 @@ def test_memory_does_not_change_a_bit(
 
 
 @given(shape=shapes, seed=seeds_drawn, sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=40, deadline=None)
 def test_an_ensemble_does_not_know_what_was_asked_for_before(
     shape: tuple[int, int], seed: int, sizes: list[int], data: st.DataObject
 ) -> None:
@@ -397,7 +392,6 @@ def test_float32_angle_is_exact_for_its_own_vectors() -> None:
 
 
 @given(shape=shapes, seed=seeds_drawn, target=st.floats(0.05, 1.2))
-@settings(max_examples=40, deadline=None)
 def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, target: float) -> None:
     weight = gaussian(*shape, seed=seed)
     at = seed % (shape[0] + 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -143,7 +143,6 @@ def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("tna-onnx-read")]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.integers(), max_size=5), max_size=12), st.integers(1, 5))
 def test_order_is_kept(groups: list[list[int]], workers: int) -> None:
     def load(item: int) -> int:

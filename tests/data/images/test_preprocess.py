@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -173,7 +173,6 @@ def test_imagenet_against_its_definition() -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     pixels=st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3])).map(lambda size: noise(*size)),
     scale=st.sampled_from([1.0, 1 / 255, -1 / 127.5]),
@@ -219,7 +218,6 @@ def test_color_and_grey() -> None:
     np.testing.assert_array_equal(grey, np.broadcast_to(noise(4, 5, channels=1), (3, 4, 5)))
 
 
-@settings(deadline=None)
 @given(side=st.integers(1, 20), height=st.integers(1, 30), width=st.integers(1, 30))
 def test_the_shorter_side_is_exact_and_the_longer_rounded_down(side: int, height: int, width: int) -> None:
     short = min(height, width)
@@ -227,7 +225,6 @@ def test_the_shorter_side_is_exact_and_the_longer_rounded_down(side: int, height
     assert found.shape == (3, side * height // short, side * width // short)
 
 
-@settings(deadline=None)
 @given(height=st.integers(1, 12), width=st.integers(1, 12), data=st.data())
 def test_crop_is_the_centre(height: int, width: int, data: st.DataObject) -> None:
     size = data.draw(st.tuples(st.integers(1, height), st.integers(1, width)))

@@ -82,7 +82,7 @@ def _npz_bytes() -> bytes:
 GOOD = _npz_bytes()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(GOOD)))
 def test_broken_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], end: int

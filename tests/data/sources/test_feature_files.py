@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.data.samples import gather, spec
-from tests.support import loaded, ok, refused
+from tests.support import PLAIN, loaded, ok, refused, words_of
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data import open_precomputed
 from tna_onnx.data.options import Request
@@ -222,7 +222,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     for k, part in enumerate(np.array_split(np.random.default_rng(0).permutation(len(rows)), 9)):
         pq.write_table(rows.take(part), tmp_path / f"many/{k}.parquet")
     for name, place in [("a", "one.parquet"), ("b", "many")]:
-        ok("calibrate", small.model, tmp_path / place, "-o", tmp_path / f"{name}.onnx", "--device", "cpu", "-q")
+        ok("calibrate", small.model, tmp_path / place, "-o", tmp_path / f"{name}.onnx", *words_of(PLAIN), "-q")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     pq.write_table(rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'}), tmp_path / "x.parquet")
     shutil.rmtree(tmp_path / "many")

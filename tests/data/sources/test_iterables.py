@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.samples import gather, spec
@@ -97,7 +97,6 @@ def test_data_loaders_of_torch() -> None:
     np.testing.assert_array_equal(source.labels, LABELS)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
 def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
     ends = np.minimum(np.cumsum([0, *sizes, 7]), 7)
