@@ -23,8 +23,7 @@ __all__ = ["ALL", "OUTCOMES", "Case", "Unavailable", "mismatch", "outcome"]
 
 _MODULES = (
     "exported_torch", "exported_two_stage", "exported_transformers", "exported_sklearn", "exported_trees",
-    "exported_keras", "exported_jax", "exported_flax", "exported_tensorflow",
-    "exported_hummingbird", "optimized", "forms",
+    "exported_keras", "exported_jax", "exported_tensorflow", "exported_hummingbird", "optimized", "forms",
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

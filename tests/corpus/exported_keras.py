@@ -1,7 +1,7 @@
-"""Keras 3 models on the torch backend, written by `Model.export(format="onnx")`, and TensorFlow ones, by tf2onnx.
+"""Keras 3 models on the torch backend, written by `Model.export(format="onnx")`.
 
 Kernels are stored as (n, C). Images are NHWC. The first import of Keras fixes its backend, so importing this module
-asks for torch in the environment; the TensorFlow models do without Keras.
+asks for torch in the environment.
 """
 
 import os
@@ -128,70 +128,4 @@ def _case(name: str) -> Case:
     )
 
 
-_VECTORS = ("logits", "softmax", "sigmoid")
-_DENSE = (*_VECTORS, "cnn-softmax")
-
-
-@cache
-def _tensors(name: str) -> dict[str, Array]:
-    """Return the constants of a TensorFlow model; `head` is (n, C), or (1, 1, n, C) for the 1x1 convolution."""
-    rng, classes = np.random.default_rng(4), 1 if name == "sigmoid" else _CLASSES
-    shapes = {
-        "body": (12, 16) if name in _VECTORS else (3, 3, 3, 16),
-        "head": (16, classes) if name in _DENSE else (1, 1, 16, classes),
-        "bias": (classes,),
-    }
-    return {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
-
-
-def _input_shape(name: str) -> tuple[int, ...]:
-    return (8, 8, 3) if _tensors(name)["body"].ndim == 4 else (12,)
-
-
-def write_tensorflow(name: str, folder: Path) -> Path:
-    """Write a TensorFlow function with tf2onnx, opset 17."""
-    path = folder / "model.onnx"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with quiet():
-        import tensorflow as tf
-        import tf2onnx
-
-        body, head, bias = (tf.Variable(value) for value in _tensors(name).values())
-
-        def forward(x: Any) -> Any:
-            if name in _VECTORS:
-                features = tf.nn.relu(tf.matmul(x, body))
-            else:
-                features = tf.nn.relu(tf.nn.conv2d(x, body, 2, "SAME"))
-                features = tf.reduce_mean(features, (1, 2), keepdims=name not in _DENSE)
-            if name in _DENSE:
-                scores = tf.nn.bias_add(tf.matmul(features, head), bias)
-            else:
-                scores = tf.squeeze(tf.nn.bias_add(tf.nn.conv2d(features, head, 1, "SAME"), bias), (1, 2))
-            if "softmax" in name:
-                return tf.nn.softmax(scores)
-            return tf.sigmoid(scores) if name == "sigmoid" else scores
-
-        signature = [tf.TensorSpec((None, *_input_shape(name)), tf.float32, name="x")]
-        tf2onnx.convert.from_function(
-            tf.function(forward, input_signature=signature), input_signature=signature, opset=17, output_path=str(path)
-        )
-    return path
-
-
-def _tensorflow_case(name: str) -> Case:
-    def weight() -> Array:
-        head = _tensors(name)["head"]
-        return class_vectors(head.reshape(head.shape[-2:]).T.copy())
-
-    def feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-        return {"x": rng.standard_normal((n, *_input_shape(name))).astype(np.float32)}
-
-    build = partial(write_tensorflow, name)
-    return Case(f"tf2onnx/{name}", "tf2onnx", build, weight, feeds=feeds, needs=("tensorflow", "tf2onnx"))
-
-
-CASES: tuple[Case, ...] = (
-    *(_case(name) for name in _MODELS),
-    *(_tensorflow_case(name) for name in (*_DENSE, "conv-head", "conv-head-softmax")),
-)
+CASES: tuple[Case, ...] = tuple(_case(name) for name in _MODELS)

@@ -17,7 +17,7 @@ Decisions where the truth is a matter of definition:
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -465,12 +465,6 @@ def _conv_over_all(g: Graph, how: str) -> Array:
     return kernel.reshape(g.classes, -1)
 
 
-@refused("Conv 3x3, pooling", "kernel|conv")
-def _conv_refused(g: Graph) -> None:
-    kernel = g.const(g.draw(CLASSES, FEATURES, 3, 3))
-    g.output(g.flat(g.node("GlobalAveragePool", g.node("Conv", g.image(), kernel, pads=[1] * 4))))
-
-
 @refused("Conv over an image of any size, pooling", "at several positions come together")
 def _conv_of_any_size(g: Graph) -> None:
     """A kernel that may be as large as the image, or smaller."""
@@ -772,29 +766,6 @@ def _lengths(weight: Array) -> Array:
     return np.asarray(np.linalg.norm(weight.astype(np.float64), axis=1, keepdims=True))
 
 
-@_weight("identity transpose identity")
-def _two_identities(g: Graph) -> tuple[str, Array]:
-    return g.node("Identity", _turned(g, g.node("Identity", g.const(g.weight)))), g.weight
-
-
-@_weight("constant transpose reshape")
-def _constant_turned(g: Graph) -> tuple[str, Array]:
-    lifted = g.weight.T.reshape(2, -1, g.classes).transpose(2, 0, 1)
-    constant = g.node("Constant", value=numpy_helper.from_array(np.ascontiguousarray(lifted)))
-    turned = g.node("Transpose", constant, perm=[1, 2, 0])
-    return g.node("Reshape", turned, g.ints(-1, g.classes)), g.weight
-
-
-def _cast(g: Graph, element: str) -> tuple[str, Array]:
-    dtype = helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(element))
-    truth = g.weight.astype(dtype).astype(np.float32)
-    return g.node("Cast", g.const(g.weight.T, dtype), to=TensorProto.FLOAT), truth
-
-
-for _name, _element_name in (("float16", "FLOAT16"), ("bfloat16", "BFLOAT16"), ("float64", "DOUBLE")):
-    _weight(f"{_name} cast")(partial(_cast, element=_element_name))
-
-
 @_weight("dequantize transpose")
 def _dequantize_transpose(g: Graph) -> tuple[str, Array]:
     wide, values = _dequantized(g, g.weight, np.int8, axis=0)
@@ -827,25 +798,6 @@ def _torch_normalised(g: Graph) -> tuple[str, Array]:
     length = g.node("Clip", g.node("ReduceL2", stored, axes=[1], keepdims=1), g.const(1e-12))
     unit = g.node("Div", stored, g.node("Expand", length, g.node("Shape", stored)))
     return _turned(g, unit), g.weight / _lengths(g.weight)
-
-
-@_weight("times a number")
-def _times_number(g: Graph) -> tuple[str, Array]:
-    return _turned(g, g.node("Mul", g.const(0.35), g.const(g.weight))), g.weight
-
-
-@_weight("split of a larger one")
-def _split(g: Graph) -> tuple[str, Array]:
-    larger = g.const(np.concatenate([g.draw(2, g.n_features), g.weight]))
-    return _turned(g, g.node("Split", larger, g.ints(2, g.classes), axis=0, n_out=2)[1]), g.weight
-
-
-@_weight("merged LoRA")
-def _merged_lora(g: Graph) -> tuple[str, Array]:
-    down, up = g.draw(g.n_features, 2), g.draw(2, g.classes)
-    change = g.node("MatMul", g.const(down), g.const(up))
-    truth = g.weight.astype(np.float64) + (down.astype(np.float64) @ up).T
-    return g.node("Add", _turned(g, g.const(g.weight)), change), truth
 
 
 @_weight("one vector and its negative")
@@ -931,16 +883,10 @@ def _constant(g: Graph) -> str:
 
 
 _TAILS: dict[str, Tail] = {
-    "bias, a number": lambda g, s: g.node("Add", s, g.const(0.7)),
-    "bias, row of shape (1, C)": lambda g, s: g.node("Add", g.const(g.bias[None]), s),
-    "bias, Sub of a constant": lambda g, s: g.node("Sub", s, _constant(g)),
-    "bias, Sum of two": lambda g, s: g.node("Sum", s, _constant(g)),
     "bias, Sum of three": lambda g, s: g.node("Sum", _constant(g), s, _constant(g)),
-    "bias, two Adds": lambda g, s: g.node("Add", g.const(g.bias[None]), g.node("Add", s, _constant(g))),
     "bias, behind a Reshape": lambda g, s: g.node(
         "Add", g.node("Reshape", g.node("Unsqueeze", s, g.ints(1)), g.ints(-1, g.classes)), _constant(g)
     ),
-    "temperature, behind the bias": lambda g, s: g.node("Div", g.node("Add", s, _constant(g)), g.const(1.5)),
     "temperature, computed": lambda g, s: g.node(
         "Div", g.node("Add", s, _constant(g)), g.node("Sqrt", g.const(float(FEATURES)))
     ),
@@ -948,7 +894,6 @@ _TAILS: dict[str, Tail] = {
 _REVERSED: dict[str, Tail] = {
     "constant minus logits": lambda g, s: g.node("Sub", _constant(g), s),
     "Neg behind the bias": lambda g, s: g.node("Neg", g.node("Add", s, _constant(g))),
-    "negative temperature": lambda g, s: g.node("Mul", g.node("Add", s, _constant(g)), g.const(-0.5)),
 }
 
 
@@ -1134,10 +1079,8 @@ def _dequantized(g: Graph, value: Array, dtype: Any, axis: int | None = None) ->
 
 
 @form("QDQ weight, int8", np.int8, None, "", route="quantized")
-@form("QDQ weight, uint8", np.uint8, None, "", route="quantized")
 @form("QDQ weight, int8, per channel", np.int8, 1, "", route="quantized")
 @form("QDQ weight, int8, per feature", np.int8, 0, "", route="quantized")
-@form("QDQ weight and activations", np.int8, None, "in", route="quantized")
 @form("QDQ weight, activations and output", np.int8, 1, "in out", route="quantized")
 @form("QDQ weight, activations and output, Softmax", np.uint8, None, "in out softmax", route="quantized")
 def _qdq_matmul(g: Graph, dtype: Any, axis: int | None, around: str) -> Array:
@@ -1209,61 +1152,17 @@ def _qdq_blocks(g: Graph) -> Array:
     return values.T
 
 
-@refused("QLinearMatMul", "quanti", "QLinearMatMul")
-@refused("QGemm", "quanti", "QGemm")
-@refused("QLinearConv", "quanti", "QLinearConv")
-@refused("DynamicQuantizeLinear, MatMulInteger", "quanti", "MatMulInteger")
-@refused("DynamicQuantizeMatMul", "quanti", "DynamicQuantizeMatMul")
-@refused("MatMulNBits", "quanti", "MatMulNBits")
-def _integer_arithmetic(g: Graph, how: str) -> None:
-    data = g.image() if how == "QLinearConv" else g.vector()
-    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
-    stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
-    x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
-    y_scale, y_zero = g.const(0.1), g.const(128, np.uint8)
-    if how in ("QLinearMatMul", "QGemm", "QLinearConv"):
-        x = g.node("QuantizeLinear", data, x_scale, x_zero)
-        if how == "QLinearMatMul":
-            y = g.node(how, x, x_scale, x_zero, *stored, y_scale, y_zero)
-        elif how == "QGemm":
-            bias = g.const(np.round(g.bias / (scale * 0.05)), np.int32)
-            y = g.node(how, x, x_scale, x_zero, *stored, bias, y_scale, y_zero, domain=MICROSOFT)
-        else:
-            stored[0] = g.const(codes.T[:, :, None, None], np.uint8)
-            y = g.node(how, x, x_scale, x_zero, *stored, y_scale, y_zero)
-        y = g.node("DequantizeLinear", y, y_scale, y_zero)
-        g.output(g.flat(g.node("GlobalAveragePool", y)) if how == "QLinearConv" else y)
-    elif how == "MatMulInteger":
-        x, s, z = g.node("DynamicQuantizeLinear", data, n_out=3)
-        y = g.node("Cast", g.node(how, x, stored[0], z, stored[2]), to=TensorProto.FLOAT)
-        g.output(g.node("Add", g.node("Mul", y, g.node("Mul", s, stored[1])), g.const(g.bias)))
-    elif how == "DynamicQuantizeMatMul":
-        g.output(g.node(how, data, *stored, g.const(g.bias), domain=MICROSOFT))
-    else:
-        numbers = np.random.default_rng(3).integers(0, 16, (CLASSES, 16))
-        packed = g.const((numbers[:, ::2] + 16 * numbers[:, 1::2])[:, None], np.uint8)
-        flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
-        g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), domain=MICROSOFT, **flags))
-
-
 # --- types
 
 
 @form("float16, Gemm, Cast to float32, Softmax", "gemm", dtype="float16")
 @form("float16, Conv 1x1, pooling", "conv", dtype="float16")
-@form("float64, Einsum", "einsum", dtype="float64")
-@form("float64, Gemm, Cast to float32", "gemm", dtype="float64")
-@form("float64, tokens, MatMul, ReduceMean", "tokens", dtype="float64")
 def _types(g: Graph, how: str) -> None:
     if how == "gemm":
         wide = g.node("Cast", g.gemm(g.vector()), to=TensorProto.FLOAT)
         g.output(g.node("Softmax", wide), "N", CLASSES, dtype=np.float32)
-    elif how == "conv":
-        g.output(g.flat(g.node("GlobalAveragePool", g.conv(g.image()))))
-    elif how == "einsum":
-        g.output(g.node("Einsum", g.vector(), g.const(g.weight), equation="nd,cd->nc"))
     else:
-        g.output(g.node("ReduceMean", g.linear(g.tokens()), axes=[1], keepdims=0))
+        g.output(g.flat(g.node("GlobalAveragePool", g.conv(g.image()))))
 
 
 @form("float16 weight, features cast to float16, logits cast back")
@@ -1307,14 +1206,6 @@ def _function_with_weight(g: Graph) -> None:
     ]
     _function(g, "Classifier", ["z"], nodes)
     g.output(g.node("Classifier", g.vector(), domain=LOCAL))
-
-
-@form("function with attributes")
-def _function_with_attributes(g: Graph) -> None:
-    gemm = helper.make_node("Gemm", ["z", "w", "b"], ["out"])
-    gemm.attribute.add(name="transB", ref_attr_name="turned", type=onnx.AttributeProto.INT)
-    _function(g, "Linear", ["z", "w", "b"], [gemm], attributes=["turned"])
-    g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL, turned=1))
 
 
 @form("functions in functions")
@@ -1439,31 +1330,22 @@ def _auxiliary(g: Graph, truth: str) -> Array:
 _SUMS = "sum|add|linear|head|constant"
 
 
-@refused("product of two layers", "mul|product|linear|gat|head", "gated")
-@refused("layer gated by a Sigmoid layer", "mul|product|linear|gat|head", "sigmoid")
 @refused("mean of the probabilities of two heads", "mean|" + _SUMS, "mean softmax")
 @refused("sum of the probabilities of two heads", "holds probabilities", "sum softmax")
 @refused("sum of the probabilities of two heads, divided by its sum", "holds probabilities", "shares softmax")
 @refused("scores, and a Sigmoid of others, summed", "holds probabilities", "sum sigmoid")
 @refused("Max of two heads", "max|linear|head", "max")
-@refused("residual", _SUMS, "residual", classes=FEATURES)
 @refused("layer on the scores of another, summed", "computed from the scores", "behind")
 @refused("heads summed, one with a Relu", "non-linear", "relu")
 @refused("two heads concatenated", "concat|linear|head", "concat")
 def _several_layers(g: Graph, how: str) -> None:
     z, other = g.vector(), g.draw(g.classes, FEATURES)
     first = g.gemm(z)
-    if how == "residual":
-        g.output(g.node("Add", first, z))
-    elif how == "behind":
+    if how == "behind":
         g.output(g.node("Add", first, g.node("MatMul", g.node("Relu", first), g.const(g.draw(CLASSES, CLASSES)))))
     else:
         second = g.node("Gemm", z, g.const(other), transB=1)
-        if how == "gated":
-            g.output(g.node("Mul", first, second))
-        elif how == "sigmoid":
-            g.output(g.node("Mul", first, g.node("Sigmoid", second)))
-        elif how == "mean softmax":
+        if how == "mean softmax":
             g.output(g.node("Mean", g.node("Softmax", first), g.node("Softmax", second)))
         elif how == "sum sigmoid":
             g.output(g.node("Add", first, g.node("Sigmoid", second)))
@@ -1761,13 +1643,6 @@ def _softmax_over_tokens(g: Graph) -> None:
 
 
 # --- refused: the weight is no finite dense constant
-
-
-@refused("weight from data", "")
-def _hypernetwork(g: Graph) -> None:
-    z = g.vector()
-    weight = g.node("MatMul", g.node("Transpose", z, perm=[1, 0]), g.node("MatMul", z, g.const(g.weight.T)))
-    g.output(g.node("MatMul", z, weight))
 
 
 @form("sparse weight", "flat")
