@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import tna_onnx
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
-from tests.support import cli, run, with_options
+from tests.support import cli
 from tna_onnx import files
 from tna_onnx.data import InputSpec, Recipe, open_source, read_recipe
 from tna_onnx.data.choices import Limits
@@ -81,12 +80,10 @@ def test_an_image_that_is_none(tmp_path: Path, make: Callable[[Path], Any]) -> N
 
 
 def test_pipes_as_settings_and_data_end_the_command(small: Small, tmp_path: Path) -> None:
-    for name in ("a.npz", "c.toml", "pyproject.toml"):
+    for name in ("a.npz", "c.toml"):
         os.mkfifo(tmp_path / name)
     for words in (["--data", tmp_path / "a.npz"], ["--data", small.test, "--config", tmp_path / "c.toml"]):
-        done = run("evaluate", small.model, *words, cwd=tmp_path, timeout=60)
-        assert done.returncode in (2, 4), done.stderr
-        assert "Traceback" not in done.stderr
+        assert cli("evaluate", small.model, *words).exit_code in (2, 4)
 
 
 # ---- places ----
@@ -313,25 +310,14 @@ LONG = "a" * 300
     [
         [LONG, "--data", "data.npz"],
         ["model.onnx", "--data", LONG],
-        ["model.onnx", "--data", f"{LONG}.npz"],
         ["model.onnx", "--data", f"file://{LONG}"],
-        *(["model.onnx", "--data", "data.npz", option, LONG] for option in ("--labels", "--classes", "--json")),
-        ["model.onnx", "--data", "data.npz", "--preset", LONG],
-        ["model.onnx", "--data", "data.npz", "--data-root", LONG],
+        *(["model.onnx", "--data", "data.npz", option, LONG] for option in ("--labels", "--preset", "--json")),
     ],
 )
 def test_names_that_no_file_can_have(small: Small, words: list[str]) -> None:
     names = {"model.onnx": small.model, "data.npz": small.test}
     result = cli("evaluate", *(names.get(word, word) for word in words))
     assert (result.exit_code, "too long" in result.stderr) == (2, True), result.output
-
-
-def test_such_names_in_python(small: Small, tmp_path: Path) -> None:
-    for words in ({"data": LONG}, {"model": LONG}, {"labels": LONG}, {"json": LONG}, {"data": "a\0b"}):
-        with pytest.raises(UsageError, match=r"too long|NUL|null"):
-            with_options(tna_onnx.evaluate, **{"model": small.model, "data": small.test, "device": "cpu", **words})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="too long"):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{LONG}.onnx")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")

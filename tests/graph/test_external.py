@@ -427,8 +427,8 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
         data,
         output=tmp_path / "new.onnx",
         map="ts",
+        search="none",
         device="cpu",
-        settings=tna_onnx.Settings(angle_step=30.0),
     )
     written = load_model(tmp_path / "new.onnx")
     try:

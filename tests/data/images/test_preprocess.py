@@ -55,10 +55,7 @@ def test_an_open_number_of_channels_has_to_be_given() -> None:
 
 DATA_ERRORS = [
     ((None, 784), "float32", Recipe(), r"4 axes .* shape \(N, 784\)"),
-    ((None, 3, 8, 8, 8), "float32", Recipe(), r"4 axes .* shape \(N, 3, 8, 8, 8\)"),
     ((None, 3, 8, 8), "int8", Recipe(), "holds 0 to 255, .* dtype int8"),
-    ((None, 3, 8, 8), "bool", Recipe(), "holds 0 to 255, .* dtype bool"),
-    ((None, 3, 8, 8), "complex64", Recipe(), "holds 0 to 255, .* dtype complex64"),
     ((None, 4, 8, 8), "float32", Recipe(layout="NCHW"), r"\(N, 4, 8, 8\), read as NCHW, has 4 channels, .* 1 or 3"),
     ((None, 3, 224, 224), "float32", Recipe(layout="NHWC"), "read as NHWC, has 224 channels, .*npz"),
 ]
@@ -76,22 +73,15 @@ def test_inputs_that_do_not_take_images(
 WRONG: dict[str, Any] = {"layout": "CHW", "color": "RGBA", "interpolation": "box"}
 USAGE_ERRORS = [
     (Recipe(resize=0), "--resize .* got 0"),
-    (Recipe(resize=(224, -1)), r"--resize .* got \(224, -1\)"),
     (Recipe(crop=-3), "--crop .* got -3"),
-    (Recipe(crop=(0, 224)), r"--crop .* got \(0, 224\)"),
     (Recipe(mean=(0.5, 0.5)), "--mean has 2 values, .* 3 channels"),
-    (Recipe(std=(1.0,) * 4), "--std has 4 values, .* 3 channels"),
-    (Recipe(mean=()), "--mean has 0 values"),
     (Recipe(std=(1.0, 0.0, 1.0)), r"--std .* above 0, got \(1.0, 0.0, 1.0\)"),
-    (Recipe(std=(-1.0,)), "--std .* above 0"),
     (Recipe(std=(math.nan,)), "--std must be finite"),
     (Recipe(mean=(math.inf,)), "--mean must be finite, got"),
     (Recipe(scale=0.0), "--scale .* got 0.0"),
-    (Recipe(scale=math.nan), "--scale .* got nan"),
     (Recipe(scale=1e37), "--scale 1e.37"),
     (Recipe(std=(1e-50,)), r"--std .*1e-50"),
     (Recipe(crop_pct=0.0), "crop_pct must be above 0 and at most 1, got 0.0"),
-    (Recipe(crop_pct=1.5), "crop_pct must be above 0 and at most 1, got 1.5"),
     (Recipe(crop_pct=math.nan), "crop_pct must be above 0 and at most 1, got nan"),
     (Recipe(crop_pct=0.9, resize=256, crop=224), "resize and crop_pct both"),
     (Recipe(crop_pct=0.9), r"crop_pct needs the side of a square crop, .* \(N, 3, \?, \?\) and --crop is None"),

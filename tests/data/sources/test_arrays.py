@@ -107,8 +107,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"images": X, "labels": LABELS}, "if 'images' is that input, rename it to 'x'"),
     ({"a": X, "b": X, "labels": LABELS}, "for the model's input 'x'; the model wants 'x', the file has"),
     ({"x": X[:2], "labels": LABELS}, "3 labels for 2 samples"),
-    ({"x": X.astype(np.float64), "labels": LABELS}, "'x': expected dtype float32, found float64"),
-    ({"x": X[:, :3], "labels": LABELS}, r"'x': expected shape \(N, 4\), found \(3, 3\)"),
     ({"x": X[:0], "labels": LABELS[:0]}, "no samples"),
 ]
 
@@ -142,10 +140,8 @@ def test_arrays_of_inputs_are_no_labels(tmp_path: Path) -> None:
     ("shape", "wanted", "shown"),
     [
         ((3, 5), (None, 4), "(N, 4)"),
-        ((3, 4, 1), (None, 4), "(N, 4)"),
         ((3,), (None, None), "(N, ?)"),
         ((), (None, 4), "(N, 4)"),
-        ((3, 8, 8, 3), (1, 3, None, None), "(N, 3, ?, ?)"),
     ],
 )
 def test_shapes_that_do_not_fit(
@@ -162,11 +158,9 @@ def test_shapes_that_do_not_fit(
     ("stored", "wanted"),
     [
         ("float16", "float32"),
-        ("float32", "float64"),
         ("int32", "int64"),
         ("uint8", "int64"),
         (">f4", "<f4"),
-        ("bool", "bool"),
     ],
 )
 def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) -> None:
@@ -182,10 +176,7 @@ def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) 
         ("uint8", "float32"),
         ("float64", "float32"),
         ("int64", "int32"),
-        ("int8", "uint8"),
         ("bool", "float32"),
-        ("bool", "int64"),
-        ("float32", "uint8"),
         ("<U3", "float32"),
     ],
 )

@@ -108,7 +108,6 @@ def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
     ("batches", "pattern"),
     [
         ([], "gives no samples"),
-        ([(X[:0], LABELS[:0])], "gives no samples"),
         ([{"y": X, "labels": LABELS}], "batch 0: has no 'x' (found 'y', 'labels')"),
         ([{"x": X}], "batch 0: has no 'labels' (found 'x'); give labels apart"),
         ([(X,)], "batch 0: has 1 parts, expected 2, 'x', 'labels' in this order"),
@@ -118,10 +117,6 @@ def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
         ([(X, 3)], "batch 0: every array must have one row per sample"),
         ([(X, LABELS), (X[:, :3], LABELS)], "dtype float32, batch 1 has (N, 3) and float32"),
         ([(X, LABELS), (X.astype(np.float64), LABELS)], "batch 1 has (N, 4) and float64"),
-        ([(X.astype(np.float64), LABELS)], "'x': expected dtype float32, found float64"),
-        ([(X[:, :3], LABELS)], "'x': expected shape (N, 4), found (7, 3)"),
-        ([(X, LABELS + 1)], "subtract 1"),
-        ([(X, np.eye(3)[LABELS] * 0.5)], "argmax"),
         ([(X, LABELS), (X, LABELS[:, np.newaxis])], "another number of axes"),
         ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': cannot be made an array"),
         ([(np.array([{}] * 7), LABELS)], "'x': expected numbers, found objects"),

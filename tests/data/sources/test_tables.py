@@ -139,8 +139,6 @@ def test_empty_cells(tmp_path: Path, cells: list[Any]) -> None:
     ("columns", "inputs", "pattern"),
     [
         ({"x": ["a"] * 6}, [spec()], "holds text, and the model's input 'x' takes float32"),
-        ({"x": rows(X, pa.list_(pa.float64()))}, [spec()], "expected dtype float32, found float64"),
-        ({"x": rows(X[:, :3])}, [spec()], "expected shape (N, 4), found (6, 3)"),
         ({"a": rows(X), "b": rows(X)}, [spec()], "no column for the model's input 'x'"),
         ({"x": rows(X)}, [spec("x"), spec("y")], "no column for the model's input 'y'"),
     ],
@@ -182,7 +180,6 @@ def test_names(tmp_path: Path, encode: bool) -> None:
     ("labels", "pattern"),
     [
         (pa.array([0, 1, None, 0, 1, 2]), "has 1 empty cells, first in row 2"),
-        (pa.array([0, 1, -1, 0, 1, 2]), "must lie in 0 to 2"),
         (pa.array([[0], [1], [2], [0], [1], [2]]), "found [0] in row 0"),
     ],
 )
