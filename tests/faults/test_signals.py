@@ -30,7 +30,7 @@ session.Session.run = told
 """
 
 
-@pytest.mark.parametrize(("name", "older"), [("SIGINT", True), ("SIGTERM", False), ("SIGTERM", True), ("SIGHUP", True)])
+@pytest.mark.parametrize(("name", "older"), [("SIGINT", True), ("SIGTERM", False), ("SIGHUP", True)])
 def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bool) -> None:
     output = tmp_path / "o.onnx"
     if older:
@@ -88,8 +88,9 @@ session.Session.run = swallowing
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("lost", [FINALIZED, SWALLOWED], ids=["finalizer", "library"])
+@pytest.mark.parametrize(
+    ("number", "lost"), [(signal.SIGINT, FINALIZED), (signal.SIGTERM, SWALLOWED)], ids=["finalizer", "library"]
+)
 def test_a_signal_that_is_lost_comes_again(small: Small, tmp_path: Path, number: int, lost: str) -> None:
     words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
     code = lost.replace("NUMBER", str(int(number)))

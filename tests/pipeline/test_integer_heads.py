@@ -20,7 +20,7 @@ quantization = pytest.importorskip("onnxruntime.quantization")
 
 Array = NDArray[Any]
 N, FEATURES, HIDDEN, CLASSES = 500, 10, 24, 4
-FORMS = ("dynamic", "dynamic per channel", "operators", "operators per channel", "QDQ", "4 bits")
+FORMS = ("dynamic", "operators per channel", "QDQ", "4 bits")
 INTEGERS = {"MatMulInteger", "QLinearMatMul", "MatMulNBits"}
 
 
@@ -112,7 +112,7 @@ def test_a_map_goes_behind_a_head_of_integers(form: str, tmp_path: Path) -> None
     assert any("computes with integers" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("form", ["dynamic", "operators", "4 bits"])
+@pytest.mark.parametrize("form", ["dynamic", "4 bits"])
 def test_a_search_of_integers_is_refused(form: str, tmp_path: Path) -> None:
     path = quantized(form, tmp_path)
     with pytest.raises(UnsupportedModel, match="search none"):

@@ -36,8 +36,7 @@ def written(folder: Path, last: list[onnx.NodeProto], kind: Any) -> tuple[Path, 
     return folder / "m.onnx", folder / "data.npz"
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.float16])
-@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(("activation", "kind"), [("Softmax", np.float64), ("LogSoftmax", np.float16)])
 def test_a_cast_behind_the_activation_says_nothing_of_the_logits(activation: str, kind: Any, tmp_path: Path) -> None:
     last = [
         helper.make_node(activation, ["s"], ["p"], axis=1),
@@ -110,8 +109,7 @@ def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
         tna_onnx.calibrate(tmp_path / "half.onnx", data, map="irova", dry_run=True, **QUICK)
 
 
-@pytest.mark.parametrize("mask", [-1e4, -1e9, -3e38])
-@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize(("head", "mask"), [(True, -1e4), (False, -3e38)])
 def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: float, tmp_path: Path) -> None:
     """Its probability is 0, however its logit is rounded: the others are still compared to some units of rounding."""
     rng = np.random.default_rng(0)
@@ -134,8 +132,9 @@ def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: f
     assert report.verification.max_difference <= report.verification.bound < 1e-4
 
 
-@pytest.mark.parametrize("search_map", ["ts", "ets", "bias", "sms", "isotonic"])
-@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(
+    ("activation", "search_map"), [("LogSoftmax", "ts"), ("Softmax", "sms"), ("Softmax", "isotonic")]
+)
 def test_scores_that_are_the_graphs_input(activation: str, search_map: Any, tmp_path: Path) -> None:
     """A stage behind a network: the map goes between the input and its reader, and other readers keep the input."""
     rng = np.random.default_rng(1)
@@ -180,8 +179,7 @@ def test_logits_far_apart_are_cut_in_the_file_as_in_its_check(tmp_path: Path) ->
     assert report.verification.max_difference < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Sigmoid"])
-@pytest.mark.parametrize("source", ["leaves", "columns"])
+@pytest.mark.parametrize(("source", "kind"), [("leaves", "Softmax"), ("columns", "LogSoftmax"), ("leaves", "Sigmoid")])
 def test_a_number_of_classes_that_has_only_a_name(source: str, kind: str, tmp_path: Path) -> None:
     """As Hummingbird declares the leaves of a tree: nodes tell how many classes there are."""
     rng = np.random.default_rng(0)

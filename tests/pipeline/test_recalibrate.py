@@ -3,8 +3,6 @@
 import gc
 import logging
 import re
-import subprocess
-import sys
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -135,12 +133,6 @@ def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str
 def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
     expected = {"ets_loss": loss, "objective": objective, "bins": 15}
     assert Settings(objective=objective, ets_loss=asked).fit_options == expected
-
-
-def test_defaults_and_choices_load_without_numpy() -> None:
-    code = "import sys, tna_onnx.pipeline.settings; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 # --- A run opens its source model once, and sends every sample through the network once

@@ -25,7 +25,6 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import collected_details as angles_module
-from tna_onnx.pipeline import reporting as module
 from tna_onnx.pipeline.collected_details import (
     _scored,
     angle_counts,
@@ -134,27 +133,6 @@ def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcom
     passed = notes(small, task, outcome, worse, gates=Gates(require="nothing"))
     assert passed[:3] == held
     assert "--require nothing lets it pass" in passed[3]
-
-
-def test_fits_to_some_of_very_many_samples_are_said(
-    small: Small, task: Task, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n = len(outcome.before)
-    monkeypatch.setattr(module, "SEEN", n // 2)
-    ending = f"{n // 2:,} samples at most, at random; all {n:,} are scored, and seen by the final fit"
-    _, found = notes(small, task, outcome, comparison("cross-fitted"))
-    assert found == f"fits that are cross-validated see {ending}"
-    # one method, and data to hold it against: nothing was cross-validated
-    alone = replace(outcome, scores={})
-    assert notes(small, task, alone) == []
-    few = replace(outcome.candidates[0], scores=outcome.before.take(np.arange(n // 2)))
-    searched = replace(alone, candidates=(few, few))
-    assert notes(small, task, searched)[-1] == f"the search sees {ending}"
-    both = notes(small, task, searched, comparison("cross-fitted"))[-1]
-    assert both == f"the search and fits that are cross-validated see {ending}"
-    # without a map there is no fit
-    bare = notes(small, task, replace(searched, fitted=None, chosen=few), comparison("cross-fitted"))[-1]
-    assert bare == f"the search sees {n // 2:,} samples at most, at random; all {n:,} are scored"
 
 
 # ---- The honest numbers: of files that were run, of every sample once, or of nothing that changed

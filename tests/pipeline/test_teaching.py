@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from scipy.optimize import minimize, minimize_scalar
@@ -99,6 +99,7 @@ def test_the_refit_is_the_ridge_of_scipy() -> None:
         assert loss(ours.ravel()) == pytest.approx(best.fun, abs=1e-4)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_scores_are_means_over_labels(seed: int, classes: int) -> None:
     rng = np.random.default_rng(seed)
