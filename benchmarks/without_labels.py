@@ -40,6 +40,7 @@ SIZES = (200, 1000, 5000)
 LEVEL = 0.05
 NEW_CLASS = 0.2
 TINY = 1e-7
+SEED = 57
 
 Array = NDArray[Any]
 Outputs = tuple[Array, Array | None]  # logits (N, C), projections of features or None
@@ -193,7 +194,11 @@ class Fitted:
         return cls(bias, reference, isotonic)
 
     def cbpe(self, raw: Array) -> float:
-        calibrated = np.stack([fit.predict(p) for fit, p in zip(self.isotonic, raw.T, strict=True)], axis=1)
+        # what `predict` gives, ten times as fast
+        columns = [
+            np.interp(p, fit.X_thresholds_, fit.y_thresholds_) for fit, p in zip(self.isotonic, raw.T, strict=True)
+        ]
+        calibrated = np.stack(columns, axis=1)
         total = calibrated.sum(axis=1)
         chosen = calibrated[np.arange(len(raw)), raw.argmax(axis=1)]
         return float(np.mean(np.where(total > 0, chosen / np.maximum(total, TINY), 1 / raw.shape[1])))
@@ -220,10 +225,7 @@ def draw(pool: Pool, kind: str, n: int, rng: np.random.Generator) -> tuple[Outpu
     return (s, features), y
 
 
-HELD = ("same", "frequencies")  # the intervals hold
-KINDS = (*HELD, "blur", "noise", "new class", "another site")
-# These need fewer draws: most alarm each time.
-EVERY = 5
+KINDS = ("same", "frequencies", "blur", "noise", "new class", "another site")
 
 
 def measured(pool: Pool, draws: int) -> Iterator[dict[str, Any]]:
@@ -231,24 +233,24 @@ def measured(pool: Pool, draws: int) -> Iterator[dict[str, Any]]:
     found: dict[tuple[str, int], list[tuple[float, ...]]] = {}
     start = None
     for number in range(draws):
-        rng = np.random.default_rng((2026, number))
+        rng = np.random.default_rng((SEED, number))
         fitted = Fitted.of(pool, rng, start)
         start = fitted.bias
-        for kind in KINDS if number % EVERY == 0 else HELD:
+        for kind in KINDS:
             for n in SIZES:
                 (s, z), y = draw(pool, kind, n, rng)
                 mapped = softmax(apply_map(fitted.bias, s), axis=1)
-                known = fitted.reference.expected(mapped, *(() if z is None else (z,)))
+                expected, _, p = fitted.reference.expected(mapped, z)
                 accuracy = float(np.mean(mapped.argmax(axis=1) == y))
                 raw = softmax(s, axis=1)
                 other = (float(raw.max(axis=1).mean()), fitted.cbpe(raw), float(np.mean(raw.argmax(axis=1) == y)))
-                row = (accuracy, known.accuracy, known.low, known.high, known.other_p, *other)
+                row = (accuracy, expected.value, expected.low or 0.0, expected.high or 0.0, p, *other)
                 found.setdefault((kind, n), []).append(row)
     for (kind, n), rows in found.items():
-        truth, expected, low, high, p, confidence, cbpe, raw_truth = np.array(rows).T
-        silent = p >= LEVEL
+        truth, estimate, low, high, other_p, confidence, cbpe, raw_truth = np.array(rows).T
+        silent = other_p >= LEVEL
         errors = {
-            "error": np.abs(expected - truth),
+            "error": np.abs(estimate - truth),
             "confidence": np.abs(confidence - raw_truth),
             "cbpe": np.abs(cbpe - raw_truth),
         }

@@ -76,7 +76,8 @@ _LEVEL = 0.05
 # Below, means are not normally distributed.
 _FEWEST = 50
 
-_NEED_LABELS = ("group_column", "groups", "by", "weight_column", "weights", "class_prior", "expect_accuracy")
+_NEED_LABELS = ["group_column", "groups", "by", "weight_column", "weights", "class_prior", "expect_accuracy"]
+_NEED_LABELS += ["max_ece", "max_nll", "min_recall", "positive", "ood_data"]
 
 
 @checked
@@ -155,14 +156,16 @@ def evaluate(
             try:
                 opened = _open(model, labelled, options, place, batch_size, bins)
             except NoLabels as missing:
-                _refuse_label_options(
-                    labelled, gates, {"positive": positive, "ood_data": ood_data is not None}, missing
-                )
+                said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None, "ood_data": ood_data}
+                needed = [name for name in _NEED_LABELS if said.get(name) is not None]
+                if needed:
+                    option = f"--{needed[0].replace('_', '-')}"
+                    raise UsageError(f"{option} needs labels, and there are none; leave it out. {missing}") from missing
                 try:
-                    expected = _unlabelled(model, labelled, options, place, batch_size, gates, advance)
+                    expected = _unlabelled(model, labelled, options, place, batch_size, advance)
                 except UnsupportedModel as error:
                     raise type(missing)(f"{missing}. Without labels: {error}") from error
-                return _finished(expected, json)
+                return _finished(replace(expected, missed=gates.expected_missed(expected)), json)
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
     notes = (
@@ -363,23 +366,8 @@ def _evaluation(
     )
 
 
-def _refuse_label_options(data: Data, gates: Gates, further: dict[str, Any], missing: NoLabels) -> None:
-    """Refuse what is said of labelled samples alone. `missing`: why there are no labels."""
-    said = [name for name in _NEED_LABELS if name in stated_in(data)]
-    said += [name for name in stated_in(gates) if name != "min_accuracy"]
-    said += [name for name, value in further.items() if value]
-    if said:
-        raise UsageError(f"--{said[0].replace('_', '-')} needs labels, and there are none; leave it out. {missing}")
-
-
 def _unlabelled(
-    model: ModelSource,
-    data: Data,
-    options: ModelOptions,
-    device: Device,
-    batch_size: int,
-    gates: Gates,
-    progress: Progress,
+    model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: int, progress: Progress
 ) -> Evaluation:
     """Say what accuracy is to be expected on samples without labels, and test whether that can be said."""
     loaded, output = read_classifier(model, options)
@@ -404,39 +392,31 @@ def _unlabelled(
     known = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
     notes += (f"the test is for one look: of k looks, a week each, call p below {_LEVEL:g} / k an alarm",)
     if known.alarm:
-        command = f"tna-onnx evaluate {loaded.name} LABELLED"
-        notes += (f"draw {LABELLED} of these samples at random, label them, and run: {command}",)
+        size = min(LABELLED, len(source))
+        notes += (f"label {size} of these samples, drawn at random, and run: tna-onnx evaluate {loaded.name} FILE",)
     return Evaluation(
         model=loaded.name,
         model_sha256=loaded.sha256,
         output=output.name,
         output_kind=output.kind,
         data=source.describe(),
-        metrics=Metrics(len(source), 1, math.nan, math.nan, math.nan, math.nan, math.nan),
+        metrics=Metrics(len(source), 0, math.nan, math.nan, math.nan, math.nan, math.nan),
         reliability=Bins((), (), ()),
         bin_free=BinFree.unknown(),
         preprocessing=source.recipe(),
         provider=session.provider,
         notes=notes,
-        missed=gates.expected_missed(known, len(source)),
         without_labels=known,
     )
 
 
 def _known(reference: Reference, values: Sequence[NDArray[Any]], names: Sequence[str]) -> WithoutLabels:
     """Return the result; after an alarm without what assumes that there is none."""
-    expected = reference.expected(*values)
+    accuracy, shares, other_p = reference.expected(*values)
+    confidence = float(values[0].max(axis=1).mean(dtype=np.float64))
+    if other_p < _LEVEL:
+        return WithoutLabels(None, confidence, other_p, True, ())
     before = (reference.counts / reference.counts.sum()).tolist()
-    rows = zip(names, before, expected.frequencies.tolist(), strict=True)
-    known = WithoutLabels(
-        accuracy=expected.accuracy,
-        low=expected.low,
-        high=expected.high,
-        confidence=float(values[0].max(axis=1).mean(dtype=np.float64)),
-        other_p=expected.other_p,
-        alarm=expected.other_p < _LEVEL,
-        frequencies=tuple(ClassFrequency(name, share, now, (low, high)) for name, share, (now, low, high) in rows),
-    )
-    if known.alarm:
-        return replace(known, accuracy=None, low=None, high=None, frequencies=())
-    return known
+    rows = zip(names, before, shares.tolist(), strict=True)
+    frequencies = tuple(ClassFrequency(name, share, now, (low, high)) for name, share, (now, low, high) in rows)
+    return WithoutLabels(accuracy, confidence, other_p, False, frequencies)

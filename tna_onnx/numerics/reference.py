@@ -3,7 +3,8 @@
 Where only class frequencies change, m = K' q: m is the mean of the new probabilities P, row y of K that of class y, q
 are the new frequencies. A statistic u (whether a prediction is right, say) has class means c, and with v = K^-1 c its
 residual e = u - v P has the mean 0 in each class. So v m is the expected accuracy, and mean e = 0 tests the rest, both
-with the variance sum_y q_y var_y(e) / N + q_y^2 var_y(e) / N_y, and correlations of e within classes.
+with the variance V = sum_y q_y var_y(e) / N + q_y^2 var_y(e) / N_y, and correlations of e within classes. The interval
+of the accuracy is Wilson's for the labelled samples, so that few wrong ones among these do not make it too narrow.
 
 Sources: Lipton, Wang & Smola (2018), section 4; Hansen (1982), section 4 (the test of overidentification).
 """
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
+from tna_onnx.numerics.conformal import LEVEL, Z
+from tna_onnx.numerics.metrics import Estimate
 from tna_onnx.numerics.prior_shift import black_box
 
 FloatArray = NDArray[np.float64]
@@ -37,24 +39,9 @@ _ROUNDING = 1e-3  # of a residual, in deviations of the statistic: six digits ar
 _SMALLEST = 1e-16  # of a p-value, likewise
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What follows for samples without labels."""
-
-    accuracy: float  # expected share of right predictions, if only class frequencies have changed
-    low: float  # of an interval that holds the accuracy on these samples
-    high: float
-    frequencies: FloatArray  # (C, 3) estimates of q with the ends of their intervals
-    other_p: float  # p-value of the test that nothing else has changed
-
-
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Class means of probabilities and statistics; the first statistic is whether a prediction is right.
-
-    Raises:
-        DataError: numbers that no samples have.
-    """
+    """Class means of probabilities and statistics; the first statistic is whether a prediction is right."""
 
     counts: FloatArray  # (C,) labelled samples of each class
     probabilities: FloatArray  # (C, C) K, a row for each class
@@ -65,24 +52,24 @@ class Reference:
     features: str = ""  # the tensor of the features whose projections are statistics; empty without
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers that no samples have."""
         c, d = len(self.counts), len(self.correlations)
         shapes = ((c,), (c, c), (c, 1 + d), (c, 1 + d), (d, d), (len(self.edges),))
         arrays = [getattr(self, field.name) for field in fields(self)[:-1]]
-        holds = [a.shape == shape and np.isfinite(a).all() for a, shape in zip(arrays, shapes, strict=True)]
-        holds += [2 <= c <= MOST_CLASSES, 1 <= d <= _MOST_STATISTICS, isinstance(self.features, str)]
-        if not all(holds):
-            raise DataError("the reference of its calibration is not made of finite numbers for each class")
-        holds = [
-            np.all(self.counts >= LEAST),
-            np.all(self.probabilities >= 0) and np.allclose(self.probabilities.sum(axis=1), 1, atol=1e-3),
-            np.linalg.matrix_rank(self.probabilities) == c,
-            np.all(np.abs(self.means[:, 0] - 0.5) <= 0.5 + 1e-6),
-            np.all(self.variances >= 0),
-            np.all(np.abs(self.correlations) <= 1 + 1e-3),
-            np.all(np.diff(self.edges) > 0) and len(self.edges) <= len(_QUANTILES),
-        ]
-        if not all(holds):
+        if not (
+            all(a.shape == shape and np.isfinite(a).all() for a, shape in zip(arrays, shapes, strict=True))
+            and 2 <= c <= MOST_CLASSES
+            and len(self.edges) < d <= _MOST_STATISTICS
+            and isinstance(self.features, str)
+            and np.all(self.counts >= LEAST)
+            and np.all(self.probabilities >= 0)
+            and np.allclose(self.probabilities.sum(axis=1), 1, atol=1e-3)
+            and np.linalg.matrix_rank(self.probabilities) == c
+            and np.all(np.abs(self.means[:, 0] - 0.5) <= 0.5 + 1e-6)
+            and np.all(self.variances >= 0)
+            and np.all(np.abs(self.correlations) <= 1 + 1e-3)
+            and np.all(np.diff(self.edges) > 0)
+        ):
             raise DataError("the reference of its calibration holds numbers that no samples have")
 
     @classmethod
@@ -118,25 +105,31 @@ class Reference:
         return cls(counts, rows, means, variances, within.T @ within / len(labels), edges, name)
 
     def expected(
-        self, probabilities: NDArray[Any], projected: FloatArray | None = None, *, level: float = 0.95
-    ) -> Expected:
-        """Return what follows for (N, C) probabilities, and `projections` of features. `level`: of intervals."""
-        n = len(probabilities)
-        z = NormalDist().inv_cdf((1 + level) / 2)
+        self, probabilities: NDArray[Any], projected: FloatArray | None = None
+    ) -> tuple[Estimate, FloatArray, float]:
+        """Return what follows for (N, C) probabilities, and `projections` of features, of samples without labels.
+
+        The accuracy on these samples, if only class frequencies have changed; these, (C, 3), with the ends of their
+        intervals; and the p-value of the test that nothing else has changed.
+        """
+        values = _statistics(probabilities, self.edges, projected)
+        if values.shape[1] != len(self.correlations):
+            raise DataError("the reference of its calibration is of other features")
         mean = probabilities.mean(axis=0, dtype=np.float64)
         q = black_box(self.probabilities.T, mean)
         weights = np.linalg.solve(self.probabilities, self.means)
-        spread = self.variances[:, 0]
-        error = z * np.sqrt(q @ spread / n + q**2 @ (spread / self.counts))
-        accuracy = float(mean @ weights[:, 0])
-        accuracy, low, high = np.clip([accuracy, accuracy - error, accuracy + error], 0, 1).tolist()
-        values = _statistics(probabilities, self.edges, projected)
-        if values.shape != (n, len(self.correlations)):
-            raise DataError("the reference of its calibration is of other features")
-        residuals = values - probabilities @ weights[:, 1:]
-        return Expected(accuracy, low, high, self._frequencies(probabilities, q, z), self._p(residuals, q))
+        accuracy = float(np.clip(mean @ weights[:, 0], 0, 1))
+        of_reference = q**2 / self.counts
+        shares = q / len(values) + of_reference
+        weight = Z**2 * of_reference.sum()
+        middle = (accuracy + weight / 2) / (1 + weight)
+        reach = np.sqrt(Z**2 * (shares @ self.variances[:, 0]) + weight**2 / 4) / (1 + weight)
+        low, high = np.clip([middle - reach, middle + reach], 0, 1).tolist()
+        residuals = np.mean(values - probabilities @ weights[:, 1:], axis=0)
+        p = self._p(residuals, np.sqrt(shares @ self.variances[:, 1:]))
+        return Estimate(accuracy, low, high, LEVEL), self._frequencies(probabilities, q), p
 
-    def _frequencies(self, probabilities: NDArray[Any], q: FloatArray, z: float) -> FloatArray:
+    def _frequencies(self, probabilities: NDArray[Any], q: FloatArray) -> FloatArray:
         """Return frequencies with their intervals.
 
         A probability vector with the mean c has at most the covariance of its labels, diag c - c c'.
@@ -144,28 +137,26 @@ class Reference:
         solve = np.linalg.inv(self.probabilities)  # a column for each class
         new = (probabilities @ solve).var(axis=0) / len(probabilities)
         most = self.probabilities @ solve**2 - (self.probabilities @ solve) ** 2
-        error = z * np.sqrt(new + (q**2 / self.counts) @ most)
+        error = Z * np.sqrt(new + (q**2 / self.counts) @ most)
         return np.asarray(np.clip(np.stack([q, q - error, q + error], axis=1), 0, 1), np.float64)
 
-    def _p(self, residuals: FloatArray, q: FloatArray) -> float:
-        """Return how often residuals of new samples, (N, d), have means as far from 0 if only q has changed."""
+    def _p(self, residuals: FloatArray, spread: FloatArray) -> float:
+        """Return how often mean residuals (d,) of this spread are as far from 0 if only q has changed."""
         from scipy import stats  # noqa: PLC0415 - heavy
 
-        variances = self.variances[:, 1:]
-        spread = np.sqrt(q @ variances / len(residuals) + q**2 @ (variances / self.counts[:, None]))
         varies = spread > 0
         if not varies.any():
             return 1.0
         values, axes = np.linalg.eigh(self.correlations[np.ix_(varies, varies)])
         kept = values > _RANK * len(values)
-        scaled = residuals.mean(axis=0)[varies] / spread[varies]
-        distance = np.sum((scaled @ axes[:, kept]) ** 2 / values[kept])
+        distance = np.sum((residuals[varies] / spread[varies] @ axes[:, kept]) ** 2 / values[kept])
         return max(float(stats.chi2.sf(distance, np.count_nonzero(kept))), _SMALLEST)
 
     def text(self) -> str:
         """Return the reference as JSON of six digits, for the metadata of a file."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: _short(value.tolist()) for name, value in values.items() if name != "features"}
+        short = np.vectorize(lambda number: float(f"{number:.6g}"), otypes=[float])
+        arrays = {name: short(value).tolist() for name, value in values.items() if name != "features"}
         return json.dumps({**arrays, "features": self.features}, separators=(",", ":"))
 
     @classmethod
@@ -198,9 +189,3 @@ def _statistics(probabilities: NDArray[Any], edges: FloatArray, projected: Float
     if projected is not None:
         columns.append(projected)
     return np.column_stack(columns).astype(np.float64)
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_short(item) for item in value]
-    return float(f"{value:.6g}")

@@ -57,12 +57,11 @@ def reference_entry(writing: Writing, outcome: Outcome, shipped: Shipped) -> dic
 def _is_usable(task: Task, outcome: Outcome) -> bool:
     """Return whether the samples of the report are labelled, and as new to the map as others will be."""
     readout, fitted = task.readout, outcome.fitted
-    if readout.n_classes > MOST_CLASSES or readout.multi_label or isinstance(task.source, PositionSource):
-        return False
-    if task.teacher is not None or task.reported.table.weights is not None:
-        return False
+    independent = not (readout.multi_label or isinstance(task.source, PositionSource))
+    labelled = task.teacher is None and task.reported.table.weights is None
     # a map of many numbers looks better on the samples that it was fitted to than it is
-    return task.held_out is not None or fitted is None or MAPS[fitted.name].few_parameters
+    new = task.held_out is not None or fitted is None or MAPS[fitted.name].few_parameters
+    return readout.n_classes <= MOST_CLASSES and independent and labelled and new
 
 
 def _independent_rows(clusters: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
@@ -83,9 +82,9 @@ def read_reference(model: Model, output: str) -> Reference:
     text = head_provenance(model, output).get(_ENTRY)
     if text is None:
         raise UnsupportedModel(
-            f"{model.name} records no reference of its calibration; give labels, or calibrate its source again, with "
-            f"--eval or --map bias, on {LEAST} samples or more of each class, of at most {MOST_CLASSES} classes that "
-            "the model tells apart"
+            f"{model.name} records no reference of its calibration; give labels, or calibrate it, or its source "
+            f"again, with --eval or --map bias, on {LEAST} samples or more of each class, one class a sample, "
+            f"of at most {MOST_CLASSES} classes that the model tells apart"
         )
     if "shift" in provenance(model):
         raise UnsupportedModel(f"{model.name} was shifted after its calibration; give labels, or the file before that")

@@ -84,7 +84,9 @@ def size_text(metrics: Metrics) -> str:
         groups += f" (design effect {metrics.design_effect:.2g})"
     if metrics.effective_n is not None:
         groups += f", by weight worth {metrics.effective_n:,.0f}"
-    return f"N = {metrics.n:,}{groups}, {metrics.bins} bins"
+    if metrics.bins:  # none without labels
+        groups += f", {metrics.bins} bins"
+    return f"N = {metrics.n:,}{groups}"
 
 
 def tied(checked: Verification) -> str:
@@ -563,30 +565,20 @@ def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     known = evaluation.without_labels
     if known is None:
         return []
-    accuracy = "cannot be known"
-    if known.accuracy is not None and known.low is not None and known.high is not None:
-        accuracy = f"{per_cent(known.accuracy)} {between((known.low, known.high))}"
     test = "no alarm"
     if known.alarm:
         test = "alarm"
     return [
-        ("Expected accuracy", accuracy),
+        ("Expected accuracy, %", _estimate_cell(known.accuracy, "accuracy")),
         ("Mean confidence", per_cent(known.confidence)),
-        ("Test of other changes at 5 %", f"{test} (p = {known.other_p:.2g})"),
-        *((f"Frequency of class {name}", text) for name, text in frequency_texts(known.frequencies)),
+        ("Test of other changes at 5 %", f"{test} (p = {known.other_p:.4f})"),
+        *((f"Frequency of class {frequency.name}", frequency_text(frequency)) for frequency in known.frequencies),
     ]
 
 
-_MAX_CLASSES = 20  # of more, those that change most
-
-
-def frequency_texts(frequencies: Sequence[ClassFrequency]) -> Iterator[tuple[str, str]]:
-    """Yield classes with their frequencies before and after, and the interval; of many, those that change most."""
-    listed = list(frequencies)
-    if len(frequencies) > _MAX_CLASSES:
-        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
-    for frequency in listed:
-        text = f"{per_cent(frequency.source)} -> {per_cent(frequency.target)}"
-        if frequency.interval is not None:
-            text += f" {between(frequency.interval)}"
-        yield frequency.name, text
+def frequency_text(frequency: ClassFrequency) -> str:
+    """Write the frequency of a class before and after, and the interval."""
+    text = f"{per_cent(frequency.source)} -> {per_cent(frequency.target)}"
+    if frequency.interval is not None:
+        text += f" {between(frequency.interval)}"
+    return text

@@ -20,7 +20,7 @@ from tna_onnx.render.rows import (
     count_text,
     decision_parts,
     expected_rows,
-    frequency_texts,
+    frequency_text,
     head_text,
     label_table,
     lines_text,
@@ -245,10 +245,7 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
     summary = Text(f"{evaluation.summary}.", style="bold")
-    size = f"N = {metrics.n:,}"
-    if evaluation.without_labels is None:
-        size = size_text(metrics)
-    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size}"])
+    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -411,6 +408,8 @@ def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
     return lines
 
 
+_MAX_CLASSES = 20  # of more, those that change most
+
 _METHODS = {
     "em": "estimated by EM",
     "bbse": "estimated by the black box",
@@ -437,12 +436,13 @@ def shift_text(result: Shift) -> RenderableType:
 
 
 def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
-    listed = list(frequency_texts(frequencies))
-    if len(frequencies) > len(listed):
-        yield f"the {len(listed)} of {len(frequencies):,} that change most"
-    width = max(len(name) for name, _ in listed)
-    for name, text in listed:
-        yield f"{name:{width}}  {text}"
+    listed = list(frequencies)
+    if len(frequencies) > _MAX_CLASSES:
+        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
+        yield f"the {_MAX_CLASSES} of {len(frequencies):,} that change most"
+    width = max(len(frequency.name) for frequency in listed)
+    for frequency in listed:
+        yield f"{frequency.name:{width}}  {frequency_text(frequency)}"
 
 
 def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:

@@ -22,7 +22,7 @@ from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
-    from tna_onnx.results.measured import WithoutLabels
+    from tna_onnx.results.measured import Evaluation
 
 
 LIMITS = ("max_ece", "max_nll", "min_accuracy")
@@ -124,17 +124,12 @@ class Gates:
                 lines.append(f"{flag} {limit:g} missed: {text} on {samples_text(metrics, kind)}")
         return tuple(lines)
 
-    def expected_missed(self, expected: WithoutLabels, n: int) -> tuple[str, ...]:
-        """Lines on the least accuracy, which samples without labels miss by the lower end, or by an alarm."""
-        limit = self.min_accuracy
-        if limit is None:
+    def expected_missed(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Say whether samples without labels miss the least accuracy: by the lower end, or by an alarm."""
+        limit, known = self.min_accuracy, evaluation.without_labels
+        if limit is None or known is None or (known.accuracy and 100 * (known.accuracy.low or 0) >= limit):
             return ()
-        if expected.low is None:
-            return (f"--min-accuracy {limit:g} missed: {expected.sentence}",)
-        if 100 * expected.low >= limit:
-            return ()
-        text = f"the expected accuracy is at least {100 * expected.low:.6g} % on {n:,} samples without labels"
-        return (f"--min-accuracy {limit:g} missed: {text}",)
+        return (f"--min-accuracy {limit:g} missed, which the lower end has to reach: {known.sentence}",)
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.

@@ -16,7 +16,7 @@ from tna_onnx.data.images.recipe_search import RecipeSearch
 from tna_onnx.data.labels import class_called
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import MAX_LEVEL
-from tna_onnx.numerics.conformal import wilson_interval
+from tna_onnx.numerics.conformal import Z, wilson_interval
 from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import MIN_EACH, Estimate, Interval, Metrics, decisive_count
@@ -35,8 +35,6 @@ MIN_SAMPLES = 50
 
 LABELLED = 300
 """Labelled samples that the advice after an alarm is about."""
-
-_Z = 1.96  # of 95 % intervals
 
 _ERRORS = ("ece", "adaece", "nll", "brier")
 
@@ -208,18 +206,14 @@ class WithoutLabels:
 
     Attributes:
         accuracy: expected share of right predictions if only class frequencies have changed since the calibration, a
-            fraction; null after an alarm.
-        low: lower end of the 95 % interval, a fraction; null after an alarm.
-        high: upper end of the interval, a fraction; null after an alarm.
+            fraction with the ends of its interval; null after an alarm.
         confidence: mean largest probability, a fraction.
-        other_p: p-value of the test that only class frequencies have changed: in one look.
+        other_p: p-value of the test that only class frequencies have changed, in one look; at least 1e-16.
         alarm: whether that is below 0.05.
         frequencies: of the classes, at the calibration and as they are estimated now; empty after an alarm.
     """
 
-    accuracy: float | None
-    low: float | None
-    high: float | None
+    accuracy: Estimate | None
     confidence: float
     other_p: float
     alarm: bool
@@ -228,16 +222,17 @@ class WithoutLabels:
     @property
     def sentence(self) -> str:
         """Say what is known of the accuracy."""
-        if self.accuracy is None or self.low is None or self.high is None:
+        found = self.accuracy
+        if found is None or found.low is None or found.high is None:
             # of an accuracy of a half, the widest: after an alarm, confidences say nothing of it
-            margin = 100 * _Z * math.sqrt(0.25 / LABELLED)
+            margin = 100 * Z * math.sqrt(0.25 / LABELLED)
             return (
-                f"The accuracy cannot be known without labels, as more than class frequencies has changed: {LABELLED} "
-                f"labelled samples would give it to +- {margin:.1f} points or less"
+                "The accuracy cannot be known without labels, as more than class frequencies seems to have changed: "
+                f"{LABELLED} labelled samples would give it to +- {margin:.1f} points or less"
             )
         return (
-            f"The expected accuracy is {100 * self.accuracy:.2f} % (95% interval {100 * self.low:.2f} to "
-            f"{100 * self.high:.2f}), if only class frequencies have changed"
+            f"The expected accuracy is {100 * found.value:.2f} % ({100 * found.level:g}% interval "
+            f"{100 * found.low:.2f} to {100 * found.high:.2f}), if only class frequencies have changed"
         )
 
 
@@ -289,10 +284,10 @@ class Evaluation(Displayed):
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""
+        values = values_text(self.metrics)
         if self.without_labels is not None:
-            name = PurePath(self.model).name
-            return f"<Evaluation of {name} without labels: {self.without_labels.sentence}; {self.metrics.n:,} samples>"
-        return f"<Evaluation of {PurePath(self.model).name}: {values_text(self.metrics)}; {self.metrics.n:,} samples>"
+            values = self.summary
+        return f"<Evaluation of {PurePath(self.model).name}: {values}; {self.metrics.n:,} samples>"
 
     @property
     def off(self) -> bool:
