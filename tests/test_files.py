@@ -272,6 +272,15 @@ def test_a_link_to_itself_is_no_bug(words: str, loop: str, demo: Demo, tmp_path:
     assert str(tmp_path / loop) in result.output
 
 
+@pytest.mark.parametrize("words", ["inspect O", "verify M O", "calibrate M D -o N"])
+def test_a_model_with_the_ending_of_another_format(words: str, demo: Demo, tmp_path: Path) -> None:
+    """ONNX Runtime reads no protobuf in a file of that ending."""
+    shutil.copy(demo.model, tmp_path / "o.ort")
+    paths = {"O": tmp_path / "o.ort", "N": tmp_path / "n.ort", "M": demo.model, "D": demo.calib}
+    assert cli(*(paths.get(word, word) for word in words.split())).exit_code == 2
+    assert names(tmp_path) == ["o.ort"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="names are text there")
 @pytest.mark.parametrize(
     "words",

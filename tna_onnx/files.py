@@ -73,6 +73,8 @@ def model_name_problem(name: str | Path) -> str:
         str(Path(name).absolute()).encode()
     except UnicodeEncodeError:  # bytes that are no text; ONNX and its runtime take text alone
         return f"{name}: its path, with all folders, is not UTF-8, which a model needs; rename what is not"
+    if str(name).lower().endswith(".ort"):
+        return f"{name}: ONNX Runtime takes a file of this ending for its own format; expected one that ends in .onnx"
     return name_problem(name)
 
 

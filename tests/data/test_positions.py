@@ -91,6 +91,7 @@ def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
         (np.array([0, 1, 2, 1]), r"a label for each position, shape \(N, P\), found shape \(4,\).*--position last"),
         (LABELS[:3], "3 rows of labels for 4 samples"),
         (np.where(LABELS == -100, 255, LABELS), "--ignore-label 255"),
+        (np.where(LABELS == -100, 2**64 - 1, LABELS.astype(np.uint64)), "--ignore-label 18446744073709551615"),
         (np.where(LABELS == -100, -100, LABELS + 1), "start at 1"),
         (np.full((4, 3), -100), "every label is -100"),
         (np.where(LABELS == -100, -100, 1), "at least two different classes"),
@@ -100,6 +101,13 @@ def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
 def test_labels_that_cannot_be_used(labels: NDArray[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         opened(labels)
+
+
+def test_an_unsigned_type_holds_no_negative_number() -> None:
+    """Stored as uint8, -1 is 255, a class of 256."""
+    data = {"x": VALUES, "labels": LABELS.astype(np.uint8)}
+    with pytest.raises(DataError, match="without a -1"):
+        open_source(data, SPECS, 256, several=PositionOptions(ignore_label=-1))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.float32])

@@ -96,6 +96,12 @@ def test_outputs_that_are_not_what_they_should_be(values: np.ndarray, kind: str,
         score(values, kind)
 
 
+def test_more_columns_than_the_file_declares() -> None:
+    """As a shape that ONNX Runtime cannot infer allows."""
+    with pytest.raises(UnsupportedModel, match=r"has shape \(50, 3\); it declares \(50, 2\)"):
+        ClassOutput("y", "logits", 2).in_order(LOGITS)
+
+
 # --- How far outputs moved: both files run by ONNX Runtime, and counts by hand
 
 

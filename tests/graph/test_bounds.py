@@ -87,7 +87,12 @@ def _in_branch(proto: onnx.ModelProto) -> None:
     proto.graph.node.append(helper.make_node("If", ["on"], ["either"], then_branch=branch, else_branch=branch))
 
 
+def _reference(proto: onnx.ModelProto) -> None:
+    head_of(proto).attribute[0].ref_attr_name = "of a function"
+
+
 DAMAGES = {
+    "attribute of no function": (_reference, "stands for 'of a function' of a function, and is in none"),
     "attribute twice": (_twice(lambda p: head_of(p).attribute), "'transB' is there twice"),
     "initializer twice": (_twice(lambda p: p.graph.initializer, raw_data=b""), "is there twice"),
     "sparse under a name in use": (_shadowed, "initializer 'weight' is there twice"),
@@ -175,6 +180,17 @@ def with_defaults(*values: float) -> onnx.FunctionProto:
     return made
 
 
+def hiding(name: str) -> onnx.FunctionProto:
+    """A function with a branch that has a tensor of its own under a name of the function."""
+    proto = sample()
+    _in_branch(proto)
+    for branch in proto.graph.node[-1].attribute:
+        branch.g.initializer[1].name = name
+    made = function("F")
+    made.node.append(proto.graph.node[-1])
+    return made
+
+
 def calling(*functions_: onnx.FunctionProto) -> onnx.ModelProto:
     """A classifier whose features pass the last function."""
     b = Builder()
@@ -210,6 +226,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
         (calling(function("F"), function("F")), "function 'local.F' is there twice"),
         (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
+        (calling(hiding("a")), "tensor 'a' is there twice"),
         (calling(with_defaults(0.7, 0.1)), "attribute 'slope' is there twice"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
@@ -225,6 +242,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         "circle",
         "twice",
         "overload",
+        "hides",
         "two defaults",
         "ladder",
         "tensor",

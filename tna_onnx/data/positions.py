@@ -104,6 +104,8 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
         )
     if len(labels) != n_samples:
         raise DataError(f"{where}: {len(labels)} rows of labels for {n_samples} samples; give one row per sample")
+    if labels.dtype.kind == "u" and ignore_label < 0 and ignore_label != IGNORED:
+        raise DataError(f"{where}: labels are {labels.dtype}, without a {ignore_label}; give --ignore-label as stored")
     labelled = labels != ignore_label
     flat = labels[labelled]
     if not flat.size:
@@ -112,8 +114,8 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
     outside = np.unique(flat[(flat < 0) | (flat >= n_classes)])
     if outside.size == 1 and outside[0] != n_classes:  # labels may start at 1
         raise DataError(
-            f"{where}: the model has {n_classes} classes, and some labels are {outside[0]:g}; if that stands for "
-            f"no label, add --ignore-label {outside[0]:g} (now {ignore_label})"
+            f"{where}: the model has {n_classes} classes, and some labels are {int(outside[0])}; if that stands for "
+            f"no label, add --ignore-label {int(outside[0])} (now {ignore_label})"
         )
     check_range(flat, n_classes, where)
     if np.all(flat == flat[0]):

@@ -167,7 +167,7 @@ def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None
             twice = next(each for each, count in Counter(names).items() if count > 1)
             raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
     opsets = {opset.domain: opset.version for opset in model.opset_import}
-    for node in model.graph.node:
+    for node in all_nodes(model.graph):
         _check_attributes(name, node, opsets)
 
 
@@ -181,26 +181,33 @@ def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
         own = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
         yield f"in function '{function.name}' the attribute", own
         yield f"in function '{function.name}' the operator set", [entry.domain for entry in function.opset_import]
-        yield from _defined_by(function.node, [*function.input])
+        yield from _defined_by(function.node, [*function.input], in_function=True)
     # runtimes do not agree on overloads
     yield "function", [f"{function.domain}.{function.name}" for function in model.functions]
 
 
-def _defined_in(graph: onnx.GraphProto) -> Iterator[tuple[str, list[str]]]:
+def _defined_in(graph: onnx.GraphProto, *, in_function: bool = False) -> Iterator[tuple[str, list[str]]]:
     inputs = [item.name for item in graph.input]
     stored = [tensor.name for tensor in graph.initializer]
     stored += [tensor.values.name for tensor in graph.sparse_initializer]
     yield "initializer", stored
     yield "input", inputs
-    yield from _defined_by(graph.node, list({*inputs, *stored}))  # an input may have a default
+    # an input may have a default
+    yield from _defined_by(graph.node, list({*inputs, *stored}), in_function=in_function)
 
 
-def _defined_by(nodes: Iterable[onnx.NodeProto], given: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _defined_by(
+    nodes: Iterable[onnx.NodeProto], given: list[str], *, in_function: bool
+) -> Iterator[tuple[str, list[str]]]:
     yield "tensor", [*given, *(name for node in nodes for name in node.output if name)]
+    visible = {*given}
     for node in nodes:
+        if in_function:  # the inliner renames what is read in a branch, hidden there or not
+            yield "tensor", 2 * [*visible.intersection(subgraph_outputs(node))]
+            visible.update(node.output)
         yield f"in {node.op_type} '{node.name}' the attribute", [attribute.name for attribute in node.attribute]
         for graph in subgraphs_of(node):
-            yield from _defined_in(graph)
+            yield from _defined_in(graph, in_function=in_function)
 
 
 def names_in(graph: onnx.GraphProto) -> Iterator[str]:
@@ -286,9 +293,13 @@ def _check_attributes(model: str, node: onnx.NodeProto, opsets: dict[str, int]) 
         return
     expected = _attribute_types(node, opsets)
     for attribute in node.attribute:
-        # A reference stands for an attribute of the function around it, which says the type.
+        if attribute.ref_attr_name:
+            raise UnsupportedModel(
+                f"{model}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}' stands for "
+                f"'{attribute.ref_attr_name}' of a function, and is in none; export the model again"
+            )
         kind = expected.get(attribute.name, attribute.type)
-        if attribute.type != kind and not attribute.ref_attr_name:
+        if attribute.type != kind:
             raise UnsupportedModel(
                 f"{model}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}' is of type "
                 f"{_type_name(attribute.type)}; expected {_type_name(kind)}"

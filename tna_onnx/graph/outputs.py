@@ -85,8 +85,15 @@ class ClassOutput:
         return self.n_classes
 
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return (N, width) values with the classes in the model's order; those of maps come sorted by label."""
-        values = np.asarray(values).reshape(len(values), self.width)
+        """Return (N, width) values with the classes in the model's order; those of maps come sorted by label.
+
+        Raises UnsupportedModel: there are more or fewer than the file says.
+        """
+        values = np.asarray(values)
+        expected = (len(values), self.width)
+        if values.size != len(values) * self.width:
+            raise UnsupportedModel(f"output '{self.name}' has shape {values.shape}; it declares {expected}")
+        values = values.reshape(expected)
         if not self.mapped:
             return values
         # ONNX Runtime gives maps, whose keys the session sorts to make an array of them.
