@@ -185,7 +185,7 @@ def test_the_best_peer_ran_everywhere_and_the_oracle_knows_the_test_data(harm: A
 @pytest.mark.slow
 def test_harm_runs_quickly_and_never_twice(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    command = [sys.executable, "benchmarks/harm.py", "--quick", "--work", str(tmp_path), "--output"]
+    command = [sys.executable, "benchmarks/harm.py", "--quick", "--splits", "1", "--work", str(tmp_path), "--output"]
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
     first, second = tmp_path / "first.md", tmp_path / "second.md"
     outputs = [
@@ -194,8 +194,8 @@ def test_harm_runs_quickly_and_never_twice(tmp_path: Path) -> None:
         ).stdout
         for page in (first, second)
     ]
-    assert "8 of 8" in outputs[0]
-    assert " of 8" not in outputs[1]
+    assert "4 of 4" in outputs[0]
+    assert " of 4" not in outputs[1]
     assert first.read_text("utf-8") == second.read_text("utf-8")
     assert "\n## Gains and harm\n" in first.read_text("utf-8")
     cells = json.loads(first.with_suffix(".json").read_text("utf-8"))["cells"]

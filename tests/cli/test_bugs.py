@@ -24,13 +24,8 @@ planted.head_at = head_at
 """
 FIT = """
 from tna_onnx.maps.temperature import Temperature
-def fit(*_, **__): raise ValueError('planted')
+def fit(*_, **__): raise BrokenPipeError('planted')
 Temperature.fit = fit
-"""
-SOURCE = """
-from tna_onnx.data.sources.columns import ArraySource
-def batch(*_): return {}['planted']
-ArraySource._batch = batch
 """
 # inside of the block around a parser of foreign bytes
 PARSER = """
@@ -57,10 +52,8 @@ def assert_bug(done: subprocess.CompletedProcess[str], error: str) -> None:
     ("code", "error"),
     [
         (READER, "AttributeError"),
-        (SOURCE, "KeyError"),
         (PARSER, "KeyError"),
-        # which click turns into other exceptions, or main into no error
-        *((FIT.replace("ValueError", error), error) for error in ("ValueError", "EOFError", "BrokenPipeError")),
+        (FIT, "BrokenPipeError"),  # no error where it comes from a stream
     ],
 )
 def test_a_planted_bug_is_called_one(small: Small, tmp_path: Path, code: str, error: str) -> None:

@@ -15,7 +15,7 @@ import tna_onnx
 from tests.api.test_choice import drawn
 from tests.conftest import Small
 from tests.graph.samples import run
-from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
+from tests.pipeline.test_folded_maps import Built, gemm, without_bias
 from tests.support import cli, ok
 
 Array = NDArray[Any]
@@ -47,8 +47,6 @@ def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -
 
 MODELS: dict[str, Callable[[], Built]] = {
     "no bias": without_bias,
-    "one number, uneven": lambda: one_number(per_class=True),
-    "tied": tied,
     "float16": lambda: gemm("float16"),
     "one logit": lambda: gemm(classes=1, activation="Sigmoid"),
 }
@@ -137,7 +135,7 @@ def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) 
     tolerance = 2e-2 if built.dtype == "float16" else 1e-5  # as above
     assert [calibration[side]["nll"] for side in ("before", "after")] == pytest.approx(values, abs=tolerance)
     nodes = [node.op_type for node in onnx.load(output).graph.node if node.name.startswith("tna_onnx/")]
-    assert ("Add" in nodes) == (model in ("no bias", "one number, uneven"))
+    assert ("Add" in nodes) == (model == "no bias")
 
 
 def test_the_settings_of_the_paper(small: Small) -> None:

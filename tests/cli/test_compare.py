@@ -128,26 +128,6 @@ def test_differences_and_agreement_are_those_of_the_scores(world: World, tmp_pat
 # Words
 
 
-def test_text_has_numbers_verdicts_and_the_note_on_many_comparisons(world: World, tmp_path: Path) -> None:
-    result = cli("compare", world.true, world.sharp, world.other, "--data", world.data, "--json", tmp_path / "c.json")
-    found = json.loads((tmp_path / "c.json").read_text())
-    for entry in found["models"]:
-        row = next(line for line in result.output.splitlines() if line.startswith(entry["name"]))
-        assert f"{100 * entry['metrics']['ece']:.2f}" in row
-        assert f"{entry['metrics']['nll']:.4f}" in row
-    sharp = found["models"][1]["differences"]
-    assert f"{100 * sharp['ece']['low']:+.2f} to {100 * sharp['ece']['high']:+.2f}" in result.output
-    assert f"{N} samples" in result.output
-    assert re.search(
-        r"^sharp\.onnx: worse than true\.onnx in ECE, AdaECE, NLL, Brier; no significant difference in accuracy; the "
-        r"same class for 100\.00 % of samples$",
-        result.output,
-        re.M,
-    )
-    assert "not corrected for 2 comparisons: with --confidence-level 97.5" in result.output
-    assert "not corrected" not in cli("compare", world.true, world.sharp, "--data", world.data).output
-
-
 # Models that differ
 
 

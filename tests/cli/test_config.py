@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Small
@@ -91,34 +90,6 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: --max-ece 0 missed")
     assert not (folder / "p.onnx").exists()
-
-
-def test_a_preset_is_a_name_or_a_file_and_the_nearer_wins(
-    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from PIL import Image
-
-    for k in range(10):
-        (folder / f"images/{k}").mkdir(parents=True)
-        for i in range(2):
-            Image.fromarray(np.full((28, 28), 20 * k + i, np.uint8)).save(folder / f"images/{k}/{i}.png")
-    (folder / "p.json").write_text('{"input_size": [1, 28, 28], "mean": [0.25], "std": [0.5]}')
-    (folder / "tna.toml").write_text('preset = "mnist"\n')
-    model = ROOT / "models/digits/model.onnx"
-    command = ["evaluate", model, "--data", "images", "--config", "tna.toml", "--json", "r.json", "--bins", "5"]
-
-    def mean() -> list[float]:
-        return json.loads(Path("r.json").read_text())["preprocessing"]["mean"]  # type: ignore[no-any-return]
-
-    ok(*command)
-    assert mean() == [0.1307]
-    ok(*command, "--preset", "p.json")
-    assert mean() == [0.25]
-    monkeypatch.setenv("TNA_ONNX_PRESET", "p.json")
-    ok(*command)
-    assert mean() == [0.25]
-    ok(*command, "--preset", "mnist")
-    assert mean() == [0.1307]
 
 
 # Values

@@ -116,14 +116,6 @@ def class_folders(a: Animals, f: Path) -> list[object]:
     return [save_images(a, f / "photos", lambda k: f"{NAMES[a.labels[k]]}/day/{k}.png")]
 
 
-def flat_folder(a: Animals, f: Path) -> list[object]:
-    rows = "".join(f"{k}.png,{NAMES[y]}\n" for k, y in enumerate(a.labels))
-    (f / "labels.csv").write_text(f"path,label\n{rows}")
-    folder = save_images(a, f / "photos", lambda k: f"{k}.png")
-    (folder / "not labelled.png").write_bytes(png(a.pixels[0]))
-    return [folder, "--labels", f / "labels.csv"]
-
-
 def manifest(a: Animals, f: Path) -> list[object]:
     save_images(a, f, lambda k: f"images/{k}.png")
     rows = "".join(f"images/{k}.png\t{NAMES[y]}\n" for k, y in enumerate(a.labels))
@@ -131,20 +123,10 @@ def manifest(a: Animals, f: Path) -> list[object]:
     return [f / "list.tsv", "--label-column", "species"]
 
 
-def names_apart(a: Animals, f: Path) -> list[object]:
-    np.savez(f / "x.npz", image=a.x)
-    (f / "y.txt").write_text("\n".join(NAMES[y] for y in a.labels))
-    return [f / "x.npz", "--labels", f / "y.txt"]
-
-
 SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
-    "npz": (lambda a, f: [a.npz], "arrays data.npz"),
-    "names apart": (names_apart, "arrays x.npz"),
     "class folders": (class_folders, "image folder photos"),
-    "flat folder": (flat_folder, "image folder photos"),
     "tsv": (manifest, "list.tsv"),
 }
-_ARRAYS = {"npz", "names apart"}
 
 
 def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
@@ -179,8 +161,7 @@ def test_each_kind_gives_the_same_numbers(
     animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, source: str
 ) -> None:
     make, title = SOURCES[source]
-    flags = [] if source in _ARRAYS else ["--scale", 1]
-    flags += ["--classes", animals.classes]
+    flags = ["--scale", 1, "--classes", animals.classes]
     data = make(animals, tmp_path)
     found = evaluated(animals.model, data, tmp_path, *flags)
     assert title in found["data"]
@@ -193,12 +174,7 @@ def test_each_kind_gives_the_same_numbers(
 
 @pytest.mark.parametrize(
     ("kind", "form"),
-    [
-        *zip(
-            itertools.cycle(["features", "logits"]),
-            ["npz", "labels apart", "npz, float16", "URL", "store", "store"],
-        )
-    ],
+    [*zip(itertools.cycle(["features", "logits"]), ["npz", "labels apart", "npz, float16", "URL", "store", "store"])],
 )
 def test_features_and_logits(
     animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, kind: str, form: str

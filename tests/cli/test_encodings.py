@@ -146,22 +146,12 @@ def in_two(number: int) -> Edit:
     return edit
 
 
-def with_pad(number: int) -> Edit:
-    """Encode a number in more bytes than it needs."""
+def number(field: int, *, pad: int = 0, more: int = 0) -> Edit:
+    """Encode a number in more bytes than it needs, or with bits above the 32 that a parser keeps."""
 
     def edit(content: list[Field]) -> list[Field]:
-        at = first(content, number)
-        return changed(number, value=varint(number_at(content[at].value, 0)[0], 1))(content)
-
-    return edit
-
-
-def with_upper_bits(number: int) -> Edit:
-    """Set bits of a number above the 32 that a parser keeps."""
-
-    def edit(content: list[Field]) -> list[Field]:
-        at = first(content, number)
-        return changed(number, value=varint(number_at(content[at].value, 0)[0] | 1 << 32))(content)
+        at = first(content, field)
+        return changed(field, value=varint(number_at(content[at].value, 0)[0] | more, pad))(content)
 
     return edit
 
@@ -178,75 +168,37 @@ def packed(number: int) -> Edit:
     return edit
 
 
-def one_by_one(number: int) -> Edit:
-    """Take four-byte numbers in one field apart."""
-
-    def edit(content: list[Field]) -> list[Field]:
-        at = first(content, number)
-        value = content[at].value
-        parts = [Field(number, 5, value[k : k + 4]) for k in range(0, len(value), 4)]
-        return [*content[:at], *parts, *content[at + 1 :]]
-
-    return edit
-
-
 MODEL, GRAPH, NODE, TENSOR = inside(), inside(7), inside(7, 1), inside(7, 5)
-VALUE_INFO, TYPE, AXIS, ENTRY = inside(7, 11), inside(7, 11, 2), inside(7, 11, 2, 1, 2, 1), inside(14)
-ATTRIBUTE = inside(7, 1, 5)
+VALUE_INFO, TYPE = inside(7, 11), inside(7, 11, 2)
 _EMPTY = text(7, b"")
 # Bytes 4 to 7 are those by which ONNX Runtime knows its own format.
 _MARK = (count(1, 8), text(3, b"ORTM"))
 
 # A parser makes the same model of each.
 SAME: dict[str, Callable[[bytes], bytes]] = {
-    "ir_version twice": MODEL(in_front(count(1, 3))),
-    "producer twice": MODEL(in_front(text(2, b"another"))),
-    "version of the model twice": MODEL(in_front(count(5, 7))),
-    "ir_version again": MODEL(again(1)),
     "empty graph in front": MODEL(in_front(_EMPTY)),
-    "empty graph behind": MODEL(behind(_EMPTY)),
     "graph in two": MODEL(in_two(7)),
     "name of another graph in front": MODEL(in_front(text(7, text(2, b"another").encoded))),
-    "fields of the model turned": MODEL(turned),
     "fields of the graph turned": GRAPH(turned),
-    "fields of a node turned": NODE(turned),
-    "fields of a tensor turned": TENSOR(turned),
-    "fields of an entry turned": ENTRY(turned),
     "longer tag": MODEL(changed(1, tag_pad=1)),
-    "longer length of the graph": MODEL(changed(7, pad=2)),
     "longer length of a tensor": GRAPH(changed(5, pad=1)),
-    "longer number": MODEL(with_pad(1)),
-    "longer number of a type": TENSOR(with_pad(2)),
-    "upper bits of a type": TENSOR(with_upper_bits(2)),
-    "operator twice": NODE(in_front(text(4, b"Neg"))),
-    "name of a node twice": NODE(in_front(text(3, b"another"))),
+    "longer number": MODEL(number(1, pad=1)),
+    "upper bits of a type": TENSOR(number(2, more=1 << 32)),
     "data twice": TENSOR(in_front(text(9, bytes(64)))),
-    "type of a tensor twice": TENSOR(in_front(count(2, 7))),
     "dimensions packed": TENSOR(packed(1)),
-    "value of an entry twice": ENTRY(in_front(text(2, b"another"))),
-    "number of an attribute twice": ATTRIBUTE(in_front(Field(2, 5, np.float32(3).tobytes()))),
-    "type of an attribute twice": ATTRIBUTE(in_front(count(20, 4))),
     "another kind of type in front": TYPE(in_front(text(4, text(1, b"").encoded))),
     "type in two": VALUE_INFO(in_two(2)),
-    "name of an axis before its length": AXIS(in_front(text(2, b"M"), count(1, 9))),
-    "name of a tensor again": TENSOR(again(8)),
     "mark of another format": MODEL(in_front(*_MARK)),
 }
 
 # In these it is another model, or none.
 OTHER: dict[str, Callable[[bytes], bytes]] = {
-    "unknown field in front": MODEL(in_front(text(900, b"anything"))),
     "unknown field behind": MODEL(behind(text(900, b"anything"))),
-    "unknown number in the graph": GRAPH(in_front(count(901, 5))),
     "unknown field in a node": NODE(behind(text(900, b"anything"))),
-    "unknown field in a tensor": TENSOR(behind(Field(900, 5, bytes(4)))),
     "unknown group": lambda data: data + varint(900 << 3 | 3) + varint(900 << 3 | 4),
     "known field of another kind": MODEL(behind(Field(7, 5, bytes(4)))),
-    "known number as bytes": MODEL(in_front(text(1, b"\x03"))),
-    "bytes in front": lambda data: b"\0" * 8 + data,
     "bytes behind": lambda data: data + b"\0" * 8,
     "another file behind": lambda data: data + data,
-    "a zip behind": lambda data: data + b"PK\x05\x06" + bytes(18),
     "cut": lambda data: data[:-1],
     "empty name behind": MODEL(behind(text(4, b""))),
 }
@@ -290,19 +242,14 @@ def not_intact(source: Path, data: bytes, folder: Path) -> None:
         assert found.verdict.startswith(("cannot be proved: ", "not intact: "))
 
 
-@pytest.mark.parametrize("how", SAME)
+@pytest.mark.parametrize("how", SAME | OTHER)
 def test_another_encoding_of_a_written_file(pair: tuple[Path, Path], how: str, tmp_path: Path) -> None:
     source, file = pair
-    data = SAME[how](file.read_bytes())
+    data = (SAME | OTHER)[how](file.read_bytes())
     assert data != file.read_bytes()
-    assert plain(parsed(data)) == plain(onnx.load(file))
+    if how in SAME:
+        assert plain(parsed(data)) == plain(onnx.load(file))
     not_intact(source, data, tmp_path)
-
-
-@pytest.mark.parametrize("how", OTHER)
-def test_bytes_around_and_unknown_ones(pair: tuple[Path, Path], how: str, tmp_path: Path) -> None:
-    source, file = pair
-    not_intact(source, OTHER[how](file.read_bytes()), tmp_path)
 
 
 @pytest.mark.parametrize("how", SAME)
@@ -352,13 +299,10 @@ def large(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     "edit",
     [
         inside()(in_front(count(1, 8), text(3, b"ORTM"))),
-        inside()(in_front(count(1, 8), text(3, b"1"))),
-        inside()(again(7)),
         inside()(in_two(7)),
         inside(7)(again(5)),
         inside(7)(turned),
         inside(7)(lambda content: [replace(f, pad=1) if len(f.value) > 2**20 else f for f in content]),
-        inside()(behind(text(900, b"anything"))),
     ],
 )
 def test_large_files(large: tuple[Path, Path], edit: Callable[[bytes], bytes], tmp_path: Path) -> None:
@@ -369,18 +313,6 @@ def test_large_files(large: tuple[Path, Path], edit: Callable[[bytes], bytes], t
     (tmp_path / "new.onnx").write_bytes(edit(content))
     with contextlib.suppress(UnsupportedModel):  # refused as damaged: exit code 3
         assert not tna_onnx.verify(source, tmp_path / "new.onnx", device="cpu").intact
-
-
-def test_numbers_one_by_one(small: Small) -> None:
-    """A list of numbers in four bytes each, with a tag in front of every one: longer, and the same model."""
-    model = onnx.load(small.model)
-    values = numpy_helper.to_array(model.graph.initializer[0])
-    model.graph.initializer[0].CopyFrom(helper.make_tensor("hidden", 1, values.shape, values.ravel()))
-    data = TENSOR(one_by_one(4))(plain(model))
-    assert plain(parsed(data)) == plain(model)
-    load_model(plain(model))
-    with pytest.raises(UnsupportedModel, match=f"has {len(data) - len(plain(model)):,} bytes that are no part"):
-        load_model(data)
 
 
 def test_a_model_in_the_format_of_onnx_runtime(small: Small, tmp_path: Path) -> None:

@@ -164,11 +164,10 @@ def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_
 # Dry run
 
 
-@pytest.mark.parametrize("flags", [["--map", "ts"], ["--map", "ets"]])
-def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_path: Path, flags: list[str]) -> None:
+def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_path: Path) -> None:
     model, output = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
     model.write_bytes(small.model.read_bytes())
-    command = ["calibrate", model, "--calib", small.calib, *SEARCHED, *flags, "--json", tmp_path / "r.json"]
+    command = ["calibrate", model, "--calib", small.calib, *SEARCHED, "--map", "ets", "--json", tmp_path / "r.json"]
     dry = cli(*command, "--dry-run")
     assert (dry.exit_code, dry.stderr) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "r.json"]
@@ -251,13 +250,3 @@ def test_gates_on_changes(objective: str, differences: dict[str, Interval]) -> N
     assert missed(require="improvement") == (word != "improved")
     assert missed(require="not-worse") == (word == "worse")
     assert missed(max_accuracy_drop=20.0) == (differences["accuracy"].high < -0.2)
-
-
-def test_gates_name_all_that_got_worse_and_not_the_objective_that_did_not() -> None:
-    better, worse = Interval(-0.03, -0.04, -0.02, 0.95), Interval(0.03, 0.02, 0.04, 0.95)
-    differences = {"accuracy": better, "nll": worse, "ece": better}
-    lines = Gates(require="improvement").changes_missed(differences, "ece", metrics(), "held-out")
-    (line,) = lines
-    for line in lines:
-        assert "NLL changes by +0.03 nats (95% interval +0.02 to +0.04), accuracy changes by -3 points" in line
-        assert "ECE" not in line

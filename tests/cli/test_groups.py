@@ -44,7 +44,7 @@ def features(path: Path, arrays: Arrays) -> Path:
     return write_columns(path.with_suffix(".parquet"), columns)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npz", ".jsonl"])
 def test_a_column_says_which_samples_belong_together(small: Small, arrays: Arrays, tmp_path: Path, suffix: str) -> None:
     expected = tna_onnx.evaluate(
         small.model, tna_onnx.Data({"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
@@ -304,10 +304,9 @@ def calibrated(model: Path, folder: Path, data: dict[str, Array], *words: object
     return done, report
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_copies_choose_what_the_distinct_samples_choose(model: Path, tmp_path: Path, noise: float) -> None:
+def test_copies_choose_what_the_distinct_samples_choose(model: Path, tmp_path: Path) -> None:
     _, alone = calibrated(model, tmp_path, drawn(250, 1, 0, 3))
-    done, report = calibrated(model, tmp_path, drawn(250, 4, noise, 3))
+    done, report = calibrated(model, tmp_path, drawn(250, 4, 0.02, 3))
     assert done.exit_code == 0, done.output
     assert report["map"] == alone["map"]
     after, expected = report["comparison"]["after"], alone["comparison"]["after"]

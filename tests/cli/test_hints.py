@@ -114,8 +114,15 @@ def follow(words: list[object], error: str) -> list[list[object]]:
     return found
 
 
-@pytest.mark.parametrize("command", [["calibrate"], ["calibrate", "--search", "sparse"], ["evaluate"], ["features"]])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("boosted trees", ["calibrate"]),
+        ("two heads", ["calibrate", "--search", "sparse"]),
+        ("boosted trees", ["evaluate"]),
+        ("two heads", ["features"]),
+    ],
+)
 def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(MODELS[name](), model)
@@ -173,11 +180,8 @@ def test_rows_that_are_no_distributions_are_not_taken_for_probabilities(tmp_path
 @pytest.mark.parametrize(
     ("make", "what", "flags"),
     [
-        (regressor, "this is a regressor (LinearRegressor)", []),
         (regressor, "this is a regressor (LinearRegressor)", ["--search", "sparse"]),
         (detector, "this is a detector (output 'boxes')", ["--search", "none"]),
-        (detector, "this is a detector (output 'boxes')", ["--head", "head_y"]),
-        (embedding, "this is an embedding model (LpNormalization)", []),
         (embedding, "this is an embedding model (LpNormalization)", ["--head", "head_y"]),
     ],
 )
@@ -254,31 +258,24 @@ def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -
     ok("evaluate", table / "model.onnx", table / "calib.csv", "--label-column", "species")
 
 
-def test_a_column_in_another_case(table: Path) -> None:
-    assert "did you mean 'species'?" in refusal(table, "calib.csv", "--label-column", "Species")
-
-
-def test_a_column_given_as_a_file_of_labels(table: Path) -> None:
-    assert "for a column of a table, use --label-column species" in refusal(table, "calib.csv", "--labels", "species")
-
-
-def test_a_path_that_is_nearly_right(table: Path) -> None:
-    assert f"did you mean {table / 'calib.csv'}?" in refusal(table, "calibb.csv")
-    assert "docs/data.md" in refusal(table, "other.parquet")
-
-
-def test_arrays_without_names(table: Path) -> None:
-    np.savez(table / "calib.npz", ROWS, LABELS)
-    assert "numpy.savez(file, X=..., labels=...)" in refusal(table, "calib.npz")
-    np.savez(table / "calib.npz", X=ROWS, labels=LABELS.astype(str).astype(object))
-    assert "np.array(names, dtype=str)" in refusal(table, "calib.npz")
-
-
-def test_texts_in_a_folder_or_without_labels(table: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "flags", "told"),
+    [
+        ("calib.csv", ["--label-column", "Species"], "did you mean 'species'?"),
+        ("calib.csv", ["--labels", "species"], "use --label-column species"),
+        ("calibb.csv", [], "did you mean FOLDER/calib.csv?"),
+        ("nameless.npz", [], "numpy.savez(file, X=..., labels=...)"),
+        ("objects.npz", [], "np.array(names, dtype=str)"),
+        ("texts", ["--tokenizer", "t"], "write the texts into one, with a column for the label"),
+        ("texts.txt", ["--tokenizer", "t"], "a .txt file lists images, and the model takes none"),
+    ],
+)
+def test_data_that_cannot_be_meant(table: Path, data: str, flags: list[str], told: str) -> None:
+    np.savez(table / "nameless.npz", ROWS, LABELS)
+    np.savez(table / "objects.npz", X=ROWS, labels=LABELS.astype(str).astype(object))
     (table / "texts").mkdir()
-    assert "write the texts into one, with a column for the label" in refusal(table, "texts", "--tokenizer", "t")
     (table / "texts.txt").write_text("a text\n", "utf-8")
-    assert "a .txt file lists images, and the model takes none" in refusal(table, "texts.txt", "--tokenizer", "t")
+    assert told.replace("FOLDER", str(table)) in refusal(table, data, *flags)
 
 
 def test_model_and_data_in_the_other_order(table: Path) -> None:

@@ -76,14 +76,7 @@ def test_values(parse: Callable[..., Any], text: str | None, value: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        (members, "-1"),
-        (members, "many"),
-        (numbers, "1;2"),
-        (size, "1,2,3"),
-        (size, "wide"),
-    ],
+    ("parse", "text"), [(members, "-1"), (members, "many"), (numbers, "1;2"), (size, "1,2,3"), (size, "wide")]
 )
 def test_what_is_refused_is_in_the_message(parse: Callable[..., Any], text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected") as caught:

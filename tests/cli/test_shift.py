@@ -121,10 +121,9 @@ def test_only_some_classes_can_occur(calibrated: dict[str, Path], tmp_path: Path
     ok("evaluate", out, "--data", calibrated["eval"], "-q")
 
 
-@pytest.mark.parametrize("name", ["bias-floor", "isotonic"])
-def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
-    words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", model, "-q"]
+    words = ["--calib", calibrated["fit"], "--search", "none", "--map", "bias-floor", "-o", model, "-q"]
     ok("calibrate", calibrated["source"], *words)
     given = {**calibrated, "m": model}
     words = ["--target-data", calibrated["target"], "--json", tmp_path / "r.json", "--trust-shift"]

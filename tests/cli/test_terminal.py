@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -97,17 +98,16 @@ def test_a_narrow_terminal_gets_a_ruled_table_in_colour_with_whole_numbers(small
     assert re.search(r"^ ECE, % +\d+\.\d\d +\d+\.\d\d +[+-]\d+\.\d\d \([+-]\d+\.\d\d to [+-]\d+\.\d\d\)", plain, re.M)
 
 
-def test_no_color_is_respected(small: Small, tmp_path: Path) -> None:
-    text = on_terminal(command(small, tmp_path / "o.onnx"), COLUMNS="100", NO_COLOR="1")
+def test_no_color_is_respected(small: Small) -> None:
+    text = on_terminal(["evaluate", small.model, small.test, "--device", "cpu"], COLUMNS="100", NO_COLOR="1")
     codes = {int(code or 0) for code in ";".join(ESCAPE.findall(text)).split(";")}
     assert not [code for code in codes if 30 <= code <= 49 or 90 <= code <= 107]
     assert "─────" in text
 
 
 def test_a_name_that_cannot_be_shown_is_escaped(small: Small, tmp_path: Path) -> None:
-    text = in_pipe(command(small, tmp_path / "ö.onnx"), "ascii")
-    assert r"\xf6.onnx" in text
-    assert (tmp_path / "ö.onnx").is_file()
+    shutil.copy(small.model, tmp_path / "ö.onnx")
+    assert r"\xf6.onnx" in in_pipe(["inspect", tmp_path / "ö.onnx"], "ascii")
 
 
 # ---- Paths of results: what is refused before the work
@@ -202,14 +202,13 @@ def test_others_are_bugs(error: Exception) -> None:
     assert resource_error(error) is None
 
 
-@pytest.mark.parametrize("error", ["MemoryError()", "OSError(24, 'Too many open files')"])
-def test_one_line_and_the_code_of_the_machine(small: Small, error: str) -> None:
-    code = f"import tna_onnx.api.evaluate as e\ndef evaluate(**_): raise {error}\ne.evaluate = evaluate"
+def test_one_line_and_the_code_of_the_machine(small: Small) -> None:
+    code = "import tna_onnx.api.evaluate as e\ndef evaluate(**_): raise MemoryError\ne.evaluate = evaluate"
     done = run("evaluate", small.model, "--data", small.test, code=code)
     assert (done.returncode, len(done.stderr.splitlines())) == (5, 1), done.stderr
 
 
-@pytest.mark.parametrize("library", ["click", "numpy", "google"])
+@pytest.mark.parametrize("library", ["click", "google"])
 def test_a_library_that_is_missing_is_no_bug(small: Small, library: str) -> None:
     done = run("calibrate", small.model, small.test, code=f"import sys; sys.modules[{library!r}] = None")
     assert done.returncode == 5, done.stderr

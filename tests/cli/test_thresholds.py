@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from scipy.special import expit
 
+from tests.builders import small_model
 from tests.support import ok, refused
 
 N_FEATURES = 12
@@ -21,15 +22,8 @@ def detector(path: Path, columns: int, *, softmax: bool = False) -> np.ndarray:
     stored = np.concatenate([np.zeros_like(weight), weight], axis=1) if softmax else weight
     kind = "Softmax" if softmax else "Sigmoid"
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z"]), helper.make_node(kind, ["z"], ["p"])]
-    info = helper.make_tensor_value_info
-    bias = np.zeros(stored.shape[1], np.float32)
-    graph = helper.make_graph(
-        nodes, "g", [info("x", TensorProto.FLOAT, ["N", N_FEATURES])],
-        [info("p", TensorProto.FLOAT, ["N", stored.shape[1]])],
-        [numpy_helper.from_array(stored, "w"), numpy_helper.from_array(bias, "b")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
+    tensors = {"w": stored, "b": np.zeros(stored.shape[1], np.float32)}
+    onnx.save(small_model(nodes, {"x": ["N", N_FEATURES]}, {"p": ["N", stored.shape[1]]}, tensors), path)
     return weight
 
 

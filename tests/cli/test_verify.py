@@ -47,12 +47,8 @@ def lines(found: dict[str, Any], explained: bool) -> set[tuple[str, str, str]]:
 WEIGHT, BIAS, BEFORE = ("tensor", "weight", "values"), ("tensor", "bias", "values"), ("node", "head", "output")
 MODES = {
     "folded": (["--map", "ts"], {WEIGHT, BIAS}),
-    "weight alone": (["--map", "none"], {WEIGHT, BIAS}),
     "isotonic": (["--map", "isotonic"], {WEIGHT, BIAS, BEFORE}),
-    "aar": (["--map", "aar"], {WEIGHT, BIAS, BEFORE}),
-    "map alone": (["--map", "isotonic", "--search", "none"], {BEFORE}),
     "aar alone": (["--map", "aar", "--search", "none"], {BEFORE}),
-    "folded alone": (["--map", "ts", "--search", "none"], {WEIGHT, BIAS}),
 }
 
 
@@ -120,8 +116,9 @@ def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
 # --- heads of every form: what `rewrite` does to them is explained, and to other tensors is not
 
 
-@pytest.mark.parametrize("case", [*CASES][::3])
-@pytest.mark.parametrize("how", ["weight", "weight and map", "own tensor"])
+@pytest.mark.parametrize(
+    ("case", "how"), [*zip([*CASES][::2], itertools.cycle(["weight", "weight and map", "own tensor"]), strict=False)]
+)
 def test_every_rewrite_is_explained(case: str, how: str, tmp_path: Path) -> None:
     model = CASES[case]().write(tmp_path)
     head = requantized(model, choose_head(model))
@@ -157,8 +154,9 @@ def quantised(small: Small, folder: Path, axis: int | None) -> Path:
     return save(folder / "q.onnx", nodes, {"hidden": tensors["hidden"], **values})
 
 
-@pytest.mark.parametrize("flags", [[], ["--quantized-head", "float"], ["--map", "isotonic"]])
-@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize(
+    ("axis", "flags"), [(None, []), (0, ["--map", "isotonic"]), (0, ["--quantized-head", "float"])]
+)
 def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_path: Path) -> None:
     model, output = quantised(small, tmp_path, axis), tmp_path / "o.onnx"
     # the limit of many members would move the scale alone
@@ -177,31 +175,6 @@ def save(path: Path, nodes: Sequence[onnx.NodeProto], tensors: dict[str, np.ndar
     infos = [tensor_info("logits", ["N", 5]), *map(tensor_info, outputs)]
     onnx.save(small_model(nodes, {"x": ["N", 8]}, infos, tensors), path)
     return path
-
-
-def test_linear_classifier(small: Small, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    node = helper.make_node(
-        "LinearClassifier", ["x"], ["label", "logits"], name="lc", domain="ai.onnx.ml", classlabels_ints=[*range(5)],
-        coefficients=rng.standard_normal(40).tolist(), intercepts=rng.standard_normal(5).tolist(),
-    )  # fmt: skip
-    outs = {"label": (["N"], np.int64), "logits": ["N", 5]}
-    path, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
-    onnx.save(small_model([node], {"x": ["N", 8]}, outs, domains={"ai.onnx.ml": 3}), path)
-    model = load_model(path)
-    head = choose_head(model)
-    entries = calibration_entries(model, head, angle=10.0)
-    new = write_change(model, head, Change(head.weight / 2, bias_factor=0.5, shape=(5,)), entries)
-    with pending(model, new.proto, output):
-        pass
-    result, found = verified(path, output, tmp_path, "--data", small.test)
-    assert found["intact"], result.output
-    assert {each for each in lines(found, explained=True) if each[0] == "node"} == {
-        ("node", "lc", "attribute:coefficients"),
-        ("node", "lc", "attribute:intercepts"),
-    }
-    (label,) = found["outputs"]["others"]
-    assert (label["name"], label["depends_on_head"], label["values"], label["differing"]) == ("label", True, 1500, 0)
 
 
 def test_functions_that_calibrate_inlined(small: Small, tmp_path: Path) -> None:
@@ -360,7 +333,7 @@ def test_a_flipped_bit_is_seen(small: Small, written: Callable[[str], Path]) -> 
     """Flip bits everywhere: the file is refused, or not intact."""
     model, data = load_model(small.model), written("folded").read_bytes()
     unseen = set()
-    for at in np.random.default_rng(0).choice(len(data), 400, replace=False):
+    for at in np.random.default_rng(0).choice(len(data), 100, replace=False):
         flipped = bytearray(data)
         flipped[at] ^= 1 << int(at) % 8
         try:
@@ -455,29 +428,21 @@ def scattered(path: Path, folder: Path, *places: str) -> Path:
     return folder / "external.onnx"
 
 
-@pytest.mark.parametrize(
-    ("mode", "sides"), [("folded", "original"), ("isotonic", "recalibrated"), ("folded", "both"), ("isotonic", "both")]
-)
-def test_external_data(
-    small: Small, written: Callable[[str], Path], mode: str, sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("mode", "sides"), [("folded", "original"), ("isotonic", "both")])
+def test_external_data(small: Small, mode: str, sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tna_onnx.graph.difference._BLOCK", 48)  # tensors of several blocks
-    old, new = small.model, written(mode)
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-    if sides != "recalibrated":
-        old = scattered(old, tmp_path / "old", "a.bin", "b.bin")
-        new = tmp_path / "new" / "new.onnx"
-        ok("calibrate", old, "--calib", small.calib, "-o", new, *SEARCHED, *MODES[mode][0])
-        ok("verify", old, new)
+    old = scattered(small.model, tmp_path / "old", "a.bin", "b.bin")
+    new = tmp_path / "new" / "new.onnx"
+    ok("calibrate", old, "--calib", small.calib, "-o", new, *SEARCHED, *MODES[mode][0])
+    ok("verify", old, new)
     if sides == "both":
-        new = load_whole(new, tmp_path / "new" / "whole.onnx")
-    if sides != "original":
-        new = scattered(new, tmp_path / "new", "c.bin")
+        new = scattered(load_whole(new, tmp_path / "new" / "whole.onnx"), tmp_path / "new", "c.bin")
     result, found = verified(old, new, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
     assert found["intact"]
-    if sides != "original":
+    if sides == "both":
         file = new.parent / "c.bin"
         file.write_bytes(file.read_bytes()[:16] + b"\0\0\0\0" + file.read_bytes()[20:])  # of the first, `hidden`
         assert lines(verified(old, new, tmp_path)[1], explained=False) == {("tensor", "hidden", "values")}
@@ -543,10 +508,7 @@ def test_sub_graphs_are_compared_too(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[list[str], int, str]] = {
     "no original": (["missing.onnx", "NEW"], 2, "no such file"),
-    "no new file": (["OLD", "missing.onnx"], 2, "no such file"),
-    "a folder": (["OLD", "FOLDER"], 2, "is a directory"),
     "text": (["OLD", "TEXT"], 3, "not an ONNX file"),
-    "text first": (["TEXT", "NEW"], 3, "not an ONNX file"),
     "no data": (["OLD", "NEW", "--data", "missing.npz"], 2, "no such file"),
     "data of another model": (["OLD", "NEW", "--data", "OTHER"], 4, "x"),
     "device": (["OLD", "NEW", "--device", "abacus"], 2, "device 'abacus' is not known"),
@@ -556,8 +518,6 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a gate without data": (["OLD", "NEW", "--max-ece", "1"], 2, "--max-ece is about samples"),
     "labels without data": (["OLD", "NEW", "--labels", "OTHER"], 2, "add --data"),
     "json over a model": (["OLD", "NEW", "--json", "NEW"], 2, "is one of the other files"),
-    "bins": (["OLD", "NEW", "--bins", "3"], 2, "No such option"),
-    "one file": (["OLD"], 2, "Missing argument"),
 }
 
 
@@ -568,7 +528,7 @@ def test_errors(small: Small, written: Callable[[str], Path], case: str, tmp_pat
     text.write_text("this is no model\n" * 20)
     np.savez(other, y=np.ones((3, 8), np.float32), labels=np.zeros(3, np.int64))
     new.write_bytes(written("folded").read_bytes())
-    names = {"OLD": small.model, "NEW": new, "TEXT": text, "FOLDER": tmp_path, "OTHER": other}
+    names = {"OLD": small.model, "NEW": new, "TEXT": text, "OTHER": other}
     refused(code, message, "verify", *(names.get(word, word) for word in words))
     assert new.read_bytes() == written("folded").read_bytes()
 

@@ -18,7 +18,7 @@ from tests.support import PLAIN, program, run, words_of
 
 resource = pytest.importorskip("resource")
 
-pytestmark = pytest.mark.slow  # 23 runs of the real program
+pytestmark = pytest.mark.slow  # 14 runs of the real program
 
 FILES = ("o.onnx", "r.html", "r.json")
 OLDER = b"older"
@@ -73,21 +73,20 @@ def older(tmp_path: Path) -> Path:
 
 
 # 1,500 samples of 37 float32 fit in 300 kB, the model in 4 kB, the JSON in 10 kB, the page in 100 kB.
-@pytest.mark.parametrize("size", [0, 1_000, 6_000, 50_000, 400_000])
+@pytest.mark.parametrize("size", [0, 6_000, 50_000])
 def test_a_full_disk(small: Small, older: Path, size: int) -> None:
     """A file that may not grow gives EFBIG where a full disk gives ENOSPC; Python ignores SIGXFSZ."""
     assert_clean(run(*words(small, older), code=limited("RLIMIT_FSIZE", size)), older)
 
 
-@pytest.mark.parametrize("size", [0, 6_000])
-def test_a_full_disk_under_a_feature_store(small: Small, older: Path, size: int) -> None:
+def test_a_full_disk_under_a_feature_store(small: Small, older: Path) -> None:
     cache = older.parent / "cache"
-    assert_clean(run(*words(small, older, "--cache", cache), code=limited("RLIMIT_FSIZE", size)), older)
+    assert_clean(run(*words(small, older, "--cache", cache), code=limited("RLIMIT_FSIZE", 6_000)), older)
     done = run(*words(small, older, "--cache", cache))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("free", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("free", [0, 2, 8])
 def test_no_more_files_can_be_opened(small: Small, older: Path, free: int) -> None:
     code = f"import os\n{limited('RLIMIT_NOFILE', 0).replace('(0, 0)', f'(_free + {free}, _free + {free})')}"
     taken = "import os; _free = os.dup(0); os.close(_free)\n"  # the lowest number that is free
@@ -100,7 +99,7 @@ def in_use() -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-@pytest.mark.parametrize("free", [1, 4, 16, 64, 128, 256])
+@pytest.mark.parametrize("free", [1, 16, 128])
 def test_too_little_memory(small: Small, older: Path, free: int) -> None:
     """With so many MiB beyond what imports have taken."""
     code = f"{limited('RLIMIT_AS', 0).partition(chr(10))[0]}\n_space = {in_use()} + {free} * 2**20\n"

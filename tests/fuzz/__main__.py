@@ -1,7 +1,7 @@
 """Every harness for some time, or some cases of each.
 
     python -m tests.fuzz --seconds 20            # each harness for 20 seconds, with a seed that is printed
-    python -m tests.fuzz --cases 5000 --seed 7 --harness rewrites
+    python -m tests.fuzz --cases 5000 --seed 7 --harness models
     python -m tests.fuzz --harness stores --seed 7 --only 123
 
 The exit code is 1 if a case ended in another way than refused or done.
@@ -14,14 +14,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz import configs, heads, models, rewrites, stores
+from tests.fuzz import configs, models, stores
 from tests.fuzz.children import OUTCOMES, Case, campaign
 from tests.fuzz.data import FAMILIES, Family
 
 HARNESSES: dict[str, Case] = {
     "models": models.case,
-    "heads": heads.case,
-    "rewrites": rewrites.case,
     "stores": stores.case,
     "configs": configs.case,
 }

@@ -56,7 +56,7 @@ def test_a_few_cases(name: str) -> None:
     """In this process; `python -m tests.fuzz` has one for each harness."""
     import tempfile
 
-    for k in range(12):
+    for k in range(6):
         with tempfile.TemporaryDirectory() as folder:
             outcome, text = outcome_of(lambda k=k, folder=folder: HARNESSES[name](k, 5, Path(folder)))
             assert outcome in OUTCOMES[:2], text

@@ -135,32 +135,16 @@ def test_calibrate_decides_too(labels: Path) -> None:
 
 
 def test_what_is_no_number_is_not_decided(small: Small, labels: Path, tmp_path: Path) -> None:
-    tna_onnx.guard(
-        small.model,
-        small.calib,
-        output=tmp_path / "g.onnx",
-        settings=tna_onnx.GuardSettings(positive="1", decide="f1"),
-        **CPU,
-    )
+    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", positive="1", decide="f1", **CPU)
     assert run(tmp_path / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].tolist() == [-1, -1]
-    tna_onnx.guard(
-        labels / "m.onnx",
-        labels / "calib.npz",
-        output=labels / "g.onnx",
-        settings=tna_onnx.GuardSettings(decide="f1"),
-        **CPU,
-    )
+    with_options(tna_onnx.guard, labels / "m.onnx", labels / "calib.npz", output=labels / "g.onnx", decide="f1", **CPU)
     assert not run(labels / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].any()
 
 
 def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
     source: Source = binary(tmp_path)
-    result = tna_onnx.guard(
-        source.model,
-        source.calib,
-        output=tmp_path / "g.onnx",
-        settings=tna_onnx.GuardSettings(decide="recall>=0.8"),
-        **CPU,
+    result = with_options(
+        tna_onnx.guard, source.model, source.calib, output=tmp_path / "g.onnx", decide="recall>=0.8", **CPU
     )
     scores = result.decisions.decision
     assert scores is not None
@@ -217,23 +201,13 @@ def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Sm
 def test_costs_have_to_be_of_all_classes(small: Small, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.csv").write_text(text, "utf-8")
     with pytest.raises(DataError, match=message):
-        tna_onnx.guard(
-            small.model,
-            small.calib,
-            dry_run=True,
-            settings=tna_onnx.GuardSettings(decide=f"cost={tmp_path / 'c.csv'}"),
-            **CPU,
-        )
+        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, decide=f"cost={tmp_path / 'c.csv'}", **CPU)
 
 
 def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_path: Path) -> None:
     """The small model is overconfident (temperature 3), so that abstaining by its probabilities comes too late."""
-    result = tna_onnx.guard(
-        small.model,
-        small.calib,
-        output=tmp_path / "g.onnx",
-        settings=tna_onnx.GuardSettings(decide=costs(tmp_path)),
-        **CPU,
+    result = with_options(
+        tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", decide=costs(tmp_path), **CPU
     )
     point = result.operating_point
     assert point is not None
@@ -254,13 +228,7 @@ def test_a_bound_that_is_out_of_reach_leaves_the_rest(small: Small, tmp_path: Pa
 
 def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    tna_onnx.guard(
-        small.model,
-        small.calib,
-        output=path,
-        settings=tna_onnx.GuardSettings(positive="2", decide="recall>=0.9"),
-        **CPU,
-    )
+    with_options(tna_onnx.guard, small.model, small.calib, output=path, positive="2", decide="recall>=0.9", **CPU)
     scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
     assert scores is not None
     assert scores.decision is not None
@@ -328,13 +296,7 @@ def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], n
 
 def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
     tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "c.onnx", **CPU)
-    tna_onnx.guard(
-        labels / "c.onnx",
-        labels / "test.npz",
-        output=labels / "g.onnx",
-        settings=tna_onnx.GuardSettings(decide="f1"),
-        **CPU,
-    )
+    with_options(tna_onnx.guard, labels / "c.onnx", labels / "test.npz", output=labels / "g.onnx", decide="f1", **CPU)
     tna_onnx.edit_decision(labels / "g.onnx", {"0": 0.4}, output=labels / "e.onnx")
     assert tna_onnx.verify(labels / "m.onnx", labels / "e.onnx").intact
     found = run(labels / "e.onnx", samples(900, 2)["x"])

@@ -126,8 +126,9 @@ def drawn(classes: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
     return softmax(sharpness * z, axis=1), np.argmax(z + rng.gumbel(size=z.shape), axis=1)
 
 
-@pytest.mark.parametrize("score", ["aps", "raps"])
-@pytest.mark.parametrize(("classes", "sharpness"), [(8, 1.0), (30, 1.6), (100, 0.8)])
+@pytest.mark.parametrize(
+    ("score", "classes", "sharpness"), [("aps", 8, 1.0), ("raps", 30, 1.6), ("aps", 100, 0.8), ("raps", 8, 1.0)]
+)
 @pytest.mark.filterwarnings("ignore:The .temperature. parameter is deprecated:DeprecationWarning")
 def test_adaptive_sets_are_not_larger_than_those_of_mapie(score: str, classes: int, sharpness: float) -> None:
     """By more than a fifth, at 90 and 95 %."""

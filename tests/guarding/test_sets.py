@@ -81,8 +81,7 @@ def test_the_penalty_has_the_smallest_sets_of_its_choices(level: float) -> None:
         assert size <= set_sizes(p, labels, level, "raps", rank_penalty(8, free, other)).mean()
 
 
-@pytest.mark.parametrize("name", ["lac", "aps", "raps"])
-@pytest.mark.parametrize("level", [0.6, 0.9])
+@pytest.mark.parametrize(("name", "level"), [("lac", 0.6), ("aps", 0.9), ("raps", 0.6)])
 def test_no_sample_loses_the_likeliest_class_by_being_surer(name: str, level: float) -> None:
     p, labels = drawn(400)
     penalty = rank_penalty(8, 2, 0.05) if name == "raps" else None

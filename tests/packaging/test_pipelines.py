@@ -98,14 +98,12 @@ def test_the_action_fails_where_a_gate_is_missed(small: Small, tmp_path: Path) -
     assert "missing.onnx" in (tmp_path / "summary.md").read_text("utf-8")  # the error
 
 
-EVIL = "'\"; touch owned; $(touch owned) #"
-MORE_EVIL = ("$(touch owned)", "`touch owned`", "; touch owned")
+EVIL = "'\"; touch owned; $(touch owned) `touch owned` #"
 
 
-@pytest.mark.parametrize("evil", [EVIL, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_EVIL)])
-def test_inputs_are_no_commands(evil: str, tmp_path: Path) -> None:
+def test_inputs_are_no_commands(tmp_path: Path) -> None:
     for name in ("model", "data", "args", "eval"):
-        said = {"model": "m.onnx", "data": "d.npz"} | {name: evil}
+        said = {"model": "m.onnx", "data": "d.npz"} | {name: EVIL}
         code, _, _ = step("run", tmp_path, inputs(tmp_path, **said))
         assert code != 0
     assert not (tmp_path / "owned").exists()
