@@ -22,6 +22,7 @@ from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.pipeline.other_outputs import _require_kept, _require_likeliest
 
 SAMPLES = 3000
+PLATT: dict[str, Any] = {"search": "none", "map": "platt", "device": "cpu"}
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +110,7 @@ def test_trees_keep_their_label_and_get_the_right_probabilities(
 def test_evaluate_and_compare_give_the_accuracy_of_the_label(tmp_path: Path) -> None:
     x, y = data()
     model, output = trees(tmp_path / "m.onnx", ["no", "yes"], zipmap=True), tmp_path / "o.onnx"
-    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, output=output, device="cpu")
+    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, output=output, **PLATT)
     label, p = p_of(output, x)
     right, likeliest = np.mean((label == "yes") == y), np.mean(p.argmax(axis=1) == y)
     assert right < likeliest
@@ -152,7 +153,7 @@ def test_change_makes_the_label_the_likeliest_class(tmp_path: Path) -> None:
     x, y = data()
     model = trees(tmp_path / "m.onnx", names)
     output = tmp_path / "o.onnx"
-    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, predictions="change", output=output, device="cpu")
+    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, predictions="change", output=output, **PLATT)
     label, p = p_of(output, x)
     assert [names[c] for c in p.argmax(axis=1)] == label.tolist()
     assert np.any(label != p_of(model, x)[0])
@@ -190,9 +191,7 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), tmp_path / "m.onnx")
     (found,) = label_outputs(load_model(tmp_path / "m.onnx", NO_MODEL_LIMITS), "p", 2)
     assert found.classes == (3, 5)
-    with_options(
-        tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu"
-    )
+    with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", **PLATT)
     (label, _), (kept, after) = p_of(tmp_path / "m.onnx", x), p_of(tmp_path / "o.onnx", x)
     assert np.array_equal(label, kept)
     assert after[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)

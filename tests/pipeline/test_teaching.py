@@ -17,7 +17,7 @@ from scipy.stats import t
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import ok, refused
+from tests.support import PLAIN, ok, refused
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import SoftLabels
 from tna_onnx.numerics.scores import SampleScores
@@ -180,7 +180,7 @@ def test_labels_of_the_samples_are_not_read(small: Small, student: Path, tmp_pat
     data = dict(np.load(small.calib))
     wrong = {"x": data["x"], "labels": (data["labels"] + 1) % 5}
     for k, samples in enumerate((data, wrong)):
-        tna_onnx.calibrate(student, samples, teacher=small.model, output=tmp_path / f"{k}.onnx", device="cpu")
+        tna_onnx.calibrate(student, samples, teacher=small.model, output=tmp_path / f"{k}.onnx", **PLAIN)
     first, second = (
         {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{k}.onnx").graph.initializer} for k in (0, 1)
     )
@@ -213,7 +213,7 @@ def test_the_teacher_may_call_its_input_something_else(small: Small, student: Pa
         node.input[:] = ["another" if name == "x" else name for name in node.input]
     onnx.save(proto, tmp_path / "teacher.onnx")
     reports = [
-        tna_onnx.calibrate(student, small.calib, teacher=teacher, eval=small.test, dry_run=True, device="cpu")
+        tna_onnx.calibrate(student, small.calib, teacher=teacher, eval=small.test, dry_run=True, **PLAIN)
         for teacher in (small.model, tmp_path / "teacher.onnx")
     ]
     assert reports[0].teacher.kl_after == reports[1].teacher.kl_after < reports[0].teacher.kl_before
