@@ -153,9 +153,28 @@ def _other(value: Any) -> Any:
     return value + 1
 
 
+def _begin(message: Any, field: Any) -> None:
+    """Set a field that is not there."""
+    if not field.is_repeated:
+        if field.message_type is None:
+            setattr(message, field.name, _other(field.default_value))
+        else:
+            getattr(message, field.name).SetInParent()
+    elif field.message_type is None:
+        value = {field.TYPE_BYTES: b"z", field.TYPE_STRING: "z"}.get(field.type, 1)
+        getattr(message, field.name).append(value)
+    else:
+        getattr(message, field.name).add()
+
+
 def _edits(message: Any) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield what changes one field in a message, or in one of those in it, and what it is called."""
-    for field, value in message.ListFields():
+    there = dict(message.ListFields())
+    for field in message.DESCRIPTOR.fields:
+        if field not in there:
+            yield f"{field.full_name} new", functools.partial(_begin, message, field)
+            continue
+        value = there[field]
         if not field.is_repeated:
             if field.message_type is None:
                 yield field.full_name, functools.partial(setattr, message, field.name, _other(value))
@@ -175,13 +194,13 @@ def _edits(message: Any) -> Iterator[tuple[str, Callable[[], None]]]:
 def _intact(source: Model, data: bytes) -> bool:
     try:
         return prove(source, load_model(data)).intact
-    except tna_onnx.UnsupportedModel:
-        return False  # refused as damaged: exit code 3
+    except tna_onnx.TnaError:
+        return False  # refused as damaged, or its data lie elsewhere
 
 
 @pytest.mark.parametrize("kind", [*FILES, *OTHERS])
 def test_no_edited_file_is_intact(files: dict[str, tuple[Path, Path]], kind: str) -> None:
-    """One field of it is another, gone, or there again; with the seal computed anew, and in entries without."""
+    """One field of it is new, another, gone, or there again; with the seal computed anew, and in entries without."""
     source, content = load_model(files[kind][0]), files[kind][1].read_bytes()
     names = [name for name, _ in _edits(Proto.FromString(content))]
     # the place of the seal, which stands last, is not sealed itself
@@ -235,18 +254,9 @@ def head_reads_the_old_weight(m: Proto) -> None:
     next(n for n in m.graph.node if n.name == "head").input[1] = "tna_onnx/old"
 
 
-def sparse_tensor(m: Proto) -> None:
-    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.int64([0]), "i")
-    m.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-
-
-def function_that_nobody_calls(m: Proto) -> None:
+def function_behind_the_logits(m: Proto) -> None:
     nodes = [helper.make_node("Neg", ["a"], ["b"])]
     m.functions.append(helper.make_function("tna_onnx", "Neg", ["a"], ["b"], nodes, [helper.make_opsetid("", 17)]))
-
-
-def function_behind_the_logits(m: Proto) -> None:
-    function_that_nobody_calls(m)
     m.opset_import.append(helper.make_opsetid("tna_onnx", 1))
     _behind(m, "Neg", domain="tna_onnx")
 
@@ -295,8 +305,6 @@ TAMPERS: dict[str, Tamper] = {
         head_in_typed_fields,
         head_permuted,
         head_reads_the_old_weight,
-        sparse_tensor,
-        function_that_nobody_calls,
         function_behind_the_logits,
         step_at_another_tensor,
         step_twice,
@@ -312,10 +320,6 @@ TAMPERS: dict[str, Tamper] = {
         helper.make_node("Neg", ["logits"], ["tna_onnx/dead"], name="tna_onnx/dead")
     ),
     "weight_can_be_fed": lambda m: m.graph.input.append(tensor_info("weight", [5, 32])),
-    "output_is_a_feature": lambda m: m.graph.output.append(tensor_info("h", ["N", 32])),
-    "quantization_annotation": lambda m: m.graph.quantization_annotation.add(tensor_name="logits"),
-    "training_graph": lambda m: put(m.training_info.add().algorithm, "name", "a"),
-    "unknown_field_of_a_node": lambda m: m.graph.node[0].MergeFromString(b"\xfa?\x01z"),
     "no_change": lambda m: put(_entry(m, "change"), "value", '{"format":1,"steps":[]}'),
     "step_of_another_source": lambda m: _edit_step(m, lambda step: step.update(source="0" * 64)),
     "step_with_a_huge_array": lambda m: _edit_step(m, lambda step: step.update(maps=[HUGE])),
