@@ -170,25 +170,21 @@ def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch
     """Each option of each command takes its own default, or a value of its type, from both."""
     command = CONFIGURABLE[name]
     monkeypatch.delenv("TNA_ONNX_DEVICE")
-    for option in command.params:
-        if not isinstance(option, click.Option) or option.name in ("config", "help"):
-            continue
-        flag = next(o[2:] for o in option.opts if o.startswith("--"))
-        value = _valid(option)
-        (folder / "tna.toml").write_text(f"[{name}]\n{flag.replace('-', '_')} = {value}\n")
-        text = value.strip('"') if not value.startswith("[") else value.strip("[]")
-        for source in ("file", "environment"):
-            with monkeypatch.context() as patch:
-                if source == "environment":
-                    patch.setenv(f"TNA_ONNX_{name}_{flag}".upper().replace("-", "_"), text)
-                ctx = command.make_context(
-                    name,
-                    ["--config", "tna.toml"] if source == "file" else [],
-                    parent=click.Context(group, info_name="tna-onnx"),
-                    resilient_parsing=True,
-                )
-            expected = {"file": "DEFAULT_MAP", "environment": "ENVIRONMENT"}[source]
-            assert ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource[expected], (flag, source)
+    own = [each for each in command.params if isinstance(each, click.Option) and each.name not in ("config", "help")]
+    options = {next(o[2:] for o in each.opts if o.startswith("--")): each for each in own}
+    values = {flag: _valid(option) for flag, option in options.items()}
+    rows = [f"{flag.replace('-', '_')} = {value}\n" for flag, value in values.items()]
+    (folder / "tna.toml").write_text(f"[{name}]\n{''.join(rows)}")
+    for source, words in (("DEFAULT_MAP", ["--config", "tna.toml"]), ("ENVIRONMENT", [])):
+        if source == "ENVIRONMENT":
+            for flag, value in values.items():
+                variable = f"TNA_ONNX_{name}_{flag}".upper().replace("-", "_")
+                monkeypatch.setenv(variable, value.strip("[]") if value.startswith("[") else value.strip('"'))
+        parent = click.Context(group, info_name="tna-onnx")
+        ctx = command.make_context(name, words, parent=parent, resilient_parsing=True)
+        for flag, option in options.items():
+            found = ctx.get_parameter_source(str(option.name))
+            assert found == click.core.ParameterSource[source], (flag, source)
 
 
 LIMITS = {"limits": "expansion=7,name-length=7", "ray_options": "num_cpus=1"}

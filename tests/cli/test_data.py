@@ -237,7 +237,6 @@ def test_class_names_decide_what_a_folder_is(
     data = class_folders(animals, tmp_path)
     found = evaluated(model, data, tmp_path, "--scale", 1, *flags)
     assert_same(found["metrics"], reference[0]["metrics"])
-    assert calibrated(model, data, tmp_path, "--scale", 1, *flags)["notes"]
 
 
 def linear_classifier(path: Path, names: tuple[str, ...] = NAMES) -> tuple[Path, np.ndarray, np.ndarray]:

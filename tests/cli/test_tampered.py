@@ -205,7 +205,7 @@ def test_no_edited_file_is_intact(files: dict[str, tuple[Path, Path]], kind: str
     names = [name for name, _ in _edits(Proto.FromString(content))]
     # the place of the seal, which stands last, is not sealed itself
     tried = [at for at, name in enumerate(names) if "metadata_props" not in name or "_exchange" not in name]
-    for at in np.random.default_rng(0).choice(tried, 60, replace=False):
+    for at in np.random.default_rng(0).choice(tried, 50, replace=False):
         model = Proto.FromString(content)
         name, edit = next(itertools.islice(_edits(model), int(at), None))
         edit()
@@ -394,27 +394,25 @@ def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(
     assert not found.passed
 
 
-@pytest.mark.parametrize("factor", [0.5, -0.8, 0.0])
-def test_a_bias_times_a_number_that_no_fit_gives(tmp_path: Path, factor: float) -> None:
+def test_a_bias_times_a_number_that_no_fit_gives(tmp_path: Path) -> None:
     """The factor of a tilted weight's bias is a number in the file: one above 0 is proved by itself, others never."""
     source = ROOT / "models/digits/model.onnx"
     words: dict[str, Any] = {"search": "sparse", "map": "none", "ensemble_size": 2, "angle_step": 30.0}
     with_options(
         tna_onnx.calibrate, source, source.with_name("calib.npz"), output=tmp_path / "o.onnx", device="cpu", **words
     )
-    model = onnx.load(tmp_path / "o.onnx")
-    bias = numpy_helper.to_array(_tensor(onnx.load(source), "head.bias")) * np.float32(factor)
-    _set(model, "head.bias", bias)
-
-    def edit(step: dict[str, Any]) -> None:
+    for factor in (0.5, -0.8, 0.0):
+        model = onnx.load(tmp_path / "o.onnx")
+        bias = numpy_helper.to_array(_tensor(onnx.load(source), "head.bias")) * np.float32(factor)
+        _set(model, "head.bias", bias)
+        digest = hashlib.sha256(bias.tobytes()).hexdigest()
+        step = json.loads(_entry(model, "change").value)["steps"][0]
         assert isinstance(step["bias"], float)
-        step["bias"] = factor
-        step["digests"]["head.bias"] = hashlib.sha256(bias.tobytes()).hexdigest()
-
-    _edit_step(model, edit)
-    _seal_anew(model)
-    found = tna_onnx.verify(source, model, device="cpu")
-    assert found.intact is (factor > 0), found.unexplained
+        words = {"bias": factor, "digests": {**step["digests"], "head.bias": digest}}
+        _edit_step(model, lambda step, words=words: step.update(words))
+        _seal_anew(model)
+        found = tna_onnx.verify(source, model, device="cpu")
+        assert found.intact is (factor > 0), found.unexplained
 
 
 def _place(t: TensorProto, key: str) -> onnx.StringStringEntryProto:
