@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import Small
-from tests.support import PLAIN, program, refused, run, words_of
+from tests.support import PLAIN, ok, program, refused, run, words_of
 from tna_onnx.cli.command import Command, Group
 from tna_onnx.cli.show import finish, page_step
 from tna_onnx.cli.terminal import (
@@ -79,7 +79,7 @@ def in_pipe(words: list[object], encoding: str) -> str:
 
 
 def test_a_pipe_gets_plain_text(small: Small, tmp_path: Path) -> None:
-    text = in_pipe(command(small, tmp_path / "o.onnx"), "utf-8")
+    text = ok(*command(small, tmp_path / "o.onnx")).stdout
     assert "\x1b" not in text
     assert re.search(r"^ECE, % +\d+\.\d\d +\d+\.\d\d +[+-]\d+\.\d\d \(", text, re.M)
     assert "─" not in text

@@ -103,7 +103,9 @@ def test_positive_names_the_class_of_every_table(tmp_path: Path) -> None:
         models = [tmp_path / "m.onnx", tmp_path / "m.onnx"]
         for command, files in (("calibrate", models[:1]), ("evaluate", models[:1]), ("compare", models)):
             where = tmp_path / f"{command}.json"
-            written = ["-o", tmp_path / "o.onnx"] if command == "calibrate" else []
+            written = (
+                ["--map", "platt", "--search", "none", "-o", tmp_path / "o.onnx"] if command == "calibrate" else []
+            )
             ok(command, *files, tmp_path / "c.npz", *written, "--json", where, *more)
             result = json.loads(where.read_text("utf-8"))
             sides = {
@@ -147,7 +149,6 @@ def test_an_improvement_is_not_one_while_probabilities_are_off(tmp_path: Path) -
     words = ["calibrate", tmp_path / "m.onnx", tmp_path / "c.npz", "-o", tmp_path / "o.onnx"]
     gate = ("--require", "improvement")
     refused(1, " ".join(gate), *words, *gate, "--predictions", "keep")
-    ok(*words, "--predictions", "keep")
     ok(*words, *gate, "--predictions", "change")
 
 

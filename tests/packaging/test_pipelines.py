@@ -102,10 +102,8 @@ EVIL = "'\"; touch owned; $(touch owned) `touch owned` #"
 
 
 def test_inputs_are_no_commands(tmp_path: Path) -> None:
-    for name in ("model", "data", "args", "eval"):
-        said = {"model": "m.onnx", "data": "d.npz"} | {name: EVIL}
-        code, _, _ = step("run", tmp_path, inputs(tmp_path, **said))
-        assert code != 0
+    code, _, _ = step("run", tmp_path, inputs(tmp_path, **dict.fromkeys(("model", "data", "args", "eval"), EVIL)))
+    assert code != 0
     assert not (tmp_path / "owned").exists()
     for entry in STEPS.values():
         assert "${{" not in entry.get("run", "")
