@@ -115,8 +115,6 @@ def test_differences_and_agreement_are_those_of_the_scores(world: World, tmp_pat
             for key in ("difference", "low", "high"):
                 # logits by NumPy and by ONNX Runtime differ by rounding, which float32 scores pass on
                 assert interval[key] == pytest.approx(getattr(expected[metric], key), abs=1e-6)
-            gap = entry["metrics"][metric] - found["models"][0]["metrics"][metric]
-            assert interval["difference"] == pytest.approx(gap, abs=1e-12)
         same = np.mean(logits_of(model, world.x).argmax(1) == logits_of(world.true, world.x).argmax(1))
         assert entry["agreement"] == same
     assert found["models"][0]["differences"] == {}

@@ -90,9 +90,8 @@ def test_intervals_are_those_of_samples_repeated_in_a_group() -> None:
     pairs = [(weighted(scores(2.0), weights), weighted(scores(1.0), weights))]
     pairs.append((repeated(scores(2.0), weights), repeated(scores(1.0), weights)))
     one, two = (paired_differences(*pair, BINS) for pair in pairs)
-    for name in METRICS:
-        assert one[name].difference == pytest.approx(two[name].difference, abs=1e-9), name
     for name in ("nll", "brier"):
+        assert one[name].difference == pytest.approx(two[name].difference, abs=1e-9), name
         assert one[name].low == pytest.approx(two[name].low, rel=0.02, abs=1e-4), name
         assert one[name].high == pytest.approx(two[name].high, rel=0.02, abs=1e-4), name
     for name in ("ece", "adaece"):

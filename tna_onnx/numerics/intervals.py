@@ -25,8 +25,8 @@ from tna_onnx.numerics.metrics import (
     MIN_EACH,
     SHARES,
     Interval,
-    Metrics,
     Shares,
+    check_bins,
     decisive_count,
     effective_size,
     independent_count,
@@ -37,7 +37,6 @@ from tna_onnx.numerics.residuals import (
     CrossFit,
     as_new,
     cluster_sums,
-    corrected_errors,
     estimates,
     fit_error,
     mean_and_error,
@@ -64,14 +63,14 @@ def label_errors(
     seed: int,
     shares: Callable[[SampleScores, int], Shares],
     cross_fit: CrossFit | None = None,
-) -> tuple[float, float]:
-    """Return the ends of the interval of the difference after - before.
+) -> tuple[float, float, float]:
+    """Return the difference after - before and its ends.
 
     `before`: scores of N samples with several labels.
     """
     same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
     if same and (cross_fit is None or np.array_equal(cross_fit.fitted.confidence, after.confidence)):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     pairs = list(zip(before.by_label(), after.by_label(), strict=True))
     diagrams = [tuple(shares(side, bins) for side in pair) for pair in pairs]
     fits: list[CrossFit | None] = [None] * len(pairs)
@@ -97,7 +96,7 @@ def label_errors(
     # the whole distance: noise averages out over labels, and what bias is left does not
     reach = z * error + abs(pooled - single)
     centre = (pooled + single) / 2
-    return centre - reach, centre + reach
+    return centre, centre - reach, centre + reach
 
 
 def _moved(
@@ -146,8 +145,7 @@ def paired_differences(
 ) -> dict[str, Interval]:
     """Differences `after - before` on the same samples with their intervals, per name in `METRICS`.
 
-    The difference of a calibration error is that of the plug-in values, corrected where `after` is cross-fitted; its
-    interval is for the difference without their bias, and so need not have it in the middle.
+    The difference of a calibration error is the centre of its interval: that of the plug-in values has their bias.
 
     How often they hold the true difference, docs/explanation/intervals.md says. Coverage is above its level where both
     models err alike, and for cross-fitted means where fitting gains much. Where a cross-fitted interval misses, it
@@ -169,21 +167,18 @@ def paired_differences(
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
+    check_bins(before, bins)
     z = quantile((1 + level) / 2, before.clusters, before.weights)
-    values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
     fitted, likelier = after, False
     if cross_fit is not None:
-        values = corrected_errors(after, cross_fit, bins)
         fitted, likelier = cross_fit.fitted, _likelier(before, after)
-    plain = Metrics.of(before, bins)
     differences = {}
     groups, errors = independent_count(before), decisive_count(before, after)
     for name in METRICS:
         if name == "accuracy":
             ends = _accuracy(before, after, z, same_predictions)
         elif name in SHARES:
-            low, high = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
-            ends = (values[name] - getattr(plain, name), low, high)
+            ends = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
         else:
             losses = _by_sample(after, name)
             change, of_fits = (losses - _by_sample(other, name) for other in (before, fitted))
@@ -279,7 +274,12 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     middle = (won - lost) / (n + 2)
     squares = won + lost + 2 - (n + 2) * middle**2
     reach = z * math.sqrt(squares) / (n + 2)
-    return (won - lost) / n, middle - reach, middle + reach
+    return _holding((won - lost) / n, middle, reach)
+
+
+def _holding(difference: float, middle: float, reach: float) -> tuple[float, float, float]:
+    """Return a difference with ends that hold it: two added samples can draw the middle away from it."""
+    return difference, min(difference, middle - reach), max(difference, middle + reach)
 
 
 def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tuple[float, float, float]:
@@ -290,7 +290,7 @@ def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tupl
     mean, error = mean_and_error(change, before.clusters, before.weights)
     middle = mean * n / (n + 2)
     reach = z * math.sqrt((error * n) ** 2 + 2 / labels**2) / (n + 2)
-    return mean, middle - reach, middle + reach
+    return _holding(mean, middle, reach)
 
 
 def _calibration_error(
@@ -301,8 +301,8 @@ def _calibration_error(
     seed: int,
     shares: Callable[[SampleScores, int], Shares],
     cross_fit: CrossFit | None,
-) -> tuple[float, float]:
-    """Return the ends of the interval of a difference of calibration errors."""
+) -> tuple[float, float, float]:
+    """Return a difference of calibration errors and its ends."""
     if before.predicted is not None:
         return label_errors(before, after, bins, z, seed, shares, cross_fit)
     sums, covariance = moments((before, after), bins, shares)
@@ -314,7 +314,7 @@ def _calibration_error(
     # the same residuals in the same bins: rounding alone would give a width
     same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
     if same and not spread.any():
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     sigma = np.sqrt(np.diag(covariance))
     pooled, single = (float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma))
     centre = (pooled + single) / 2
@@ -322,7 +322,7 @@ def _calibration_error(
     # of the two, not of their mean: draws around x show more noise than samples, and these errors are not quite normal
     error = math.sqrt(float(np.mean([np.var(values) for values in estimates(drawn, sigma)])))
     reach = z * error + abs(pooled - single) / 2
-    return centre - reach, centre + reach
+    return centre, centre - reach, centre + reach
 
 
 # A confidence of 1 that is wrong would have an infinite NLL: float32 tells no smaller doubt.
@@ -335,7 +335,7 @@ _BINS = 15
 class TopLabelErrors:
     """ECE and NLL of the top label."""
 
-    ece: float  # over 15 bins of equal width, a fraction
+    ece: float  # over 15 bins of equal width, without the bias of noise, a fraction
     ece_interval: tuple[float, float] | None  # its interval, fractions; None below 2 samples
     nll: float  # nats
     # its interval, nats; None below 10 samples that are right, or 10 that are wrong
@@ -369,7 +369,7 @@ def top_label_errors(
     )
     ece, nll = difference["ece"], difference["nll"]
     return TopLabelErrors(
-        ece.difference,
+        max(0.0, ece.difference),
         _within(ece, 1.0) if len(hit) > 1 else None,
         nll.difference,
         _within(nll, np.inf) if decisive_count(reference) >= MIN_EACH else None,

@@ -37,7 +37,7 @@ class Estimate:
     """A number and its interval.
 
     Attributes:
-        value: as measured, in the unit of the metric; slope and intercept have no unit.
+        value: in the unit of the metric, of a calibration error without its bias; slope and intercept have no unit.
         low: lower end of the interval, in the unit of the metric; null where too few samples are right, or wrong.
         high: upper end of the interval, in the unit of the metric; null likewise.
         level: level of the interval, a fraction.
@@ -222,7 +222,7 @@ class Interval:
     """A paired difference after - before with its interval.
 
     Attributes:
-        difference: after - before, in the unit of the metric.
+        difference: after - before, in the unit of the metric; of a calibration error without the bias of both.
         low: lower end of the interval, in the unit of the metric.
         high: upper end of the interval, in the unit of the metric.
         level: level of the interval, a fraction: 0.95 is 95 %.

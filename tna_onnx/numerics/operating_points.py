@@ -355,7 +355,8 @@ class Recalls:
         middle = self.change * n / (n + 2)
         squares = self.squares + n * self.change**2 + 2 - (n + 2) * middle**2
         reach = z * np.sqrt(squares) / (n + 2)
-        return middle - reach, middle + reach
+        # of few samples these two draw the middle far away from the change
+        return np.minimum(self.change, middle - reach), np.maximum(self.change, middle + reach)
 
     def balanced_ends(self, z: float) -> tuple[float, float]:
         """Return the same of the balanced accuracy: half a sample of each class that changes sides is added.

@@ -251,6 +251,7 @@ def positive_difference(
 
     With a the worst label after and b the one before, E the ECE: E_b(after) - E_b(before) <= the difference <=
     E_a(after) - E_a(before). So the interval holds those of both, each at a level that is adjusted for the labels.
+    The difference is E_a(after) - E_a(before) + E_a(before) - E_b(before), of the same estimator.
     """
     first, last = (_worst(side.positives) for side in (before, after))
     each = level if len(before.positives) == 1 else 1 - (1 - level) / len(before.positives)
@@ -260,7 +261,10 @@ def positive_difference(
         sides = (before.alone[c], after.alone[c])
         return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit)["ece"]
 
-    low = of_label(first)
-    high = low if last == first else of_label(last)
-    change = after.positives[last].ece - before.positives[first].ece
-    return replace(low, difference=change, high=max(low.low, high.high), level=level)
+    interval = of_label(first)
+    if last != first:
+        of_last = of_label(last)
+        apart = paired_differences(before.alone[first], before.alone[last], bins, seed=seed)["ece"].difference
+        interval = replace(interval.holding(of_last), difference=of_last.difference + apart)
+        interval = interval.holding(replace(interval, low=interval.difference, high=interval.difference))
+    return replace(interval, level=level)

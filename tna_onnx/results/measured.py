@@ -114,7 +114,11 @@ def _errors(scores: SampleScores, bins: int, level: float, cross_fit: CrossFit |
     # a model that states what came true: its errors are zero, and differences to it the errors themselves
     perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
     differences = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
-    return {name: Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level) for name, d in differences.items()}
+    estimates = {}
+    for name, d in differences.items():
+        value, low, high = (max(0.0, number) for number in (d.difference, d.low, d.high))
+        estimates[name] = Estimate(value, low, high, level)
+    return estimates
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
