@@ -25,7 +25,7 @@ from tna_onnx.data.positions import clusters_of, source_weights
 from tna_onnx.data.source import group_notes, require_samples, sample_info_of
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, require_scores, with_quantum
+from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, with_projections, with_quantum
 from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
@@ -39,7 +39,7 @@ from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outl
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.positive import Classes, PositiveSide
-from tna_onnx.numerics.reference import Reference, projections
+from tna_onnx.numerics.reference import Reference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
@@ -382,13 +382,7 @@ def _unlabelled(
         raise DataError(f"{source.describe()}: expected at least {_FEWEST} samples; give more, or labels")
     notes = batch_notes(classifier, source, batch_size)
     notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
-    parts: list[tuple[NDArray[Any], ...]] = []
-    for batch in source.batches(batch_size):
-        scores, *features = session.run([output.name, *further], batch)
-        require_scores(scores, output, len(next(iter(batch.values()))), source.describe())
-        parts.append((output.probabilities(scores), *map(projections, features)))
-        progress("evaluate", min(len(parts) * batch_size, len(source)), len(source))
-    values = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    values = with_projections(session, output, further, source, batch_size, "evaluate", progress)
     known = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
     notes += (f"the test is for one look: of k looks, a week each, call p below {_LEVEL:g} / k an alarm",)
     if known.alarm:

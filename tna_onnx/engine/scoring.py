@@ -26,6 +26,7 @@ from tna_onnx.graph.labels import LabelOutput, answer_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.numerics.reference import projections
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import OtherOutput, OutputDifference
@@ -103,17 +104,30 @@ def probabilities_of(
     session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
 ) -> NDArray[np.float32]:
     """Return (N, C) probabilities."""
+    return with_projections(session, output, [], source, batch_size, stage, progress)[0]
+
+
+def with_projections(
+    session: BatchRunner,
+    output: ClassOutput,
+    features: Sequence[str],
+    source: Source,
+    batch_size: int,
+    stage: str,
+    progress: Progress,
+) -> list[NDArray[Any]]:
+    """Return (N, C) probabilities, and of each tensor of features the projections of `numerics.reference`."""
     parts = []
     done = 0
     where = source.describe()
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
-        (values,) = session.run([output.name], batch)
+        values, *tensors = session.run([output.name, *features], batch)
         probabilities = _probabilities(values, output, size, where, done)
-        parts.append(probabilities.astype(np.float32))
+        parts.append((probabilities.astype(np.float32), *map(projections, tensors)))
         done += size
         progress(stage, done, len(source))
-    return np.concatenate(parts)
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
 def _score(

@@ -7,8 +7,7 @@ Under label shift P'(y | x) is proportional to P(y | x) q_y / p_y. Two estimates
     black box   K q = m, K_ky the share of class y that is predicted as k, m_k the share of predictions k; refused where
                 the smallest singular value of K is below the spectral norm of its own noise
 
-Draws give intervals, and the noise of the total variation between both, and of the mean confidence less what classes
-explain, which are 0 under label shift.
+Draws give intervals, and the noise of the mean confidence less what classes explain, which is 0 under label shift.
 Source: Saerens et al. (2002), equation 2.9; Lipton et al. (2018), section 4, theorem 3; Varadhan & Roland (2008), S3.
 """
 
@@ -230,9 +229,7 @@ class Draws:
     """Estimates of B draws."""
 
     em: FloatArray  # (B, C) frequencies
-    black_box: FloatArray | None  # (B, C) frequencies; None where K, or that of a draw, cannot be inverted
-    # (B, C) shares of predictions less those that the frequencies of EM explain; None likewise
-    unexplained: FloatArray | None
+    black_box: FloatArray | None  # (B, C) frequencies; None where they are not asked for, or a K is singular
     surprise: FloatArray  # (B,) differences of confidence, fractions
 
 
@@ -250,7 +247,6 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
     draws_a_block = max(1, _NUMBERS // n)
     em_rows = []
     box_rows = []
-    unexplained_rows = []
     surprises = []
     for first in range(0, count, draws_a_block):
         size = min(draws_a_block, count - first)
@@ -269,30 +265,15 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
             surprises.append(float(row @ confidence) / n - _expected(observed, old_row, q))
             if with_black_box:
                 shares = np.bincount(predicted, row, classes) / n
-                matrix = _redrawn(observed, old_row)
-                unexplained_rows.append(shares - matrix @ q)
                 # a draw may have made K singular
                 with contextlib.suppress(DataError):
-                    box_rows.append(black_box(matrix, shares))
-    complete = len(box_rows) == count
+                    box_rows.append(black_box(_redrawn(observed, old_row), shares))
+    complete = with_black_box and len(box_rows) == count
     return Draws(
         np.concatenate(em_rows),
         np.stack(box_rows) if complete else None,
-        np.stack(unexplained_rows) if complete else None,
         np.array(surprises),
     )
-
-
-def unexplained(observed: Observed, q: FloatArray) -> FloatArray:
-    """Return the (C,) shares of predictions among the new samples less those that the frequencies q explain.
-
-    Their noise is tested, not that of the black box: its frequencies are cut off at 0, so draws are not spread as they
-    are, and a test on them refused 5 in 100 pure shifts at a level of 1 %.
-    """
-    predicted = observed.probabilities.argmax(axis=1)
-    shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
-    residual: FloatArray = shares - conditional(observed.joint) @ q
-    return residual
 
 
 def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:

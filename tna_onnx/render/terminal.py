@@ -447,15 +447,8 @@ def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
 
 def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:
     yield f"a change of frequencies as large as this by noise alone: p = {evidence.changed_p:.2g}"
-    if evidence.disagreement is not None and evidence.disagreement_p is not None:
-        yield (
-            f"EM and the black box differ by {100 * evidence.disagreement:.2f} points in all (p = "
-            f"{evidence.disagreement_p:.2g})"
-        )
-    yield (
-        f"mean confidence minus what the class frequencies explain: {100 * evidence.surprise:+.2f} points (p = "
-        f"{evidence.surprise_p:.2g})"
-    )
+    yield f"nothing but class frequencies has changed: p = {evidence.other_p:.2g}"
+    yield f"mean confidence minus what the class frequencies explain: {100 * evidence.surprise:+.2f} points"
 
 
 def _effect_lines(effect: ShiftEffect) -> Iterator[str]:

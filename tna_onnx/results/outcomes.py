@@ -310,21 +310,16 @@ class ShiftEvidence:
     Attributes:
         changed_p: how often noise alone makes as large a change of frequencies, a fraction.
         gain: log-likelihood of the estimate above that of the old frequencies, nats a sample.
-        other: the other estimate, by class, fractions; null where it cannot be made.
-        disagreement: total variation between the two estimates, a fraction; null where there is one only.
-        disagreement_p: how often noise alone makes it as large, a fraction; null likewise.
         surprise: mean confidence less what the classes explain, from -1 to 1, no unit.
-        surprise_p: how often noise alone makes it as large, a fraction.
+        other_p: p-value of the test that nothing but class frequencies has changed, a fraction: that of `evaluate`
+            without labels, or with more than 32 classes, or fewer than 10 labelled samples of one, of the surprise.
         trusted: whether the result was to be written whatever these say.
     """
 
     changed_p: float
     gain: float
-    other: tuple[float, ...] | None
-    disagreement: float | None
-    disagreement_p: float | None
     surprise: float
-    surprise_p: float
+    other_p: float
     trusted: bool
 
 

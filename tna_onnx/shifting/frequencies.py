@@ -18,7 +18,6 @@ from tna_onnx.numerics.prior_shift import (
     Observed,
     black_box,
     conditional,
-    disagreement,
     fit_em,
     gains_by_noise,
     invertible,
@@ -27,8 +26,8 @@ from tna_onnx.numerics.prior_shift import (
     redraw,
     smoothed,
     surprise,
-    unexplained,
 )
+from tna_onnx.numerics.reference import LEAST, MOST_CLASSES, Reference
 from tna_onnx.results.outcomes import ShiftEvidence
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
@@ -72,11 +71,10 @@ def off_centre(
 # Below this, frequencies are mostly noise: a class of average frequency is known to a third of itself.
 _MIN_A_CLASS = 10
 
-# A difference counts if noise alone makes it once in a hundred times, and if it is large enough to matter:
-# frequencies that differ by 5 points in all, confidence by 2.
+# What else has changed counts if noise alone makes it once in a hundred times, and if it is large enough to matter: if
+# the mean confidence is off by a point.
 _LEVEL = 0.01
-_LARGE_DISAGREEMENT = 0.05
-_LARGE_SURPRISE = 0.02
+_LARGE_SURPRISE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +99,17 @@ def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -
     return smoothed(counts / len(labels), len(labels))
 
 
-def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str = "") -> Estimated:
+def estimate(
+    observed: Observed,
+    settings: ShiftSettings,
+    where: str,
+    off: str = "",
+    projected: tuple[Sequence[FloatArray], Sequence[FloatArray]] = ((), ()),
+) -> Estimated:
     """Estimate the frequencies, and test what the estimate assumes.
 
-    `off`: what speaks against the calibration of the model, in a sentence; empty for nothing.
+    `off`: what speaks against the calibration of the model, in a sentence; empty for nothing. `projected`: projections
+    of the features of the labelled samples and of the others, if there are any.
     """
     n, classes = observed.probabilities.shape
     if n < _MIN_A_CLASS * classes:
@@ -112,76 +117,77 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str =
             f"{where}: {n:,} samples for {classes:,} classes; expected at least {_MIN_A_CLASS * classes:,}, as "
             "frequencies of fewer are mostly noise; give more, or say the frequencies with --target-prior"
         )
+    by_matrix = settings.estimator == "bbse"
     against = invertible(observed, settings.seed)
-    if against and settings.estimator == "bbse":
+    if against and by_matrix:
         raise DataError(f"{where}: --estimator bbse cannot be used: {against}; use em, or give more --calib")
     fit = fit_em(observed.probabilities, observed.source)
-    em = fit.priors[0]
-    drawn = redraw(observed, em, settings.draws, settings.seed, with_black_box=not against)
-    if drawn.black_box is None and not against:
-        against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
-    if against and settings.estimator == "bbse":
-        raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
-    box = None
-    if not against:
-        predicted = observed.probabilities.argmax(axis=1)
-        shares = np.bincount(predicted, minlength=classes) / n
-        box = black_box(conditional(observed.joint), shares)
-    evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
-    notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
-    notes += _judged(evidence, where, off)
-    estimate_q = em
+    estimated = fit.priors[0]
+    drawn = redraw(observed, estimated, settings.draws, settings.seed, with_black_box=by_matrix)
+    other_p = None if against else _other_p(observed, projected)
+    evidence = _evidence(observed, float(fit.gain[0]), estimated, drawn, other_p, settings)
+    notes = _judged(evidence, where, off)
     spread = drawn.em
-    if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
-        estimate_q = box
-        spread = drawn.black_box
+    if by_matrix:
+        if drawn.black_box is None:
+            raise DataError(
+                f"{where}: --estimator bbse cannot be used: the confusion matrix is singular in some of the bootstrap "
+                "samples; use em, or give more --calib"
+            )
+        shares = np.bincount(observed.probabilities.argmax(axis=1), minlength=classes) / n
+        estimated, spread = black_box(conditional(observed.joint), shares), drawn.black_box
     tail = (1 - settings.confidence_level / 100) / 2
-    interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
-    return Estimated(smoothed(estimate_q, n), interval, evidence, tuple(notes))
+    target = smoothed(estimated, n)
+    low, high = np.quantile(spread, [tail, 1 - tail], axis=0)
+    # half a sample more puts a frequency near 0 above all draws
+    interval = np.stack([np.minimum(low, target), np.maximum(high, target)], axis=1)
+    return Estimated(target, interval, evidence, tuple(notes))
+
+
+def _other_p(observed: Observed, projected: tuple[Sequence[FloatArray], Sequence[FloatArray]]) -> float | None:
+    """Return the p-value of `numerics.reference`; None where there are too many classes for it, or too few samples."""
+    counts = np.bincount(observed.labels, minlength=observed.n_classes)
+    if observed.n_classes > MOST_CLASSES or counts.min() < LEAST:
+        return None
+    old, new = projected
+    try:
+        reference = Reference.fit(observed.old, observed.labels, *old)
+        return reference.expected(observed.probabilities, *new)[2]
+    except (DataError, np.linalg.LinAlgError):
+        return None
 
 
 def _evidence(
-    observed: Observed, gain: float, em: FloatArray, box: FloatArray | None, drawn: Draws, settings: ShiftSettings
+    observed: Observed, gain: float, em: FloatArray, drawn: Draws, other_p: float | None, settings: ShiftSettings
 ) -> ShiftEvidence:
-    alternative = box if settings.estimator == "em" else em
-    distance = None
-    apart_p = None
-    if box is not None and drawn.unexplained is not None:
-        distance = disagreement(em, box)
-        off = unexplained(observed, em)
-        apart_p = p_of_draws(float(np.abs(off).sum()), np.abs(drawn.unexplained - off).sum(axis=1))
     surprise_value = surprise(observed, em)
+    if other_p is None:
+        other_p = p_of_normal(surprise_value, drawn.surprise)
     return ShiftEvidence(
         changed_p=p_of_draws(gain, gains_by_noise(observed, settings.draws, settings.seed)),
         gain=max(gain, 0.0),
-        other=None if alternative is None else tuple(alternative.tolist()),
-        disagreement=distance,
-        disagreement_p=apart_p,
         surprise=surprise_value,
-        surprise_p=p_of_normal(surprise_value, drawn.surprise),
+        other_p=other_p,
         trusted=settings.trust_shift,
     )
 
 
 def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
     """Return the evidence against a change of frequencies alone, as notes."""
-    small: list[str] = []
-    large: list[str] = []
-    distance = evidence.disagreement
-    if distance is not None and evidence.disagreement_p is not None and evidence.disagreement_p < _LEVEL:
-        text = f"EM and the black box differ by {100 * distance:.1f} points in all"
-        (large if distance > _LARGE_DISAGREEMENT else small).append(text)
-    if evidence.surprise_p < _LEVEL:
+    notes: list[str] = []
+    if evidence.other_p < _LEVEL:
         text = f"the mean confidence is {100 * evidence.surprise:+.1f} points off what the classes explain"
-        (large if abs(evidence.surprise) > _LARGE_SURPRISE else small).append(text)
-    if large and not evidence.trusted:
-        # a model that is off before any shift is the likelier reason
-        advice = off or "calibrate with --map bias, or on labelled samples of the target"
-        raise CheckFailed(
-            f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated: "
-            f"{'; '.join([*large, *small])}; {advice}; --trust-shift writes the result all the same"
+        if abs(evidence.surprise) > _LARGE_SURPRISE and not evidence.trusted:
+            # a model that is off before any shift is the likelier reason
+            advice = off or "calibrate with --map bias, or on labelled samples of the target"
+            raise CheckFailed(
+                f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated "
+                f"(p = {evidence.other_p:.2g}): {text}; {advice}; --trust-shift writes the result all the same"
+            )
+        notes.append(
+            f"more than class frequencies has changed (p = {evidence.other_p:.2g}), which label shift does not "
+            f"explain: {text}"
         )
-    notes = [f"{text}, which label shift does not explain" for text in [*large, *small]]
     if evidence.changed_p > 0.05:
         notes.append(f"noise alone could explain the change of frequencies (p = {evidence.changed_p:.2g})")
     return notes

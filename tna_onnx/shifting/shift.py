@@ -17,7 +17,7 @@ from tna_onnx.data.frequencies import read_prior, restricted
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.engine.scoring import BatchRunner, probabilities_of, score_model
+from tna_onnx.engine.scoring import BatchRunner, score_model, with_projections
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import CheckedHead, check_readout
@@ -317,7 +317,8 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
         source = source_counts(labels, opened.names, where)
     if settings.only:
         details["target"] = restricted(source, settings.only, opened.classifier.names)
-    old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
+    features = _features(opened)
+    old, *projected = _scored(opened, opened.source, features, "source", progress)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
     suspicion = opened.suspicion(old.argmax(axis=1), lambda: old.max(axis=1))
     warnings = checked_warnings(suspicion, opened.classifier.names, where, trusted=settings.trust_labels)
@@ -325,11 +326,25 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
     notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
         return _Estimate(source, details["target"], old, None, notes)
-    new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)
+    new, *new_projected = _scored(opened, opened.unlabelled, features, "target", progress)
     observed = Observed(labels, old, new, source, counted="source" not in details)
-    estimated = estimate(observed, settings, opened.unlabelled.describe(), note)
+    estimated = estimate(observed, settings, opened.unlabelled.describe(), note, (projected, new_projected))
     _log.info("target: %s samples", f"{len(new):,}")
     return _Estimate(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
+
+
+def _features(opened: ShiftSamples) -> list[str]:
+    """Return the tensor of the features, which the test looks at too; none where it is an input or of integers."""
+    head = opened.probed.readout
+    if not isinstance(head, Head) or head.features_transposed or not head.features_type.startswith("float"):
+        return []
+    return [name for name in opened.session.outputs if name == head.features]
+
+
+def _scored(
+    opened: ShiftSamples, source: Source, features: list[str], stage: str, progress: Progress
+) -> list[NDArray[Any]]:
+    return with_projections(opened.session, opened.output, features, source, opened.batch_size, stage, progress)
 
 
 def _classes(opened: ShiftSamples, estimated: _Estimate) -> tuple[ClassFrequency, ...]:
