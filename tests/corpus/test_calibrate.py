@@ -25,12 +25,12 @@ from tna_onnx.runtime import Device, open_session
 
 # several predictions a sample want labels of another shape: tests/pipeline/test_several.py
 FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.route != "several"]
-# graphs of our own, each another form; of what exporters write, where forms come again and again, every third
+# graphs of our own, each another form; of what exporters write, where forms come again and again, every sixth
 OURS = {"form", "ml", "qdq", "quantized", "summed", "two-stage"}
 CASES = [
-    pytest.param(case, marks=[pytest.mark.slow] if k % 25 else [], id=case.name)
+    pytest.param(case, marks=[pytest.mark.slow] if k % 50 else [], id=case.name)
     for k, case in enumerate(FOUND)
-    if case.route in OURS or k % 3 == 0 or k % 25 == 0
+    if case.route in OURS or k % 6 == 0 or k % 50 == 0
 ]
 SAMPLES = 600
 

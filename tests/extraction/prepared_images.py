@@ -7,6 +7,7 @@ regression.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ STEEP = 10
 Array = NDArray[Any]
 
 
+def _same(images: Array) -> Array:
+    return images
+
+
+@cache
 def make_images(
     count: int, seed: int = 0, size: tuple[int, int] = (SIDE, SIDE), channels: int = 3
 ) -> tuple[Array, Array]:
@@ -39,7 +45,9 @@ def make_images(
     images = [Image.fromarray(array).resize(size[::-1], Image.Resampling.BICUBIC) for array in pixels]
     if channels == 1:
         images = [image.convert("L") for image in images]
-    return np.stack([np.asarray(image) for image in images]), labels
+    made = np.stack([np.asarray(image) for image in images])
+    made.flags.writeable = labels.flags.writeable = False
+    return made, labels
 
 
 def write_folder(folder: Path, images: Array, labels: Array) -> Path:
@@ -49,6 +57,19 @@ def write_folder(folder: Path, images: Array, labels: Array) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{k:04}.png")
     return folder
+
+
+@cache
+def _ridge(resized: Callable[[Array], Array], source: tuple[int, int], channels: int, bgr: bool) -> Array:
+    """Return class vectors of the steps of images, and in the last row what is added."""
+    images, labels = make_images(1500, seed=1, size=source, channels=channels)
+    pixels = resized(images).reshape(len(images), SIDE, SIDE, channels) / 255
+    if bgr:
+        pixels = pixels[..., ::-1]
+    hidden = np.tanh(STEEP * (pixels[..., np.newaxis] - STEPS)).reshape(len(pixels), -1)
+    features = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1)
+    gram = features.T @ features + 100 * np.eye(features.shape[1])
+    return np.linalg.solve(gram, features.T @ np.eye(CLASSES)[labels]) * 6
 
 
 def network(
@@ -61,7 +82,7 @@ def network(
     layout: str = "NCHW",
     dtype: Any = np.float32,
     size: tuple[int | str, int | str] = (SIDE, SIDE),
-    resized: Callable[[Array], Array] = lambda images: images,
+    resized: Callable[[Array], Array] = _same,
     source: tuple[int, int] = (SIDE, SIDE),
 ) -> onnx.ModelProto:
     """Return a network for inputs (pixels * scale - mean) / std, each one number or one a channel of its order.
@@ -78,15 +99,7 @@ def network(
         resized: what brings images of the training, of size `source`, to its size.
         source: height and width of those.
     """
-    images, labels = make_images(1500, seed=1, size=source, channels=channels)
-    pixels = resized(images).reshape(len(images), SIDE, SIDE, channels) / 255
-    if bgr:
-        pixels = pixels[..., ::-1]
-    hidden = np.tanh(STEEP * (pixels[..., np.newaxis] - STEPS)).reshape(len(pixels), -1)
-    features = np.concatenate([hidden, np.ones((len(hidden), 1))], axis=1)
-    target = np.eye(CLASSES)[labels]
-    gram = features.T @ features + 100 * np.eye(features.shape[1])
-    solution = np.linalg.solve(gram, features.T @ target) * 6
+    solution = _ridge(resized, source, channels, bgr)
     weight, bias = solution[:-1].T.astype(np.float32), solution[-1].astype(np.float32)
     # x = (y std + mean) / scale / 255, and STEEP (x - step) of that for each step
     times = np.broadcast_to(np.asarray(std) / scale / 255 * STEEP, (channels,))[:, np.newaxis]

@@ -46,8 +46,7 @@ def test_values_that_are_none_say_so(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["RandomForestClassifier", "ExtraTreesClassifier"])
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("kind", "classes"), [("RandomForestClassifier", 2), ("ExtraTreesClassifier", 3)])
 def test_a_forest_needs_no_word(kind: str, classes: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((900, 4)).astype(np.float32)

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model
 from tests.extraction.samples import rows_run
-from tests.support import loaded, outputs_of, pairwise, with_options
+from tests.support import loaded, outputs_of, with_options
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import one_cycle
 
@@ -136,49 +136,18 @@ def _last_place(ones: Any) -> Nodes:
     ]
 
 
+WORDS: dict[str, Any] = {"device": "cpu", "model_options": tna_onnx.ModelOptions(output_kind="logits")}
+TS: dict[str, Any] = {"map": "ts", "search": "none", "gates": tna_onnx.Gates(require="nothing")}
+ENERGY = tna_onnx.GuardSettings(ood_score="energy")
 ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
-    "calibrate": lambda m, d, o: tna_onnx.calibrate(
-        m,
-        d,
-        output=o / "c.onnx",
-        map="ts",
-        search="none",
-        device="cpu",
-        model_options=tna_onnx.ModelOptions(output_kind="logits"),
-        gates=tna_onnx.Gates(require="nothing"),
-    ),
-    "evaluate": lambda m, d, _: tna_onnx.evaluate(
-        m, d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
-    ),
-    "compare": lambda m, d, _: tna_onnx.compare(
-        [m, m], d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
-    ),
-    "guard": lambda m, d, o: tna_onnx.guard(
-        m, d, output=o / "g.onnx", device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
-    ),
-    "guard ood": lambda m, d, o: tna_onnx.guard(
-        m,
-        d,
-        output=o / "g.onnx",
-        add=("ood",),
-        device="cpu",
-        model_options=tna_onnx.ModelOptions(output_kind="logits"),
-        settings=tna_onnx.GuardSettings(ood_score="energy"),
-    ),
-    "verify": lambda m, d, _: tna_onnx.verify(
-        m, m, data=d, device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
-    ),
-    "shift": lambda m, d, o: tna_onnx.shift(
-        m,
-        d,
-        output=o / "s.onnx",
-        target_prior="uniform",
-        device="cpu",
-        model_options=tna_onnx.ModelOptions(output_kind="logits"),
-    ),
-    "features": lambda m, d, o: tna_onnx.features(
-        m, d, cache=o / "cache", device="cpu", model_options=tna_onnx.ModelOptions(output_kind="logits")
-    ),
+    "calibrate": lambda m, d, o: tna_onnx.calibrate(m, d, output=o / "c.onnx", **TS, **WORDS),
+    "evaluate": lambda m, d, _: tna_onnx.evaluate(m, d, **WORDS),
+    "compare": lambda m, d, _: tna_onnx.compare([m, m], d, **WORDS),
+    "guard": lambda m, d, o: tna_onnx.guard(m, d, output=o / "g.onnx", **WORDS),
+    "guard ood": lambda m, d, o: tna_onnx.guard(m, d, output=o / "g.onnx", add=("ood",), settings=ENERGY, **WORDS),
+    "verify": lambda m, d, _: tna_onnx.verify(m, m, data=d, **WORDS),
+    "shift": lambda m, d, o: tna_onnx.shift(m, d, output=o / "s.onnx", target_prior="uniform", **WORDS),
+    "features": lambda m, d, o: tna_onnx.features(m, d, cache=o / "cache", **WORDS),
     "extractor": lambda m, d, _: tna_onnx.FeatureExtractor(
         m, output_name="logits", output_kind="logits", kind="logits", device="cpu"
     )({"x": np.load(d)["x"]}),
@@ -263,7 +232,11 @@ def _save_for_images(model: onnx.ModelProto, x: np.ndarray, labels: np.ndarray, 
 
 
 @pytest.mark.parametrize(
-    ("route", "batch", "scale"), [*pairwise(ROUTES, ["N", 32, 1], [1e-4, 1.0]), ("evaluate", "images", 1.0)]
+    ("route", "batch", "scale"),
+    [
+        *zip(ROUTES, itertools.cycle(["N", 32, 1]), itertools.cycle([1e-4, 1.0])),
+        *[("calibrate", 32, 1.0), ("calibrate", 1, 1e-4), ("evaluate", "images", 1.0)],
+    ],
 )
 def test_noise_is_called_random(route: str, batch: Any, scale: float, tmp_path: Path) -> None:
     data = _data(tmp_path)
@@ -287,7 +260,13 @@ ROWS: dict[str, Nodes] = {
 }
 
 
-@pytest.mark.parametrize(("route", "rows", "images"), pairwise(ROUTES, ROWS, [False, True]))
+@pytest.mark.parametrize(
+    ("route", "rows", "images"),
+    [
+        *zip(ROUTES, itertools.cycle(ROWS), itertools.cycle([False, True])),
+        *zip(["calibrate"] * 4, ROWS, [True, False, True, False], strict=True),
+    ],
+)
 def test_a_model_gives_a_row_for_each_sample(route: str, rows: str, images: bool, tmp_path: Path) -> None:
     model = _model(lambda _: ROWS[rows])
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "start"))

@@ -33,8 +33,10 @@ GUARDED: dict[str, dict[str, Any]] = {
 
 
 def write_guarded(name: str, source: Source, folder: Path) -> Path:
-    """Write a file of `GUARDED`."""
+    """Write a file of `GUARDED`, unless the folder has it."""
     path = folder / f"{name.replace(' ', '-').replace(',', '')}.onnx"
+    if path.exists():
+        return path
     words = {"device": "cpu", **GUARDED[name]}
     for output in words.get("add", ()):
         words |= LEVELS.get(output, {})
