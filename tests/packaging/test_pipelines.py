@@ -110,7 +110,8 @@ def test_inputs_are_no_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_action_installs_the_package(tmp_path: Path) -> None:
+def test_the_action_installs_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_COMPILE", "1")  # half of the time
     values = inputs(tmp_path, extras="images") | {"github.action_path": str(ROOT)}
     code, outputs, printed = step("install", tmp_path, values)
     if code and re.search("No matching distribution|ConnectionError|Max retries", printed):
