@@ -443,6 +443,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         summary=evaluation.summary,
         look="worse" if evaluation.off else "",
         data=data,
+        bins=metrics.bins,
         metrics=numbers,
         notes=evaluation.notes,
         positive=positive_block(("value",), (metrics,)),
