@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from google.protobuf.message import EncodeError
 
 from tests.conftest import Small
 from tests.support import PLAIN, ok, program, refused, run, words_of
@@ -175,6 +176,7 @@ def test_figure_folders(tmp_path: Path) -> None:
         (OSError(errno.EMFILE, "Too many open files"), "open files"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk"),
         (RuntimeError("can't start new thread"), "thread"),
+        (EncodeError("Failed to serialize proto"), "memory"),
         (SystemError("error return without exception set"), "memory"),
         (ModuleNotFoundError("No module named 'scipy'", name="scipy.optimize"), "scipy, which tna-onnx needs"),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "TMPDIR"),

@@ -180,6 +180,13 @@ def with_defaults(*values: float) -> onnx.FunctionProto:
     return made
 
 
+def referring() -> onnx.FunctionProto:
+    """A function with a default that is a reference itself."""
+    made = with_defaults()
+    made.attribute_proto.add(name="slope", ref_attr_name="other", type=AttributeProto.FLOAT)
+    return made
+
+
 def hiding(name: str) -> onnx.FunctionProto:
     """A function with a branch that has a tensor of its own under a name of the function."""
     proto = sample()
@@ -227,6 +234,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         (calling(function("F"), function("F")), "function 'local.F' is there twice"),
         (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
         (calling(hiding("a")), "tensor 'a' is there twice"),
+        (calling(referring()), "stands for 'other' of a function, and is in none"),
         (calling(with_defaults(0.7, 0.1)), "attribute 'slope' is there twice"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
@@ -243,6 +251,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         "twice",
         "overload",
         "hides",
+        "reference as default",
         "two defaults",
         "ladder",
         "tensor",
@@ -257,6 +266,15 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
 def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         load_model(proto)
+
+
+def test_a_function_that_is_left_keeps_those_that_it_calls() -> None:
+    """One of another version is not inlined, and calls one that is."""
+    outer = function("F", "G")
+    outer.opset_import[0].version = 12
+    model = load_model(calling(function("G"), outer))
+    assert {made.name for made in model.proto.functions} == {"F", "G"}
+    assert model.inlined == ()
 
 
 def test_a_ladder_of_a_few_steps_is_counted_right() -> None:

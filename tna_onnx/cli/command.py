@@ -190,16 +190,18 @@ class Command(click.Command):
         try:
             with _interruptible(), settings_shown(ctx):
                 return super().invoke(ctx)
-        except (EOFError, ImportError, MemoryError, OSError, RuntimeError, SystemError) as error:
+        except TnaError:
+            raise
+        except Exception as error:
             missing = resource_error(error)
             if missing is not None:
                 raise missing from error
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 raise UsageError(f"{str(error.filename)[:_SHOWN]}...: {error.strerror}; give a shorter name") from error
-            if isinstance(error, (ImportError, RuntimeError, SystemError)):
-                raise
-            # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
-            raise RuntimeError(f"unexpected {type(error).__name__}") from error
+            if isinstance(error, (EOFError, OSError)):
+                # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
+                raise RuntimeError(f"unexpected {type(error).__name__}") from error
+            raise
 
 
 class Group(click.Group):

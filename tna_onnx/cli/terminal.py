@@ -217,6 +217,7 @@ _OF_TEXT = {
     # SystemError of CPython, where no memory was left for the exception itself
     "error return without exception set": _MEMORY,
     "without setting an exception": _MEMORY,
+    "Failed to serialize proto": _MEMORY,  # of protobuf
 }
 
 # What `import` calls the libraries that every installation has.

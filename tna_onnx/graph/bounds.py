@@ -166,9 +166,7 @@ def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None
         if len(set(names)) < len(names):
             twice = next(each for each, count in Counter(names).items() if count > 1)
             raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
-    for node in all_nodes(model.graph):
-        _check_attributes(name, node, opsets)
+    _check_nodes(name, model)
 
 
 def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
@@ -287,6 +285,12 @@ def _check_sparse(model: str, sparse: onnx.SparseTensorProto, limits: ModelLimit
         )
 
 
+def _check_nodes(name: str, model: onnx.ModelProto) -> None:
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    for node in all_nodes(model.graph):
+        _check_attributes(name, node, opsets)
+
+
 def _check_attributes(model: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     """Check rule 5, for operators that have a definition."""
     if not node.attribute:
@@ -350,9 +354,12 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
+    _check_nodes(name, flat)
     left = {(function.domain, function.name) for function in flat.functions}  # of other versions
-    gone = (function for function in model.functions if (function.domain, function.name) not in left)
-    return flat, tuple(sorted(function.name for function in gone))
+    gone = {(function.domain, function.name) for function in model.functions} - left
+    if any((node.domain, node.op_type) in gone for function in flat.functions for node in all_nodes(function)):
+        return model, ()
+    return flat, tuple(sorted(function for _, function in gone))
 
 
 def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:

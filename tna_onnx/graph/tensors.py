@@ -241,7 +241,7 @@ def pieces(proto: onnx.ModelProto, large_values: LargeValues) -> list[memoryview
     message = memoryview(proto.SerializeToString(deterministic=True))
     if not large_values:
         return [message]
-    graph, spots = _spots(message)
+    graph, spots = _spots(message, times=2)  # a writer adds some to what was read
     short = (spot for spot in spots if spot.raw.stop - spot.raw.value == _KEY_LENGTH)
     values = [(spot, large_values.get(bytes(message[spot.raw.value : spot.raw.stop]))) for spot in short]
     return _replaced(message, graph, [(spot, _flat(value)) for spot, value in values if value is not None])
@@ -288,13 +288,13 @@ def _with_length(number: int, content: Sequence[memoryview]) -> list[memoryview]
     return [memoryview(bytes(head)), *content]
 
 
-def _spots(message: memoryview) -> tuple[_Field, list[_Spot]]:
+def _spots(message: memoryview, times: int = 1) -> tuple[_Field, list[_Spot]]:
     """Return the graph of an encoded model, and its initializers that have raw data."""
     graph = _only([field for field in _fields(message, 0, len(message)) if field.number == _GRAPH])
     if graph is None:
         raise _Unusual
     spots = []
-    for tensor in _fields(message, graph.value, graph.stop):
+    for tensor in _fields(message, graph.value, graph.stop, times):
         if tensor.number != _INITIALIZER:
             continue
         if tensor.kind != _WITH_LENGTH:
@@ -315,9 +315,9 @@ def _only(fields: Sequence[_Field]) -> _Field | None:
     return fields[0]
 
 
-def _fields(message: memoryview, at: int, stop: int) -> Iterator[_Field]:
+def _fields(message: memoryview, at: int, stop: int, times: int = 1) -> Iterator[_Field]:
     """Yield the fields of a message."""
-    for _ in range(_MAX_FIELDS):
+    for _ in range(times * _MAX_FIELDS):
         if at == stop:
             return
         start = at
