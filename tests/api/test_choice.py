@@ -141,18 +141,6 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
     assert "'4' cannot be known" in note
 
 
-def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:
-    data = shifted(small)
-    report = with_options(tna_onnx.calibrate, small.model, data, output=tmp_path / "o.onnx", predictions="keep", **FAST)
-    old, new = run(small.model, data["x"]), run(tmp_path / "o.onnx", data["x"])
-    np.testing.assert_array_equal(old.argmax(axis=1), new.argmax(axis=1))
-    assert report.changed_predictions == 0.0
-    assert report.comparison.after.accuracy == report.comparison.before.accuracy
-    assert report.angle == 0
-    assert report.map in ("ts", "ets", "aar", "none")
-    assert not any("predicted classes change" in note for note in report.notes)
-
-
 # --- Maps and searches on heads of other kinds, through the public API: one deployable file each
 
 

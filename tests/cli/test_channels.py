@@ -247,17 +247,6 @@ r.check_file = signalled"""
 
 
 @posix
-def test_sigterm_leaves_nothing_half_written(small: Small, tmp_path: Path) -> None:
-    code = """
-import os, signal
-import tna_onnx.pipeline.checking as r
-r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGTERM)"""
-    done = run(*command(small, tmp_path / "o.onnx"), code=code)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "Interrupted; no file was written.\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-@posix
 @pytest.mark.parametrize("number", [0, signal.SIGINT, signal.SIGTERM])
 def test_main_in_process_gives_signals_back(small: Small, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """A program, or a notebook, that goes on hears the next Ctrl-C; whether its own run was stopped or not."""

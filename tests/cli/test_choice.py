@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 import tna_onnx
-from tests.api.test_choice import drawn
 from tests.conftest import Small
 from tests.graph.samples import run
 from tests.pipeline.test_folded_maps import Built, gemm, without_bias
@@ -22,25 +21,6 @@ Array = NDArray[Any]
 
 # Nothing is said of search and map; the members are never drawn, which is quick.
 FAST = ("--ensemble-size", "inf", "--device", "cpu")
-
-
-@pytest.fixture(scope="module")
-def own(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data on which the small model is calibrated."""
-    path = tmp_path_factory.mktemp("own") / "own.npz"
-    np.savez(path, **drawn(small))
-    return path
-
-
-def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -> None:
-    output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
-    result = ok("calibrate", small.model, "--calib", own, "-o", output, "--json", json_file, *FAST)
-    assert "needs no recalibration" in result.output
-    assert "next     keep the model that you have" in result.output
-    assert output.read_bytes() == small.model.read_bytes()
-    report = json.loads(json_file.read_text())
-    assert report["verdict"].startswith("already calibrated, ")
-    assert (report["method"], report["map"]) == ("none", "none")
 
 
 # --- maps in the last layer

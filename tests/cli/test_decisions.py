@@ -1,6 +1,5 @@
 """Decisions in other commands: `calibrate --add`; what `evaluate`, `compare` and `verify` say of guarded files."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ import pytest
 from onnx import helper
 from scipy.special import softmax
 
-import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.pipeline.samples import few
 from tests.results.test_json import valid
-from tests.support import cli, loaded, ok, refused, with_options
+from tests.support import cli, loaded, ok, refused
 from tna_onnx.data import open_source
 from tna_onnx.data.source import InputSpec, halves
-from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band
 
 FAST = ["--search", "none", "--map", "isotonic", "--device", "cpu"]
@@ -153,24 +150,6 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
     ok("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
     assert valid((tmp_path / "e.json").read_text())["decisions"] is None
     refused(2, "--ood-data measures the output ood", "evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
-
-
-@pytest.mark.parametrize("asked", ["accept,set", "accept"])
-def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, asked: str, tmp_path: Path) -> None:
-    words = ["-o", tmp_path / "m.onnx", "--json", tmp_path / "m.json", *FAST, "--add", asked, "--risk", "0.01"]
-    done = ok("calibrate", small.model, small.calib, *words)
-    assert "the lowest risk that passes is " in done.output
-    report = valid((tmp_path / "m.json").read_text())
-    assert report["output_sha256"] == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
-    assert report["verification"]["samples"] > 0
-    names = {output.name for output in onnx.load(tmp_path / "m.onnx").graph.output}
-    assert names == {"logits", *({"set"} if "set" in asked else ())}
-    ok("verify", small.model, tmp_path / "m.onnx")
-    (tmp_path / "m.onnx").unlink()
-    more = {"add": asked.split(","), "risk": 0.01, "if_unreachable": "fail", "search": "none", "map": "isotonic"}
-    with pytest.raises(DataError, match="risk"):
-        with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "m.onnx", device="cpu", **more)
-    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, tmp_path: Path) -> None:

@@ -237,26 +237,6 @@ def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np
     return model, {**samples, "labels": labels}
 
 
-def test_a_head_on_one_token(tmp_path: Path) -> None:
-    model, data = case_data("form/last token, GatherElements", tmp_path)
-    arguments = {**PLAIN, "max_accuracy_drop": 100}
-    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
-    cached = with_options(
-        tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
-    )
-    features(model, data, tmp_path / "cache", device="cpu")
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    stored = with_options(tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
-    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
-    assert expected.comparison == cached.comparison
-    assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "c.onnx")
-    assert expected.comparison.after == stored.comparison.after
-    other = with_options(
-        tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "d.onnx", batch_size=48, **arguments
-    )
-    assert abs(other.comparison.after.nll - stored.comparison.after.nll) < 1e-5
-
-
 def test_a_head_that_depends_on_the_place_in_the_batch(tmp_path: Path) -> None:
     """`--cache` works, because the batches are the same; alone, the rows would mean other samples."""
     model, data = case_data("form/last token, GatherND", tmp_path)

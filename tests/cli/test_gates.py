@@ -140,15 +140,6 @@ def test_a_worse_result_is_required_or_accepted(small: Small, data: Data, tmp_pa
     assert (tmp_path / "o.onnx").exists()
 
 
-def test_without_held_out_data_gates_read_the_cross_fitted_numbers(small: Small, tmp_path: Path) -> None:
-    found = tmp_path / "r.json"
-    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", tmp_path / "o.onnx", "--json", found]
-    result = cli(*command, "--max-ece", "0.01")
-    assert result.exit_code == 1
-    value = json.loads(found.read_text())["comparison"]["after"]["ece"]
-    assert f"ECE is {100 * value:.6g} % on 1,500 cross-fitted samples" in result.stderr
-
-
 def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     output.write_bytes(b"earlier")

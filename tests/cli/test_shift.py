@@ -91,16 +91,15 @@ def test_estimated_frequencies_make_the_model_better(calibrated: dict[str, Path]
     np.testing.assert_allclose(new, old / old.sum(axis=1, keepdims=True), atol=1e-6)
 
 
-@pytest.mark.parametrize("estimator", ["em", "bbse"])
-def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path, estimator: Any) -> None:
-    out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--estimator", estimator)
-    settings = tna_onnx.ShiftSettings(estimator=estimator)
+def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--estimator", "bbse")
+    settings = tna_onnx.ShiftSettings(estimator="bbse")
     result = tna_onnx.shift(
         calibrated["m"], calibrated["fresh"], calibrated["target"], output=tmp_path / "p.onnx", device="cpu",
         settings=settings,
     )  # fmt: skip
     assert (tmp_path / "p.onnx").read_bytes() == out.read_bytes()
-    assert result.method == estimator
+    assert result.method == "bbse"
     told = json.loads(next(e.value for e in onnx.load(out).metadata_props if e.key == "tna_onnx.shift"))
     assert told["target"] == [each.target for each in result.classes]
 

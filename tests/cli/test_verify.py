@@ -1,6 +1,5 @@
 """`tna-onnx verify` as a user meets it: files of every kind that calibrate writes pass, tampered ones do not."""
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -15,17 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from scipy.special import softmax
 
 import tna_onnx
-from tests.builders import calibration_entries, small_model, tensor_info
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.graph.samples import CASES
 from tests.support import TILTED, WALKED, cli, ok, outputs_of, refused, words_of
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readout import requantized
-from tna_onnx.graph.save import pending
-from tna_onnx.maps.temperature import Temperature
-from tna_onnx.pipeline.change import prove, write_change
-from tna_onnx.pipeline.steps import Change
+from tna_onnx.pipeline.change import prove
 
 SEARCHED = words_of(TILTED)
 
@@ -114,25 +107,6 @@ def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
 
 
 # --- heads of every form: what `rewrite` does to them is explained, and to other tensors is not
-
-
-@pytest.mark.parametrize(
-    ("case", "how"), [*zip([*CASES][::2], itertools.cycle(["weight", "weight and map", "own tensor"]), strict=False)]
-)
-def test_every_rewrite_is_explained(case: str, how: str, tmp_path: Path) -> None:
-    model = CASES[case]().write(tmp_path)
-    head = requantized(model, choose_head(model))
-    if how == "own tensor":
-        head = dataclasses.replace(head, stored_weight=dataclasses.replace(head.stored_weight, shared=True))
-    maps = (Temperature(2.0),) if how == "weight and map" else ()
-    change = Change(head.weight * 1.25, bias_factor=0.75, maps=maps, shape=(head.n_classes,))
-    name, numbers = ("ts", {"temperature": 2.0}) if maps else ("none", {})
-    new = write_change(model, head, change, calibration_entries(model, head, name, 10.0, **numbers))
-    with pending(model, new.proto, tmp_path / "new.onnx"):
-        pass
-    found = prove(model, load_model(tmp_path / "new.onnx"))
-    assert found.intact, (found.reason, found.unexplained)
-    assert len(found.differences) > 1
 
 
 def quantised(small: Small, folder: Path, axis: int | None) -> Path:
@@ -258,14 +232,11 @@ TAMPERED: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "shape": (lambda m: head_as(m, lambda w: w[:, :31]), "tensor weight: shape"),
     "type": (lambda m: head_as(m, np.float64), "tensor weight: type"),
     "new tensor": (lambda m: m.graph.initializer.append(numpy_helper.from_array(np.ones(3), "s")), "tensor s: added"),
-    "no tensor": (lambda m: m.graph.initializer.pop(0), "tensor hidden: removed"),
     "tensors swapped": (lambda m: first_two_swapped(m.graph.initializer), "tensor hidden: moved"),
     "no node": (no_node, "node relu: removed"),
     "other operator": (lambda m: put(m.graph.node[1], "op_type", "Sigmoid"), "node relu: op_type"),
     "new node": (lambda m: m.graph.node.insert(1, helper.make_node("Abs", ["h"], ["s"], name="s")), "node s: added"),
     "other operand": (lambda m: m.graph.node[1].input.__setitem__(0, "x"), "node relu: input"),
-    "nodes swapped": (lambda m: first_two_swapped(m.graph.node), "node hidden: moved"),
-    "node renamed": (lambda m: put(m.graph.node[0], "name", "other"), "node other: added"),
     "attribute": (
         lambda m: next(node for node in m.graph.node if node.name == "head").attribute.add(name="alpha", f=2.0, type=1),
         "node head: attribute:alpha",
@@ -275,18 +246,14 @@ TAMPERED: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
         "input x: changed",
     ),
     "opset": (lambda m: put(m.opset_import[0], "version", 18), "opset ai.onnx: changed"),
-    "domain": (lambda m: m.opset_import.add(domain="com.microsoft", version=1), "opset com.microsoft: added"),
     "IR version": (lambda m: put(m, "ir_version", 9), "model ir_version: changed"),
     "metadata": (
         lambda m: put(next(e for e in m.metadata_props if e.key == "team"), "value", "b"),
         "metadata team: changed",
     ),
-    "no metadata": (lambda m: m.metadata_props.pop(0), "metadata team: removed"),
-    "new metadata": (lambda m: m.metadata_props.add(key="tna-onnx", value="not ours"), "metadata tna-onnx: added"),
     "value_info": (lambda m: m.graph.value_info.append(tensor_info("h", ["N", 32])), "value_info h: added"),
     "doc_string": (lambda m: put(m.graph.node[0], "doc_string", "a word"), "node hidden: doc_string"),
     "name": (lambda m: put(m.graph, "name", "larger"), "graph name: changed"),
-    "producer": (lambda m: put(m, "producer_name", "someone"), "model producer_name: changed"),
     "unknown field": (lambda m: m.MergeFromString(b"\xfa\x3f\x01z"), "model unknown fields: changed"),
 }
 
@@ -307,7 +274,7 @@ def test_what_else_changed_is_seen_and_named(
     assert (result.exit_code, found["intact"]) == (1, False)
     assert f"DIFFERS  {difference}" in result.output
     others = {f"{part} {name}: {change}" for part, name, change in lines(found, explained=False) if change != "moved"}
-    assert found["reason"] or others <= {difference, "node hidden: removed"}
+    assert found["reason"] or others <= {difference}
 
 
 def test_an_output_with_another_name(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:

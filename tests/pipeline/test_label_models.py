@@ -389,11 +389,10 @@ def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp
     assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): maps with numbers")
 
 
-@pytest.mark.parametrize("name", ["bias", "refit"])
-def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path, name: Any) -> None:
-    with pytest.raises(DataError, match=f"map {name}: the calibration data have no sample of 1 of 5 classes"):
+def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="map refit: the calibration data have no sample of 1 of 5 classes"):
         with_options(
-            tna_onnx.calibrate, small.model, drawn(small, classes=4), output=tmp_path / "o.onnx", map=name, **FAST
+            tna_onnx.calibrate, small.model, drawn(small, classes=4), output=tmp_path / "o.onnx", map="refit", **FAST
         )
     assert list(tmp_path.iterdir()) == []
 
