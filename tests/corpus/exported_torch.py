@@ -480,8 +480,8 @@ CASES: tuple[Case, ...] = (
     *(_case("torch-dynamo", "default", name, partial(dynamo, name)) for name in _MODELS if name not in _NOT_BY_DYNAMO),
     *(
         _case("torch-dynamo", f"opset{k}", name, partial(dynamo, name, opset=k))
-        for k, name in ((18, "linear"), (18, "mean-of-tokens"), (26, "cnn"), (26, "mobilenet"))
+        for k, name in ((18, "mean-of-tokens"), (26, "cnn"), (26, "mobilenet"))
     ),
-    *(_case("torch-dynamo", "fixed-batch", name, partial(dynamo, name, fixed=True)) for name in ("linear", "cnn")),
+    _case("torch-dynamo", "fixed-batch", "cnn", partial(dynamo, "cnn", fixed=True)),
     _ambiguous("torch-dynamo", "two-heads-dict", partial(dynamo, "two-heads-dict")),
 )

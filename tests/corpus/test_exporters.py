@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.corpus import ALL, Case, Unavailable, mismatch, outcome
 
 # Seconds each in the newer exporter of torch; the same models are here by the older one, or in another opset.
-TWINS = re.compile(r"torch-dynamo/opset\d+/(?!linear$)|transformers/dynamo/(?!bert$)|two-stage/dynamo/(?!norm$)")
+TWINS = re.compile(r"torch-dynamo/(?!default/linear$)|transformers/dynamo/(?!bert$)|two-stage/dynamo/(?!norm$)")
 
 
 def _marked(case: Case) -> Any:

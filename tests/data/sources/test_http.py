@@ -146,17 +146,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 HOSTILE: dict[str, tuple[bytes, bytes]] = {
     "silent": (b"", b""),
-    "status line": (b"HTTP/1.1 200 ", b"O"),
-    "bytes of a header": (OK + b"X: ", b"a"),
     "many headers": (OK, b"A: b\r\n"),
     "endless 100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "redirects": (b"", b""),
     "body by bytes": (OK + b"Content-Length: 1000000\r\n\r\n", b"x"),
-    "body without a length": (OK + b"\r\n", b"x"),
     "chunk extension": (CHUNKED + b"5;a=", b"b"),
-    "size of a chunk": (CHUNKED, b"0"),
     "chunks of one byte": (CHUNKED, b"1\r\nx\r\n"),
-    "trailers": (CHUNKED + b"5\r\nhello\r\n0\r\n", b"A: b\r\n"),
     "silent after the head": (CHUNKED, b""),
 }
 
