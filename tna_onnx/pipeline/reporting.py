@@ -111,6 +111,7 @@ def compare_heads(
     places = None
     if labels and not (outcome.keeps_predictions and labels[0].first):
         places = labels_of_samples(task, labels[0], task.reported, original.predictions())
+    in_order = _order_dependence(task, before, original)
     _give_back(original, task)
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
@@ -127,7 +128,6 @@ def compare_heads(
         comparison, recall = comparison.holding(other), recall.holding(classes)
         differences = {part.name: part.differences for part in other_parts}
         subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
-    in_order = _order_dependence(task, before)
     if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
@@ -313,12 +313,12 @@ def notes_on(
 _IN_ORDER = 4.0
 
 
-def _order_dependence(task: Task, before: SampleScores) -> float:
+def _order_dependence(task: Task, before: SampleScores, original: Logits) -> float:
     """Return by how many standard errors samples next to one another err alike, where nothing is said of groups."""
     if before.clusters is not None or before.predicted is not None or task.teacher is not None:
         return 0.0
     labels = np.asarray(task.reported.table.labels)
-    return order_dependence(before.hit - before.confidence.astype(np.float64), labels)
+    return order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
 
 
 def _order_note(task: Task, z: float) -> list[str]:
