@@ -272,6 +272,16 @@ def test_a_link_to_itself_is_no_bug(words: str, loop: str, demo: Demo, tmp_path:
     assert str(tmp_path / loop) in result.output
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder that is in use cannot be removed there")
+@pytest.mark.parametrize("words", ["inspect x.onnx", "evaluate M x.npz", "calibrate M D -o o.onnx"])
+def test_a_current_folder_that_is_gone(words: str, demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    paths = {"M": demo.model, "D": demo.calib}
+    result = cli(*(paths.get(word, word) for word in words.split()))
+    assert (result.exit_code, "current folder is gone" in result.output) == (2, True), result.output
+
+
 @pytest.mark.parametrize("words", ["inspect O", "verify M O", "calibrate M D -o N"])
 def test_a_model_with_the_ending_of_another_format(words: str, demo: Demo, tmp_path: Path) -> None:
     """ONNX Runtime reads no protobuf in a file of that ending."""

@@ -198,6 +198,8 @@ class Command(click.Command):
                 raise missing from error
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 raise UsageError(f"{str(error.filename)[:_SHOWN]}...: {error.strerror}; give a shorter name") from error
+            if isinstance(error, FileNotFoundError) and error.filename is None:
+                raise UsageError("the current folder is gone; change to one that is there") from error
             if isinstance(error, (EOFError, OSError)):
                 # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
                 raise RuntimeError(f"unexpected {type(error).__name__}") from error
