@@ -20,7 +20,7 @@ import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
-from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, Interval, Metrics, independent_count
+from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, SHARES, Interval, Metrics, independent_count
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
@@ -132,17 +132,20 @@ def _side(name: str, d: Interval) -> int:
 
 
 def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
-    """Write values and interval of a metric: `ECE 4.65 % -> 1.51 % (-4.78 to -2.19 points)`."""
+    """Write values and interval of a metric: `ECE 4.65 % -> 1.51 % (debiased -4.78 to -2.19 points)`."""
     metric = JUDGED[name]
     # nats are left out: a sentence of four metrics has no room for them
     unit = points = ""
     if metric.unit == "%":
         unit, points = " %", " points"
     values = " -> ".join(f"{metric.number(metrics.value(name))}{unit}" for metrics in (before, after))
+    ends = metric.ends(d.low, d.high)
+    if name in (*SHARES, POSITIVE_ECE):  # unlike the values
+        ends = f"debiased {ends}"
     more = ""
     if d.likelier and d.high >= 0:
         more = ", labels 100 times as likely"
-    return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points}{more})"
+    return f"{metric.label} {values} ({ends}{points}{more})"
 
 
 @dataclass(frozen=True)
