@@ -132,11 +132,9 @@ def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) ->
 def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
     calib = Data("calib/", labels="calib.csv", label_column="y", expect_accuracy=90)
     plain = arguments.held_out_of("eval/", calib, {"labels": "calib.csv"})
-    assert plain is not None
     assert (plain.samples, plain.labels, plain.label_column, plain.expect_accuracy) == ("eval/", None, "y", None)
     own = Data("eval.parquet")
     held_out = arguments.held_out_of(own, calib, {"skip_bad": True, "labels": "calib.csv"})
-    assert held_out is not None
     assert (held_out.skip_bad, held_out.labels) == (True, None)
     assert arguments.held_out_of(None, calib, {}) is None
 

@@ -39,7 +39,6 @@ def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator)
         model_options=tna_onnx.ModelOptions(output_kind="logits"),
     )
     assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
-    assert fitted.report_ is not None
     assert fitted.report_.comparison == report.comparison
 
 
@@ -263,7 +262,6 @@ def test_twenty_samples_claim_nothing_in_one_sentence() -> None:
     logits = 6 * np.eye(3)[y] + np.random.default_rng(0).standard_normal((20, 3))
     logits[0] = logits[0][::-1]
     report = Calibrator().fit(logits, y).report_
-    assert report is not None
     assert report.comparison.differences["nll"].errors == 1
     assert report.undecided
     assert report.summary.startswith("20 samples with 1 error cannot tell")

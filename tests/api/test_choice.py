@@ -61,7 +61,6 @@ def test_the_output_is_the_input_byte_for_byte(small: Small, own: dict[str, Arra
     assert report.verdict.startswith("already calibrated, as far as 1,000 held-out samples can tell: ")
     assert f"none of {others} methods is significantly better" in report.verdict
     assert (report.method, report.map, report.angle, report.folded, report.parameters) == ("none", "none", 0, False, {})
-    assert report.changes is not None
     assert (report.changes.tensors, report.changes.added, report.changes.nodes) == ((), (), ())
     assert (report.changed_predictions, report.missed) == (0.0, ())
     assert report.comparison.before == report.comparison.after

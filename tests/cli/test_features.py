@@ -229,7 +229,6 @@ BY_NAME = {case.name: case for case in CASES}
 def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np.ndarray]]:
     """Write a model of the corpus; half of the labels are its own predictions."""
     case = BY_NAME[name]
-    assert case.feeds is not None
     rng = np.random.default_rng(1)
     model, samples = case.build(folder), case.feeds(n, rng)
     found = scores(model, samples)

@@ -77,8 +77,6 @@ def test_every_kind_gives_the_same(calibrated: Path, known_model: Small, kind: s
     data: Any = {"npz": calibrated / "new.npz", "array": x, "csv": calibrated / "new.csv"}[kind]
     evaluation = tna_onnx.evaluate(calibrated / "m.onnx", data, device="cpu")
     expected = tna_onnx.evaluate(calibrated / "m.onnx", {"x": x}, device="cpu")
-    assert evaluation.without_labels is not None
-    assert expected.without_labels is not None
     assert evaluation.without_labels.other_p == pytest.approx(expected.without_labels.other_p, rel=1e-3)
     assert "No labels" in repr(evaluation)
 
@@ -103,8 +101,6 @@ def test_images_in_one_folder_have_no_labels(tmp_path: Path) -> None:
     ok("calibrate", tmp_path / "model.onnx", "--calib", tmp_path / "calib", *words)
     known = tna_onnx.evaluate(tmp_path / "m.onnx", tmp_path / "new", device="cpu").without_labels
     truth = tna_onnx.evaluate(tmp_path / "m.onnx", tmp_path / "calib", device="cpu").metrics.accuracy
-    assert known is not None
-    assert known.accuracy is not None
     # the samples of the reference themselves
     assert known.accuracy.value == pytest.approx(truth, abs=1e-4)
     assert known.other_p > 0.999
@@ -118,8 +114,6 @@ def test_a_column_more_than_the_inputs_may_be_the_labels(calibrated: Path, name:
 def test_gate_takes_the_lower_end(calibrated: Path, tmp_path: Path) -> None:
     model, data = calibrated / "m.onnx", calibrated / "new.npz"
     known = tna_onnx.evaluate(model, data, device="cpu").without_labels
-    assert known is not None
-    assert known.accuracy is not None
     assert known.accuracy.low is not None
     ok("evaluate", model, "--data", data, "--min-accuracy", 100 * known.accuracy.low - 0.1)
     refused(1, "--min-accuracy", "evaluate", model, "--data", data, "--min-accuracy", 100 * known.accuracy.value)
@@ -206,7 +200,6 @@ def test_without_features_probabilities_are_enough(tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=x[1500:])
     ok("calibrate", tmp_path / "trees.onnx", tmp_path / "calib.npz", "--map", "ts", "-q", "-o", tmp_path / "m.onnx")
     known = tna_onnx.evaluate(tmp_path / "m.onnx", tmp_path / "new.npz", device="cpu").without_labels
-    assert known is not None
     # two leaves: which share of the samples is in the first gives the frequencies, and nothing is left to test
     assert known.other_p == 1
     assert known.accuracy is not None

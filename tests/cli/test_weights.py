@@ -198,8 +198,6 @@ def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: 
         )
         for name, samples, more in (("a.onnx", data, {"weights": weights}), ("b.onnx", part, {}))
     )
-    assert measured.decisions is not None
-    assert alone.decisions is not None
     assert measured.decisions.detection == alone.decisions.detection
     assert measured.decisions.coverage == alone.decisions.coverage
     assert measured.decisions.n == len(part["labels"])
@@ -239,8 +237,6 @@ def test_slope_of_two_classes_is_one_over_the_factor(factor: float) -> None:
     (second,) = positive_scores(scores, 2)
     # four standard errors: once in 16,000 draws outside
     found = slope_and_intercept(second.confidence, second.hit, 4.0)
-    assert found["slope"] is not None
-    assert found["intercept"] is not None
     assert found["slope"][1] <= 1 / factor <= found["slope"][2]
     assert found["intercept"][1] <= 0 <= found["intercept"][2]
 
@@ -250,7 +246,6 @@ def test_the_intervals_of_slope_and_intercept_hold_them_and_repeats_in_groups_ad
     for seed in range(200):
         (second,) = positive_scores(drawn(400, 1.0, seed, classes=2), 2)
         found = slope_and_intercept(second.confidence, second.hit, 1.96)
-        assert found["slope"] is not None
         held.append(found["slope"][1] <= 1 <= found["slope"][2])
     assert 0.90 <= np.mean(held) <= 0.99  # 95 % with a standard error of 1.5 points
     p, event = (getattr(drawn(400, 1.5), name) for name in ("confidence", "hit"))

@@ -39,7 +39,6 @@ def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bo
     files = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html", "--cache", tmp_path / "cache"]
     words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", output, *files]
     process = subprocess.Popen(program(*words, code=BEGUN), stdout=-1, stderr=-1, text=True)
-    assert process.stdout is not None
     try:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)

@@ -101,8 +101,6 @@ def test_several_labels_are_decided_each(labels: Path) -> None:
         assert len(scores["curves"]) == len(NAMES)
         assert tna_onnx.verify(labels / "m.onnx", path).intact
     evaluated = tna_onnx.evaluate(path, labels / "test.npz", **CPU)
-    assert evaluated.decisions is not None
-    assert evaluated.decisions.decision is not None
     assert evaluated.decisions.decision.macro_f1 == pytest.approx(scores["macro_f1"])
     first = evaluated.decisions.decision.classes[0]
     assert first.recall is not None
@@ -129,7 +127,6 @@ def test_calibrate_decides_too(labels: Path) -> None:
         guard=tna_onnx.GuardSettings(decide="recall>=0.9"),
         **CPU,
     )
-    assert report.guard is not None
     assert report.guard.samples == 300
     assert tna_onnx.verify(labels / "m.onnx", labels / "o.onnx").intact
 
@@ -147,7 +144,6 @@ def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
         tna_onnx.guard, source.model, source.calib, output=tmp_path / "g.onnx", decide="recall>=0.8", **CPU
     )
     scores = result.decisions.decision
-    assert scores is not None
     assert scores.classes[1].recall is not None
     assert scores.classes[1].recall >= 0.8
     assert scores.confusion is not None
@@ -210,7 +206,6 @@ def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_pat
         tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", decide=costs(tmp_path), **CPU
     )
     point = result.operating_point
-    assert point is not None
     assert point.probability_cost is not None
     assert point.lowest_cost is not None
     assert point.probability_cost >= point.lowest_cost
@@ -230,8 +225,6 @@ def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
     with_options(tna_onnx.guard, small.model, small.calib, output=path, positive="2", decide="recall>=0.9", **CPU)
     scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
-    assert scores is not None
-    assert scores.decision is not None
     recall = scores.decision.classes[2].recall
     assert recall is not None
     (curve,) = scores.decision.curves

@@ -214,8 +214,6 @@ def pictures() -> Any:
     """Return the script that makes the pictures of README.md."""
     pytest.importorskip("rich")
     spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs/images/make_pictures.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

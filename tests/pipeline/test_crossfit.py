@@ -57,8 +57,6 @@ def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int) -> None:
     before = cross_scores(N, SEED, Maps("none", "ts", "bias"))
     for method in (TS, BIAS):
         mine, its = plain().fitted[method.map, fold], other.fitted[method.map, fold]
-        assert mine is not None
-        assert its is not None
         assert mine.brief == its.brief
         for k in set(range(FOLDS)) - {fold}:  # the others did see them
             assert plain().fitted[method.map, k] != other.fitted[method.map, k]
@@ -207,7 +205,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 def alone(strategy: Strategy) -> Strategy:
     """Return the strategy that has nothing but the part."""
-    assert strategy.part is not None
     return replace(strategy, logits_of=strategy.part.logits_of, part=None)
 
 
@@ -224,9 +221,7 @@ def test_a_search_finds_what_it_finds_on_the_part_alone(search: str, map_: str, 
     assert found.chosen.angle == few.chosen.angle
     # the final fit sees all
     on_all = MAPS[map_].fit(found.logits.reduce())
-    assert found.fitted is not None
     assert found.fitted.brief == on_all.brief
-    assert few.fitted is not None
     assert found.fitted.brief != few.fitted.brief
     # what the report shows of the chosen pair is what is written
     assert found.chosen in found.candidates
@@ -249,7 +244,6 @@ def test_every_sample_is_scored_by_fits_to_the_part_of_the_other_folds(seen: Row
     outcome = run(strategy)
     fold = folds(FEW, SETTINGS.seed)
     logits = strategy.logits_of(strategy.weight)
-    assert strategy.part is not None
     few = strategy.part.logits_of(strategy.weight)
     for method, scores in outcome.scores.items():
         if method.map not in ("ts", "bias", "none"):

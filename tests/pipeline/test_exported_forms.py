@@ -198,7 +198,6 @@ def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name
     assert evaluated.output_kind == "positive_logit"
     data = {"x": x, "labels": labels}
     moved = tna_onnx.verify(tmp_path / "model.onnx", tmp_path / "new.onnx", data=data, device="cpu")
-    assert moved.outputs is not None
     assert moved.outputs.largest == pytest.approx(np.abs(both(new) - both(logit)).max(), abs=1e-6)
     assert report.classes == 2
 
@@ -321,7 +320,6 @@ def test_every_probed_class_of_a_tail_must_move_alone(small: Small) -> None:
     """Class vector 0 moves its own logit; class vector 1 moves logit 2 as well."""
     task = opened(small, calib=few(small.calib))
     head = task.head
-    assert head is not None
     z = np.array(task.calibration.table.features[:8], np.float64)
 
     class Leaking:

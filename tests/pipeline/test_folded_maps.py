@@ -224,7 +224,6 @@ def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tu
     writing = Writing(task)
     assert fitted.name in writing.choices
     rewritten = writing.write(outcome, provenance_entries(task, outcome))
-    assert task.model.path is not None
     path = task.model.path.with_name("written.onnx")
     path.write_bytes(rewritten.proto.SerializeToString())
     checked = checked_samples(task)
@@ -263,7 +262,6 @@ def test_the_written_file_computes_the_map(model: str, name: str, small: Small, 
 def test_with_a_new_weight(model: str, small: Small, tmp_path: Path) -> None:
     built = MODELS[model]()
     task = task_of(small, built, tmp_path)
-    assert task.head is not None
     weight = task.head.anchored(np.random.default_rng(3).standard_normal((built.classes, FEATURES)).astype(np.float32))
     for name, (fitted, formula) in maps_of(built.classes).items():
         _, path = write(task, fitted, weight)

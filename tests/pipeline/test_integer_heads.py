@@ -89,7 +89,6 @@ def calibrated(path: Path, **settings: Any) -> tuple[Path, tna_onnx.Report]:
         overwrite=True,
         **settings,
     )
-    assert report.verification is not None
     assert report.verification.max_difference <= report.verification.bound
     assert tna_onnx.verify(path, target).intact
     return target, report

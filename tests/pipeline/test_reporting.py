@@ -222,7 +222,6 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
 def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     """A NaN would miss no gate: no limit is below it."""
     task = opened(small, held_out=few(small.test), settings=SETTINGS)
-    assert task.held_out is not None
     features = np.array(task.held_out.table.features)
     features[7] = np.nan
     table = dataclasses.replace(task.held_out.table, features=features)
@@ -322,7 +321,6 @@ def test_shares_and_lengths_of_the_three_weights(task: Task, monkeypatch: pytest
         assert sum(each.others) == pytest.approx(1)
     # a rotation keeps lengths, up to float32; the average of this test is half as long, in the same directions
     assert [each.length for each in shown] == pytest.approx([1, 1, 0.5], abs=1e-5)
-    assert task.head is not None
     counts = angle_counts(task.calibration.table.features[::15], task.weight, task.head.bias)
     np.testing.assert_allclose(shown[0].predicted, counts[0] / counts[0].sum(), rtol=1e-12)
 

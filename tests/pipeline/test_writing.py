@@ -115,7 +115,6 @@ def test_a_folded_weight_is_rounded_once(task: Task) -> None:
 
 
 def test_a_map_and_a_new_weight_together(task: Task, small: Small) -> None:
-    assert task.head is not None
     weight = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
     written = Writing(task).write(outcome_of(task, BENT, weight, angle=20.0), {"seed": "0"})
     x = few(small.test)["x"]
@@ -306,7 +305,6 @@ EPS = 2.0**-23  # of float32
 
 
 def features_and_logits(task: Task, samples: int = 200) -> tuple[np.ndarray, np.ndarray]:
-    assert task.head is not None
     z = task.calibration.table.features[:samples].astype(np.float64)
     return z, z @ task.head.weight.T.astype(np.float64) + task.head.bias
 
@@ -318,7 +316,6 @@ def with_readout(task: Task, **fields: Any) -> Task:
 def test_the_formula_by_a_loop(task: Task) -> None:
     z, s = features_and_logits(task, 3)
     head = task.head
-    assert head is not None
     for row, bound in zip(z, probability_bounds(task, z, s, None), strict=True):
         a = max(sum(abs(x * w) for x, w in zip(row, head.weight[c], strict=True)) + abs(head.bias[c]) for c in range(5))
         assert bound == pytest.approx(8 * EPS * a + 1e-6, rel=1e-9)
@@ -330,7 +327,6 @@ def test_a_coarse_type_is_bounded_by_random_signs(task: Task) -> None:
     z, s = z / 300, s / 300
     half = with_readout(task, logits_type="float16")
     head = task.head
-    assert head is not None
     for row, bound in zip(z, probability_bounds(half, z, s, None), strict=True):
         terms = [[*(row * w), b] for w, b in zip(head.weight, head.bias, strict=True)]
         a = max((math.hypot(*each) + abs(math.fsum(each))) / 2 for each in terms)
@@ -342,7 +338,6 @@ def test_a_step_of_every_feature_moves_a_logit_by_the_length_of_its_vector(
 ) -> None:
     z, s = features_and_logits(task)
     head = task.head
-    assert head is not None
     plain = probability_bounds(task, z, s, None)
     step = 1e-4
     monkeypatch.setattr(rounding, "quantization_step", lambda model, head: step)

@@ -160,7 +160,6 @@ SILENT = recall(hits(400, 200, 100), hits(480, 200, 20))
 
 def test_the_class_that_loses_is_named_with_its_interval() -> None:
     worst = SILENT.worst
-    assert worst is not None
     assert worst.name == "fox"
     assert worst.text().startswith("fox: recall 50.0 % -> 10.0 % (-4")
     assert worst.difference.low < worst.difference.difference == -0.4 < worst.difference.high < 0
