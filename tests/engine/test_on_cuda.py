@@ -148,11 +148,9 @@ def network(folder: Path, make: Callable[[Path], Any]) -> Source:
 SLOW = pytest.mark.slow
 SOURCES: list[Any] = [
     pytest.param(forest, {}, id="numbers as labels", marks=SLOW),
-    pytest.param(partial(forest, zipped=True), {}, id="ZipMap of numbers", marks=SLOW),
-    pytest.param(partial(forest, text=True), {"map": "ets"}, id="text as labels"),
+    pytest.param(partial(forest, text=True), {"map": "ets"}, id="text as labels", marks=SLOW),
     pytest.param(partial(forest, text=True, zipped=True), {"map": "ets"}, id="ZipMap of text"),
     pytest.param(partial(forest, reads_text=True), {"map": "ts"}, id="text as input"),
-    pytest.param(several_labels, {}, id="several labels", marks=SLOW),
     pytest.param(several_labels, {"search": "none", "map": "label-platt"}, id="several labels, Platt"),
     pytest.param(positions, {"map": "ts"}, id="positions"),
     pytest.param(quantised, {"map": "ts"}, id="quantised"),
