@@ -50,8 +50,8 @@ class ConfidenceCalibration:
     """How far the confidence is off, on samples that it was not fitted on.
 
     Attributes:
-        ece: expected calibration error of the top label over 15 bins, a fraction; noise makes it larger than it is.
-        ece_interval: confidence interval of the error without that noise, fractions; null for one sample.
+        ece: expected calibration error of the top label over 15 bins, without what noise adds, a fraction.
+        ece_interval: its confidence interval, fractions; null for one sample.
         nll: negative log-likelihood of whether samples are classified right, nats.
         nll_interval: its confidence interval, nats; null below 10 samples that are right, or 10 that are wrong.
         level: of the intervals, a fraction.
