@@ -108,6 +108,18 @@ def test_too_little_memory(small: Small, older: Path, free: int) -> None:
     assert_clean(done, older)
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("command", ["evaluate M D", "compare M M --data D", "guard M D -o O", "features M D -o O"])
+def test_no_memory_for_libraries(command: str, small: Small, tmp_path: Path) -> None:
+    """OpenBLAS ends the process with 1, which `--max-ece` and the like stand for."""
+    code = f"{limited('RLIMIT_AS', 0).partition(chr(10))[0]}\n_space = {in_use()} + 60 * 2**20\n"
+    code += "resource.setrlimit(resource.RLIMIT_AS, (_space, _space))"
+    paths = {"M": small.model, "D": small.calib, "O": tmp_path / "o"}
+    done = run(*(str(paths.get(word, word)) for word in command.split()), code=code)
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[:7]) == (5, 1, "Error: "), done.stderr
+    assert not (tmp_path / "o").exists()
+
+
 @pytest.fixture
 def read_only(older: Path) -> Iterator[Path]:
     """Make the folder read-only."""

@@ -19,7 +19,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.runtime import AT_ONCE, Device, Session
+from tna_onnx.runtime import AT_ONCE, Device, Session, require_address_space
 
 _log = logging.getLogger("tna_onnx")
 
@@ -62,6 +62,7 @@ class Classifier:
     def session(self) -> Session:
         """The session from the model's inputs; it gives one row a prediction."""
         if self._session is None:
+            require_address_space()
             self._session = self._open()
         return self._session
 
