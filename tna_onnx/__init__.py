@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
+    from tna_onnx.numerics.averages import tilt
     from tna_onnx.pipeline.settings import Settings
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.inspection import Collection, Inspection, ModelDifference
@@ -93,6 +94,7 @@ __all__ = [
     "inspect",
     "shift",
     "study",
+    "tilt",
     "verify",
 ]
 
@@ -114,6 +116,7 @@ _MODULES = {
     "data.options": "Data",
     "extraction.extractor": "FeatureExtractor",
     "graph.options": "ModelLimits ModelOptions",
+    "numerics.averages": "tilt",
     "guarding.guard_settings": "GuardSettings",
     "pipeline.settings": "Settings",
     "results.gates": "GateMissed Gates",

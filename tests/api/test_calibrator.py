@@ -243,7 +243,7 @@ def test_masked_labels_are_missing_and_tensors_leave_their_graph() -> None:
 
 def test_messages_name_no_flags() -> None:
     y = np.arange(300) % 3
-    with pytest.raises(DataError, match=r"accuracy is 0\.0%") as refusal:
+    with pytest.raises(DataError, match=r"accuracy is 0\.0 %") as refusal:
         Calibrator(map="ts").fit(4 * np.eye(3)[(y + 1) % 3], y)
     assert "--" not in str(refusal.value)
 

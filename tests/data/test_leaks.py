@@ -131,12 +131,12 @@ def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
     words += ["--json", tmp_path / "r.json"]
     ok(*words)
     notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
-    assert "30 samples (1.96%) are copies of others" in notes
+    assert "30 samples (1.96 %) are copies of others" in notes
     assert "copies share a fold, and count as one in intervals" in notes
     assert "20 samples have an equal one with another label" in notes
     ok(*words, "--eval", tmp_path / "held.npz")
     notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
-    assert "5 of 1,505 samples (0.33%) are calibration samples too" in notes
+    assert "5 of 1,505 samples (0.33 %) are calibration samples too" in notes
 
 
 def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small, tmp_path: Path) -> None:

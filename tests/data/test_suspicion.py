@@ -133,7 +133,7 @@ def test_a_rare_event() -> None:
     found = label_suspicion(np.zeros(1000, np.int64), labels, 2)
     assert found is not None
     assert not found.discredits_labels
-    assert found.text().startswith("accuracy is 99.0%, what the model's most frequent prediction gives by itself")
+    assert found.text().startswith("accuracy is 99.0 %, what the model's most frequent prediction gives by itself")
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(100, 0.9), (10000, 0.76), (50, 1.0)])

@@ -136,6 +136,13 @@ def test_a_store_is_not_copied(small: Small, tmp_path: Path, monkeypatch: pytest
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
+def test_a_store_has_the_names_of_the_classes(small: Small, tmp_path: Path) -> None:
+    names = ("ant", "bee", "cat", "dog", "eel")
+    stored = tna_onnx.features(small.model, small.calib, tmp_path / "cache", classes=names)
+    report = tna_onnx.calibrate(small.model, stored.folder, dry_run=True, **PLAIN)
+    assert tuple(recall.name for recall in report.recall.classes) == names
+
+
 def test_given_features_are_checked(small: Small, tmp_path: Path) -> None:
     x = np.ones((5000, 32), np.float32)
     x[4999, 3] = np.nan

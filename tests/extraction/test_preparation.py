@@ -320,16 +320,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("fields", "printed", "bgr"),
+    ("fields", "a", "m", "bgr"),
     [
-        ({"mean": 0.5}, "--mean 0.5 --std 1", False),
-        ({"mean": 0.45}, "--mean 0.", True),
-        ({"scale": -1 / 255, "mean": -1.0}, "--scale -0.00392157 --mean -1 --std 1", True),  # 1 - x / 255
-        ({"scale": -1.0, "mean": -255.0}, "--scale -1 --mean -2", False),  # 255 - x
+        ({"mean": 0.5}, 1, 0.5, False),
+        ({"mean": 0.45}, 1, 0.45, True),
+        ({"scale": -1 / 255, "mean": -1.0}, -1, 1, True),  # 1 - x / 255
+        ({"scale": -1.0, "mean": -255.0}, -255, 1, False),  # 255 - x
     ],
 )
 def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
-    fields: dict[str, Any], printed: str, *, bgr: bool, many: Path, saved: Make
+    fields: dict[str, Any], a: float, m: float, *, bgr: bool, many: Path, saved: Make
 ) -> None:
     """Within what 1,200 images tell of a network of steep steps."""
     model = saved(bgr=bgr, **fields)
@@ -337,9 +337,19 @@ def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
     assert refusal.exit_code == 4, refusal.output
     flags = re.search(r"with that, add (.*?) \(if", " ".join(refusal.output.split()))
     assert flags is not None, refusal.output
-    assert printed in flags[1]
+    words = dict(zip(flags[1].split()[::2], flags[1].split()[1::2], strict=True))
+    scale, mean, std = (float(words.get(f"--{name}", 1 / 255)) for name in ("scale", "mean", "std"))
+    # photographs of 0 to 1 have a standard deviation of 0.25
+    assert 255 * scale / std == pytest.approx(a, rel=0.25)
+    assert mean / (255 * scale) == pytest.approx(m, abs=0.05)
     said = json.loads(ok("evaluate", model, many, *flags[1].split(), "--json", "-").stdout)
     assert said["metrics"]["accuracy"] > 0.82
+
+
+def test_channels_in_another_order_are_refused(saved: Make, photos: Path) -> None:
+    model = saved(resized=lambda images: images[..., [1, 2, 0]])
+    with pytest.raises(DataError, match="with GBR"):
+        tna_onnx.evaluate(model, photos)
 
 
 def test_the_search_runs_no_more_images_than_there_are(

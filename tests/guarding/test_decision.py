@@ -168,6 +168,17 @@ def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], err
         with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, **words, **CPU)
 
 
+@pytest.mark.parametrize("words", [{}, {"positive": "spam"}])
+def test_calibrate_refuses_a_goal_without_its_class_before_the_search(small: Small, words: dict[str, str]) -> None:
+    stages: list[str] = []
+    settings = tna_onnx.GuardSettings(decide="f1", **words)
+    with pytest.raises(UsageError, match="positive"):
+        tna_onnx.calibrate(
+            small.model, small.calib, dry_run=True, guard=settings, progress=lambda *step: stages.append(step[0]), **CPU
+        )
+    assert not stages
+
+
 def test_a_class_without_samples_has_no_best_threshold(small: Small, data: dict[str, np.ndarray]) -> None:
     rest = {"x": data["x"][data["y"] != 2], "labels": data["y"][data["y"] != 2]}
     done = tna_onnx.guard(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import tna_onnx
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics import averages as averages_module
@@ -536,3 +537,14 @@ def test_blocks_are_the_weight(classes: int, n: int, monkeypatch: pytest.MonkeyP
     assert all(wide.dtype == np.float64 and wide.size <= max(12, n) for _, wide in found)
     np.testing.assert_array_equal(np.concatenate([wide for _, wide in found]), weight)
     np.testing.assert_array_equal(np.concatenate([np.arange(classes)[block] for block, _ in found]), np.arange(classes))
+
+
+def test_a_tilted_weight_is_rotated_by_its_angle() -> None:
+    weight = np.random.default_rng(0).standard_normal((10, 256))
+    tilted = tna_onnx.tilt(weight, 40, seed=3)
+    cosines = np.sum(weight * tilted, axis=1) / np.linalg.norm(weight, axis=1) / np.linalg.norm(tilted, axis=1)
+    # past the angle by less than one rotation, which turns two of 256 coordinates
+    assert 40 <= np.degrees(np.arccos(cosines)).mean() < 41
+    np.testing.assert_array_equal(tna_onnx.tilt(weight, 40, seed=3), tilted)
+    with pytest.raises(UsageError, match="90"):
+        tna_onnx.tilt(weight, 90)

@@ -68,17 +68,20 @@ class Suspicion:
     def text(self, class_names: Sequence[str] | None = None) -> str:
         """Describe the suspicion, where it shows and what to check, in one sentence or two."""
         if self.kind == "one class":
-            observation = f"accuracy is {self.accuracy:.1%}, what the model's most frequent prediction gives by itself"
+            observation = (
+                f"accuracy is {100 * self.accuracy:.1f} %, what the model's most frequent prediction gives by itself"
+            )
             advice = "if the model should predict other classes more often, check the preprocessing and the labels"
         elif self.reordered is None:
-            observation = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
+            observation = f"accuracy is {100 * self.accuracy:.1f} %, near chance ({100 * self.chance:.1f} %)"
             advice = (
                 "check the labels, the order of the classes, and that samples are what the model was trained on "
                 "(images: scale, normalisation and order of the channels; tables: order and scaling of the columns; "
                 "text: the tokenizer)"
             )
         else:
-            observation = f"accuracy is {self.accuracy:.1%}, but {self.reordered:.1%} with the classes in another order"
+            found = f"{100 * self.reordered:.1f} % with the classes in another order"
+            observation = f"accuracy is {100 * self.accuracy:.1f} %, but {found}"
             advice = (
                 "the labels seem to follow another order than the model's output; give the model's class names in "
                 "its order (--classes FILE), or correct the indices"

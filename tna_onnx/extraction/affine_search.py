@@ -1,7 +1,8 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
 The loss of (a, m) is the NLL at its own temperature. A coarse grid is thinned out on more and more images; coordinates
-go downhill by parabolas; the result is rounded as far as the images cannot tell. It runs 4,000 images at most.
+go downhill by parabolas. The result is the likeliest pair of numbers near by; simple ones are likelier. It runs
+4,000 images at most.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Color
 from tna_onnx.data.images.known_recipes import NamedRecipe
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.extraction.recipe_trials import SAMPLES, Trial, TrialImages
 
+FloatArray = NDArray[np.float64]
 Point = tuple[float, float, Color]  # a, m and the order of the channels
 
 _MOST_RUNS = 4000
@@ -25,11 +28,14 @@ _POSITIVE = ((1, 0.5), (4, 0.0), (16, 0.0), (16, 0.5), (64, 0.0), (64, 0.5))
 _GRID: tuple[tuple[float, float], ...] = (*_POSITIVE, *((-a, m) for a in (1, 4, 16, 64, 255) for m in (0.5, 1.0)))
 _ORDERS: dict[Color, tuple[Color, ...]] = {"RGB": ("BGR",), "BGR": ("RGB",)}
 _FIRST = 8  # images under each point of the grid
-_FOLLOWED = 64  # images that tell neighbours apart
+_FOLLOWED = 32  # images that tell neighbours apart
 _STEPS = (0.7, 0.2)  # of log |a|, as points of the grid are a factor 4 apart, and of m
-_FINEST = 0.1  # of these steps
-_ROUND = (1, 2, 2.5, 5, 10)
-_ALIKE = 0.02  # nats by which rounded numbers may be worse, if by more than a standard error
+_FINEST = 0.3  # of these steps
+_STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1))  # where a parabola is fitted
+_STAR_STEPS = (0.2, 0.1)  # of log |a|, and of m
+_USUAL = 0.45  # the mean of photographs
+_REACH = 1.0  # of these steps: how far the parabola is trusted
+_MOST_FITTED = 512
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 
 
@@ -44,7 +50,7 @@ class _Search:
 
     def run(self, points: Sequence[Point], count: int) -> list[Trial]:
         """Run the first `count` images under each point; under none where there are not so many left to run."""
-        trials = [self.seen.get(point) or self._trial(*point) for point in points]
+        trials = [self.seen.get(point) or self.trial(*point) for point in points]
         cost = sum(max(0, count - len(trial)) for trial in trials)
         if cost > self.left:
             return []
@@ -57,8 +63,9 @@ class _Search:
         """Return the NLL of the first images under a point."""
         return float(np.mean(self.seen[point].losses[:count]))
 
-    def _trial(self, a: float, m: float, color: Color) -> Trial:
-        recipe = affine_recipe(replace(self.like.named.recipe, color=color), a, m)
+    def trial(self, a: float, m: float, color: Color, unit: float | None = None) -> Trial:
+        """Return a trial at a point, without any images yet."""
+        recipe = affine_recipe(replace(self.like.named.recipe, color=color), a, m, unit)
         return self.images.trial(NamedRecipe(f"{a:.3g} times (pixels of 0 to 1, minus {m:.3g})", recipe))
 
 
@@ -69,7 +76,7 @@ def affine_search(images: TrialImages, best: Trial) -> Trial | None:
     """
     search = _Search(images, best, min(len(images.source), _MOST_RUNS))
     final = min(SAMPLES, search.left // 8)
-    search.left -= 5 * final // 2  # for what is found, and for two ways of rounding it
+    search.left -= final  # for what is found
     color = best.resolved.color
     # the best known recipe tells nothing of the order of the channels where it tells nothing of the classes
     orders = [color] if best.suspicion(images.labels) is None else [color, *_ORDERS.get(color, ())]
@@ -89,18 +96,16 @@ def affine_search(images: TrialImages, best: Trial) -> Trial | None:
     usual = _point_of(best)
     search.seen[usual] = best
     start = min([*points, usual], key=lambda point: search.nll(point, count))
-    found = _downhill(search, start, count)
-    if found is best:
+    lowest = _downhill(search, start, count)
+    if lowest == usual:
         return None
-    rounded = [_rounded(images, found, decimals) for decimals in (1, 2)]
-    images.run(rounded, final // 2)
-    found = next((trial for trial in rounded if trial.z(found) <= 1 or trial.behind(found)[0] <= _ALIKE), found)
+    found = _likeliest(search, lowest)
     images.run([found], final)
     return found
 
 
-def _downhill(search: _Search, start: Point, count: int) -> Trial:
-    """Return the trial at the lowest point that is found, along one coordinate after the other."""
+def _downhill(search: _Search, start: Point, count: int) -> Point:
+    """Return the lowest point that is found, along one coordinate after the other."""
     here, steps, axis = start, list(_STEPS), 0
     while max(steps[0] / _STEPS[0], steps[1] / _STEPS[1]) > _FINEST:
         step = steps[axis]
@@ -120,20 +125,24 @@ def _downhill(search: _Search, start: Point, count: int) -> Trial:
             continue
         axis = 1 - axis
     seen = [point for point, trial in search.seen.items() if len(trial) >= count]
-    return search.seen[min(seen, key=lambda point: search.nll(point, count))]
+    return min(seen, key=lambda point: search.nll(point, count))
 
 
 def _moved(point: Point, axis: int, change: float) -> Point:
-    """Return a point with another log |a|, axis 0, or m, axis 1."""
+    """Return a point with another log |a|, axis 0, under which a usual pixel stays what it is, or m, axis 1."""
     a, m, color = point
     if axis == 0:
-        return a * math.exp(change), m, color
+        return a * math.exp(change), _USUAL + (m - _USUAL) * math.exp(-change), color
     return a, m + change, color
 
 
-def affine_recipe(like: Recipe, a: float, m: float) -> Recipe:
-    """Return the recipe of u = a (x / 255 - m), with the sizes and the order of channels of another."""
-    unit = 255.0 if abs(a) >= _LARGE else 1.0  # what a pixel of 255 becomes by `scale`
+def affine_recipe(like: Recipe, a: float, m: float, unit: float | None = None) -> Recipe:
+    """Return the recipe of u = a (x / 255 - m), with the sizes and the order of channels of another.
+
+    `unit`: what a pixel of 255 becomes by `scale`.
+    """
+    if unit is None:
+        unit = 255.0 if abs(a) >= _LARGE else 1.0
     sign = math.copysign(1.0, a)
     scale = None if (unit, sign) == (1.0, 1.0) else sign * unit / 255
     return replace(like, scale=scale, mean=(sign * unit * m,), std=(unit / abs(a),), per_image=False)
@@ -147,14 +156,44 @@ def _point_of(trial: Trial) -> Point:
     return 255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color
 
 
-def _rounded(images: TrialImages, trial: Trial, decimals: int) -> Trial:
-    """Return a trial with the mean in so many decimals, of pixels of 0 to 1, and a round std."""
-    mean, std = trial.resolved.mean[0], trial.resolved.std[0]
-    unit = round(255 * abs(trial.resolved.scale))  # 1 or 255
-    mean = round(mean, decimals if unit == 1 else decimals - 2) + 0.0  # no -0
-    std = float(f"{std:.2g}")
-    if decimals == 1:
-        power = 10.0 ** math.floor(math.log10(std))
-        std = min((power * each for each in _ROUND), key=lambda value: abs(math.log(value / std)))
-    recipe = replace(trial.named.recipe, mean=(mean,), std=(float(f"{std:.2g}"),))
-    return images.trial(NamedRecipe(trial.named.name, recipe))
+def _likeliest(search: _Search, around: Point) -> Trial:
+    """Return the trial of the likeliest numbers near a point, where the NLL is a parabola and simple numbers are usual.
+
+    With n images, the logarithm of the probability is -n NLL, minus the nats that it takes to write the numbers down.
+    """
+    a, m, color = around
+    count = min(_MOST_FITTED, search.left // len(_STAR))
+    star = [_moved(_moved(around, 1, _STAR_STEPS[1] * y), 0, _STAR_STEPS[0] * x) for x, y in _STAR]
+    if not search.run(star, count):
+        return search.trial(*around)
+    nlls = [search.nll(point, count) for point in star]
+    parabola = np.linalg.solve(_terms(*np.array(_STAR, float).T), nlls)
+    least, found = math.inf, search.trial(*around)
+    for unit, cost in ((1.0, 0.0), (255.0, 1.5)):  # what a pixel of 255 becomes by `scale`
+        means, stds = _numbers(unit), _numbers(unit)
+        mean, std = (grid.ravel() for grid in np.meshgrid(list(means), [number for number in stds if number > 0]))
+        x = np.log(unit / std / abs(a)) / _STAR_STEPS[0]
+        # the m that it has where the scale is that of the centre
+        y = (_USUAL + (mean / unit - _USUAL) * unit / std / abs(a) - m) / _STAR_STEPS[1]
+        nats = count * (_terms(x, y) @ parabola) + [cost + means[p] + stds[q] for p, q in zip(mean, std, strict=True)]
+        nats[(np.abs(x) > _REACH) | (np.abs(y) > _REACH)] = math.inf
+        k = int(np.argmin(nats))
+        if nats[k] < least:
+            least = float(nats[k])
+            found = search.trial(math.copysign(unit / std[k], a), mean[k] / unit, color, unit)
+    return found
+
+
+def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Return the terms of a parabola of two numbers, (N, 6)."""
+    return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1)
+
+
+def _numbers(unit: float) -> dict[float, float]:
+    """Return means and standard deviations that somebody may type, and the nats that each takes."""
+    step = 0.01 if unit == 1 else 1.0
+    nats: dict[float, float] = {}
+    for every, cost in ((1, 4.0), (5, 2.5), (10, 1.5)):
+        nats |= {round(k * step, 2): cost for k in range(-200, 301, every)}
+    nats |= {2.0**k: 1.5 for k in range(-3, 8)}
+    return nats | dict.fromkeys((0.0, 1.0, unit / 2, (unit + 1) / 2), 0.0)

@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tna_onnx.data import InputSpec
 from tna_onnx.data.options import Data
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
+from tna_onnx.extraction.store import is_store, stored_class_names
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -177,5 +179,10 @@ class OpenModel(Classifier):
 
 
 def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:
-    """Return the names of a model's classes, if its file or `data` say them."""
-    return data.names_for(model.said_of_classes, scores.labels, scores.n_classes)
+    """Return the names of a model's classes, if its file or `data` say them, or a feature store does."""
+    names = data.names_for(model.said_of_classes, scores.labels, scores.n_classes)
+    if names is None and is_store(data):
+        names = stored_class_names(Path(data.samples))
+    if names is not None and len(names) != scores.n_classes:  # of another model, which is refused later
+        return None
+    return names

@@ -21,6 +21,7 @@ from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
 from tna_onnx.data.source import sample_info_of
 from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
@@ -227,7 +228,11 @@ def collect_features(
         column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
     columns = {role: values for role, values in sample_info_of(source).items() if role in STORED}
-    with open_store(cache, collector.key(), source.labels, batch_size, columns) as store:
+    classes = opened.names
+    if classes is None:
+        folders = folder_names(source)
+        classes = tuple(folders.get(k, str(k)) for k in range(readout.n_classes)) if folders else ()
+    with open_store(cache, collector.key(), source.labels, batch_size, columns, classes) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 

@@ -4,7 +4,6 @@ Stored features and logits need no run of the network: only the part of the grap
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.sessions import Runner, in_rows, open_part
-from tna_onnx.extraction.store import StoredFeatures, find_stores, model_key, read_stored
+from tna_onnx.extraction.store import StoredFeatures, is_store, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX, calibrations
@@ -74,14 +73,6 @@ class Samples:
         return Runner(
             open_part(written, cut_between(written.proto, feeds, [output], self.readout.joined), device), names
         )
-
-
-def is_store(data: Data) -> bool:
-    """Whether samples are named by the folder of a feature store."""
-    path = data.samples
-    # no pattern and no URL: these may be longer than any name
-    named = isinstance(path, (str, Path)) and os.path.isdir(path)  # noqa: PTH112
-    return named and bool(find_stores(Path(path)))
 
 
 def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) -> str:

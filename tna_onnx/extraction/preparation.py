@@ -231,9 +231,9 @@ def _scale_complaint(
         size, how = ("small", "times") if factor > 1 else ("large", "divided by")
         return (
             f"seems to be 255 times too {size} for this model: on {len(labels):,} samples its accuracy and NLL are "
-            f"{hits.mean():.1%} and {nll:.3g}, and {how} 255 {rescaled_hits.mean():.1%} and {rescaled_nll:.3g}; store "
-            "the samples as the model was trained on them, or say that this is what the model has: --expect-accuracy "
-            f"{100 * hits.mean():.0f}"
+            f"{100 * hits.mean():.1f} % and {nll:.3g}, and {how} 255 {100 * rescaled_hits.mean():.1f} % and "
+            f"{rescaled_nll:.3g}; store the samples as the model was trained on them, or say that this is what the "
+            f"model has: --expect-accuracy {100 * hits.mean():.0f}"
         )
     if gain < -CLEAR * error or (gain <= 0 and nll <= rescaled_nll):
         return ""

@@ -32,8 +32,9 @@ from tna_onnx.extraction.recipe_trials import (
     worse_than_guessing,
 )
 
+_ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
 _MIN_GAIN = 0.03  # of the accuracy
-_RIGHT, _GUESSED = 2 / 3, 0.9  # of the mean confidence, and of the NLL of guessing
+_RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -67,11 +68,12 @@ def choose_recipe(
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
+        _refuse_order(images, best)
         _refuse_affine(images, best)
     suspicion = best.suspicion(images.labels)
     why = ""
     if suspicion is not None and suspicion.kind == "chance":
-        chance = f"clearly better than chance ({suspicion.chance:.1%})"
+        chance = f"clearly better than chance ({100 * suspicion.chance:.1f} %)"
         why = f"under none of {len(ran)} known recipes is the model {chance} on {len(best):,} of them"
     elif differing and (suspicion is None or suspicion.kind != "order"):
         why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
@@ -141,9 +143,9 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     if accuracy >= _RIGHT * confidence or nll <= _GUESSED * guessing:
         return ""
     return (
-        f"the best known recipe is {best.named.name}; with it the model is right on {accuracy:.1%} of {len(best):,} "
-        f"images and says {confidence:.1%}, and its NLL is {nll:.2f}, where guessing has {guessing:.2f}; so it was "
-        "probably trained with another recipe"
+        f"the best known recipe is {best.named.name}; with it the model is right on {100 * accuracy:.1f} % of "
+        f"{len(best):,} images and says {100 * confidence:.1f} %, and its NLL is {nll:.2f}, where guessing has "
+        f"{guessing:.2f}; so it was probably trained with another recipe"
     )
 
 
@@ -168,8 +170,31 @@ def _refuse_affine(images: TrialImages, best: Trial) -> None:
         how = "inverted pixels (of a negative)"
     raise DataError(
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {n:,} of these images the "
-        f"accuracy is {before:.1%} with {best.named.name}, and {after:.1%} with {how}. If the model was trained "
-        f"with that, add {found.named.flags}{_if_images(images, best)}"
+        f"accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {how}. If the model "
+        f"was trained with that, add {found.named.flags}{_if_images(images, best)}"
+    )
+
+
+def _refuse_order(images: TrialImages, best: Trial) -> None:
+    """Refuse images whose channels suit the model clearly better in an order that is neither RGB nor BGR."""
+    labels = images.labels[: len(best)]
+    if best.resolved.color == "L" or leaves_nothing_to_gain(best.logs, labels):
+        return
+    others = [replace(images.trial(best.named), order=order) for order in _ORDERS]
+    images.run(others, ENOUGH)
+    found = best_of(others)
+    if not best.loses_clearly(found):
+        return
+    images.run([found], SAMPLES)
+    n = min(len(best), len(found))
+    before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == labels[:n])) for each in (best, found))
+    if after - before <= _MIN_GAIN or not best.loses_clearly(found):
+        return
+    order = "".join(best.resolved.color[k] for k in found.order)
+    raise DataError(
+        f"{images.source.describe()}: the model takes the channels in another order than RGB or BGR: on {n:,} of these "
+        f"images the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {order}. "
+        f"Images cannot be given in that order; give arrays{_if_images(images, best)}"
     )
 
 
@@ -292,8 +317,8 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     elif best is base or base.z(best) <= CLEAR:
         return []
     text = (
-        f"the model seems to be trained with another preprocessing: accuracy is {base.accuracy(labels):.1%} with the "
-        f"stated one and {best.accuracy(labels):.1%} with {best.named.name} ({best.named.flags}), on "
+        f"the model seems to be trained with another preprocessing: accuracy is {100 * base.accuracy(labels):.1f} % "
+        f"with the stated one and {100 * best.accuracy(labels):.1f} % with {best.named.name} ({best.named.flags}), on "
         f"{len(base):,} images"
     )
     suspicion = base.suspicion(labels)
@@ -335,12 +360,12 @@ def search_text(search: RecipeSearch) -> str:
     """Say which recipe was found."""
     best = next(row for row in search.recipes if row.name == search.chosen)
     text = (
-        f"preprocessing found by the labels: {best.name}, with an accuracy of {best.accuracy:.1%} and, at its best "
-        f"temperature, an NLL of {best.nll:.3f} on {best.samples:,} images"
+        f"preprocessing found by the labels: {best.name}, with an accuracy of {100 * best.accuracy:.1f} % and, at its "
+        f"best temperature, an NLL of {best.nll:.3f} on {best.samples:,} images"
     )
     runner_up = next((row for row in search.recipes if row is not best), None)
     if runner_up is not None:
-        text += f"; next of {len(search.recipes)} recipes is {runner_up.name} ({runner_up.accuracy:.1%}"
+        text += f"; next of {len(search.recipes)} recipes is {runner_up.name} ({100 * runner_up.accuracy:.1f} %"
         text += f", NLL {runner_up.nll:.3f})"
     if search.tied:
         text += ", which does as well as far as these images tell and hardly differs"

@@ -78,6 +78,7 @@ class Trial:
     resolved: ResolvedRecipe
     logs: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     losses: FloatArray = field(default_factory=lambda: np.zeros(0))
+    order: tuple[int, ...] = ()  # in which the channels go in, if it is another one
 
     @functools.cached_property
     def pixels(self) -> ResolvedRecipe:
@@ -196,7 +197,10 @@ class TrialImages:
             parts: list[list[FloatArray]] = [[] for _ in group]
             for batch in self.batches(pixels, start, end):
                 for trial, logs in zip(group, parts, strict=True):
-                    logs.append(self._logs(trial.resolved.values(batch)))
+                    values = trial.resolved.values(batch)
+                    if trial.order:
+                        values = np.ascontiguousarray(np.take(values, trial.order, trial.channel_axis))
+                    logs.append(self._logs(values))
             for trial, logs in zip(group, parts, strict=True):
                 trial.add(logs, self.labels)
 

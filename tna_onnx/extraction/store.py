@@ -30,6 +30,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.digest import stream_sha256
 from tna_onnx.data.foreign import open_foreign
 from tna_onnx.data.mapped import allocate, release
+from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
@@ -63,6 +64,7 @@ class DiskStore:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N, ...) rows, mapped
     notes: list[str] = field(default_factory=list)  # what could not be used of an earlier run
     columns_sha256: str = ""  # of `columns.json`, hex; empty without
+    classes: tuple[str, ...] = ()  # names of the classes, if they are known
 
     @property
     def done(self) -> int:
@@ -104,6 +106,8 @@ class DiskStore:
         manifest = {"schema": _SCHEMA, "key": self.key, "samples": self.samples, "chunk": self.chunk, "arrays": arrays}
         if self.columns_sha256:
             manifest["columns_sha256"] = self.columns_sha256
+        if self.classes:
+            manifest["classes"] = self.classes
         manifest["sha256"] = json_digest(manifest)
         lines = "".join(f"{checksum}\n" for checksum in self.checksums)
         # first: these lines are right under the manifest that is there, too
@@ -145,15 +149,17 @@ def open_store(
     labels: NDArray[np.int64],
     batch_size: int,
     columns: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    classes: tuple[str, ...] = (),
 ) -> Iterator[DiskStore]:
     """Open the store for a key under `cache`, with the chunks that an earlier run finished; locked in the context.
 
     `labels`: (N,) of all samples. `batch_size`: samples per run; chunks are whole batches, as a resumed run makes them.
     `columns`: what else belongs to each sample, (N,) each: `group`, `weight`; those of an earlier run stay otherwise.
+    `classes`: their names, if they are known.
     """
     plain_key = json.loads(json.dumps(dict(key)))  # as it comes back from the manifest: tuples are lists there
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
-    store = DiskStore(folder, plain_key, len(labels), batch_size * max(1, _CHUNK // batch_size))
+    store = DiskStore(folder, plain_key, len(labels), batch_size * max(1, _CHUNK // batch_size), classes=classes)
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -212,6 +218,23 @@ def read_stored(folder: Path) -> StoredFeatures:
     if labels_digest(labels) != manifest["key"].get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64), columns)
+
+
+def is_store(data: Data) -> bool:
+    """Whether samples are named by the folder of a feature store."""
+    path = data.samples
+    # no pattern and no URL: these may be longer than any name
+    named = isinstance(path, (str, Path)) and os.path.isdir(path)  # noqa: PTH112
+    return named and bool(find_stores(Path(path)))
+
+
+def stored_class_names(folder: Path) -> tuple[str, ...] | None:
+    """Return the names of the classes in a folder with a feature store; None if it holds none, or no single store."""
+    stores = find_stores(folder)
+    manifest = _read_manifest(stores[0]) or {}
+    if len(stores) > 1 or not isinstance(manifest.get("classes"), list):
+        return None
+    return tuple(map(str, manifest["classes"]))
 
 
 def find_stores(folder: Path) -> list[Path]:

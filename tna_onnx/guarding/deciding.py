@@ -17,6 +17,7 @@ from tna_onnx.data.foreign import read_text
 from tna_onnx.data.labels import class_called, listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import Readout
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (
@@ -40,7 +41,7 @@ _NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that e
 _MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
-def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> DecisionRule:
+def rule_of(settings: GuardSettings, output: Readout | ClassOutput, names: Sequence[str]) -> DecisionRule:
     """Return the rule that serves the goal."""
     goal, _ = settings.goal
     kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"

@@ -242,9 +242,11 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     check_output(model, readout, settings)
-    if not settings.decide:
-        check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
     opened = OpenModel(model, readout, parse_device(job.device), job.calib)
+    if settings.decide:
+        rule_of(settings, readout, opened.names or tuple(map(str, range(readout.n_classes))))
+    else:
+        check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
     samples = open_samples(opened, job.calib)
     if samples.given:
         raise UsageError(

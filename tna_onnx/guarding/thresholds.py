@@ -262,15 +262,15 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
         return []
     if threshold == 0 and not settings.allow_empty:
         return [
-            f"the likeliest class is the true one of {share:.1%} of the samples, so sets hold it alone; --allow-empty "
-            "leaves it out of some, down to the coverage"
+            f"the likeliest class is the true one of {100 * share:.1f} % of the samples, so sets hold it alone; "
+            "--allow-empty leaves it out of some, down to the coverage"
         ]
     why, advice = "the model gives few different probabilities", "leave it, or use a model that gives more"
     if min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING:
         why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
     return [
-        f"{share:.1%} of the samples are within the threshold, as many share one score: {why}, and sets are larger "
-        f"than they need to be; {advice}"
+        f"{100 * share:.1f} % of the samples are within the threshold, as many share one score: {why}, and sets are "
+        f"larger than they need to be; {advice}"
     ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import UsageError
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, TiltParameters
 from tna_onnx.numerics.tilt import Stops, find_stops, tilted_means
 
@@ -58,6 +59,27 @@ class Average:
 def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:
     """Yield the average at each angle in degrees, ascending (see `Ensemble.averages`)."""
     return Ensemble(weight, draws).averages(angles, members)
+
+
+def tilt(weight: Any, angle: float, seed: int = 0, *, members: int = 1) -> FloatArray:
+    """Return the mean of tilted copies of a weight, as `calibrate` draws them.
+
+    Args:
+        weight: (C, n) class vectors.
+        angle: mean rotation of the class vectors, degrees, from 0 to below 90.
+        seed: of all random draws.
+        members: copies that are averaged; 0 is the limit of many.
+
+    Raises:
+        UsageError: the angle is out of its range.
+        UnsupportedModel: the weight has no direction that could be tilted.
+    """
+    if not 0 <= angle < 90:
+        raise UsageError(f"angle must be from 0 to below 90 degrees, got {angle}")
+    vectors = np.asarray(weight)
+    if vectors.dtype not in (np.float32, np.float64):
+        vectors = vectors.astype(np.float64)
+    return next(averages(vectors, [angle], members, Draws(seed))).weight
 
 
 def more_members(members: int) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BATCH_SIZE
 from tna_onnx.data.options import Data
-from tna_onnx.data.sources.image_files import FolderImages, ImageSource
+from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError
@@ -368,20 +368,5 @@ def class_names(task: Task, collected: Collected) -> tuple[str, ...]:
     """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
     if task.opened.names is not None:
         return task.opened.names
-    folders = _folder_names(collected.source)
+    folders = folder_names(collected.source)
     return tuple(folders.get(k, str(k)) for k in range(task.readout.n_classes))
-
-
-def _folder_names(source: Source) -> dict[int, str]:
-    """Class -> folder, if every folder holds the images of one class, and every class has one folder."""
-    if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
-        return {}
-    pairs = set()
-    for row, label in zip(source.rows.tolist(), source.labels.tolist(), strict=True):
-        folder, slash, _ = source.files.names[row].partition("/")
-        pairs.add((label, folder if slash else ""))
-    folder_of = dict(pairs)
-    one_to_one = len(pairs) == len(folder_of) == len(set(folder_of.values()))
-    if one_to_one and "" not in folder_of.values():
-        return folder_of
-    return {}

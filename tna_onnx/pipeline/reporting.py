@@ -218,9 +218,9 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
         return
     raise DataError(
-        f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%} with {outcome.label}, while "
-        f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, "
-        "and typical of samples that are alike in groups (those of one person, device or recording, or "
+        f"{calib}: cross-fitted accuracy rises from {100 * before:.2f} % to {100 * after:.2f} % with {outcome.label}, "
+        f"while {100 * compared.changed_predictions:.1f} % of the predictions change: that is implausible for a new "
+        "last layer, and typical of samples that are alike in groups (those of one person, device or recording, or "
         "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
         "on them"
     )
@@ -340,7 +340,9 @@ def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
     listed = ", ".join(f"{label} ({count} of {FOLDS})" for label, count in counts.most_common())
     if compared.kept_label:
         return f"{text}; the folds chose {listed}"
-    changed = "no predicted class" if outcome.keeps_predictions else f"{compared.changed_predictions:.2%} of them"
+    changed = (
+        "no predicted class" if outcome.keeps_predictions else f"{100 * compared.changed_predictions:.2f} % of them"
+    )
     return (
         f"{text}; the folds chose {listed}, so that accuracy may differ from that of the file ({outcome.label}), which "
         f"changes {changed}"
@@ -402,7 +404,9 @@ def _input_notes(
     recipe = task.source.recipe()
     if recipe is not None:
         accuracy = outcome.before.mean("hit")
-        notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
+        notes.append(
+            f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {100 * accuracy:.2f} %"
+        )
     return notes
 
 
@@ -520,8 +524,8 @@ def _underconfidence(outcome: Outcome) -> list[str]:
         return []
     ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
     return [
-        f"the model is underconfident on these data: mean confidence {confidence:.1%}, accuracy {accuracy:.1%}; a tilt "
-        f"only lowers confidences, {ending}"
+        f"the model is underconfident on these data: mean confidence {100 * confidence:.1f} %, accuracy "
+        f"{100 * accuracy:.1f} %; a tilt only lowers confidences, {ending}"
     ]
 
 
@@ -540,14 +544,18 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     }
     ranked = sorted(values, key=lambda method: values[method])
     least = min(value for method, value in values.items() if method not in outcome.left_out)
-    rule = "by their likelihood" if outcome.by_likelihood else "as the simplest that is hardly worse than the best"
-    text = f"chosen of {len(outcome.scores)} methods, {rule}: {outcome.words}"
+    rule = "the simplest among the best was chosen"
+    if outcome.by_likelihood:
+        rule = "a likelihood ratio chose"
+    text = f"of {len(outcome.scores)} methods, {rule}: {outcome.words}"
     for reason, verb in _REASONS.items():
         better = [
             candidate for candidate in ranked if outcome.left_out.get(candidate) == reason and values[candidate] < least
         ]
         if better:
-            text += f"; left out, as it {verb}: {', '.join(method.words for method in better[:_LISTED])}"
+            text += (
+                f"; better, but not taken because it {verb}: {', '.join(method.words for method in better[:_LISTED])}"
+            )
     return text
 
 

@@ -194,7 +194,9 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
     if not count:
         return []
     first = str(groups[1][shared][0])
-    what = f"{count:,} of {n:,} samples ({count / n:.2%}) are of groups of calibration samples ({first!r} first)"
+    what = (
+        f"{count:,} of {n:,} samples ({100 * count / n:.2f} %) are of groups of calibration samples ({first!r} first)"
+    )
     if 100 * count / n > limits.overlap and count >= _MIN_SHARED:
         raise DataError(
             f"{held_out.describe()}: {what}, so they cannot judge the result; expected each group on one side only. "
@@ -211,7 +213,7 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
             f"samples by {calib.form}"
         ]
     overlap = overlap_of(held_out.digests, calib.digests)
-    what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
+    what = f"{overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %)"
     if _is_beyond(overlap, limits):
         advice = "remove them, or leave out --eval to have the result cross-fitted"
         if not cross_fits:
@@ -245,7 +247,7 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedS
             "it is; give others, or start from the original model: calibrate --add (or --decide) does both on one set"
         )
     if overlap.shared:
-        share = f"about {overlap.share:.0%}"
+        share = f"about {100 * overlap.share:.0f} %"
         return [f"{samples.name}: {model.name} was recalibrated on some of these samples, {share}"]
     return []
 
@@ -267,7 +269,8 @@ def _repeats(samples: DigestedSamples) -> list[str]:
     notes = []
     if repeats.copies:
         notes.append(
-            f"{samples.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
+            f"{samples.name}: {repeats.copies:,} samples ({100 * repeats.copies / repeats.n:.2f} %) are copies of "
+            "others"
         )
     if repeats.contradicting:
         notes.append(
@@ -380,8 +383,8 @@ def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Lim
     overlap = overlap_of(samples.digests, calib.digests)
     if _is_beyond(overlap, limits):
         raise DataError(
-            f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%}) are {reason}; remove "
-            "them. Where equal samples are to be expected, --limit overlap=PERCENT allows them"
+            f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %) are {reason}; "
+            "remove them. Where equal samples are to be expected, --limit overlap=PERCENT allows them"
         )
 
 
@@ -413,7 +416,9 @@ def grouped(
         name = collected.source.describe()
         similar = len(np.unique(connected(n, equal))) - count
         if similar:
-            notes.append(f"{name}: {similar:,} samples ({similar / n:.2%}) are near copies of others by their features")
+            notes.append(
+                f"{name}: {similar:,} samples ({100 * similar / n:.2f} %) are near copies of others by their features"
+            )
         # nothing can be said of new samples by so few, and there may be few distinct rows by design
         if count < min(n, _MIN_CLUSTERS):
             notes.append(
@@ -478,8 +483,8 @@ def _near_leak(
     if not shared:
         return []
     what = (
-        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration "
-        "samples by their features"
+        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({100 * shared / n:.2f} %) are near copies of "
+        "calibration samples by their features"
     )
     if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
         raise DataError(

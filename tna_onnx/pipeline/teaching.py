@@ -193,8 +193,8 @@ def _of_teacher(teacher: Teacher, task: Task) -> tuple[Metrics | None, tuple[str
     if p is None or p >= _LEVEL or free.ece_debiased < _SMALLEST_ECE:
         return metrics, ()
     note = (
-        f"the teacher itself is badly calibrated: its ECE is {metrics.ece:.2%} on the labelled samples, and the model "
-        "is fitted to these probabilities; calibrate the teacher first, and give the result as --teacher"
+        f"the teacher itself is badly calibrated: its ECE is {100 * metrics.ece:.2f} % on the labelled samples, and "
+        "the model is fitted to these probabilities; calibrate the teacher first, and give the result as --teacher"
     )
     return metrics, (note,)
 

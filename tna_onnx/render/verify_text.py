@@ -87,9 +87,9 @@ def _output_lines(o: OutputDifference) -> list[str]:
     return [
         f"data     {o.data}, output '{o.output}' ({o.output_kind}) on {o.provider}",
         f"moved    largest |p - p'| {o.largest:.2e}, mean {o.mean:.2e}",
-        f"class    the same for {o.same_class:,} of {count_text(o.samples, 'sample')} ({o.agreement:.2%})",
-        f"before   mean confidence {o.confidence_before:.2%}, accuracy {o.accuracy_before:.2%}",
-        f"after    mean confidence {o.confidence_after:.2%}, accuracy {o.accuracy_after:.2%}",
+        f"class    the same for {o.same_class:,} of {count_text(o.samples, 'sample')} ({100 * o.agreement:.2f} %)",
+        f"before   mean confidence {100 * o.confidence_before:.2f} %, accuracy {100 * o.accuracy_before:.2f} %",
+        f"after    mean confidence {100 * o.confidence_after:.2f} %, accuracy {100 * o.accuracy_after:.2f} %",
         *map(_other_output_line, o.others),
     ]
 

@@ -199,11 +199,11 @@ def difference_text(name: str, d: Interval) -> str:
 
     >>> from tna_onnx.numerics.metrics import Interval
     >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
-    'ECE changes by -3.03 points (95% interval -4.61 to -2.15)'
+    'ECE changes by -3.03 points (95 % interval -4.61 to -2.15)'
     """
     metric = JUDGED[name]
     change, low, high = (f"{metric.factor * value:+.4g}" for value in (d.difference, d.low, d.high))
-    return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g}% interval {low} to {high})"
+    return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g} % interval {low} to {high})"
 
 
 def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:

@@ -198,7 +198,7 @@ def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: fl
         )
     if len(subgroups) > 1:
         notes.append(
-            f"each {level:g}% interval of a subgroup stands for itself; they are not corrected for "
+            f"each {level:g} % interval of a subgroup stands for itself; they are not corrected for "
             f"{len(subgroups):,} subgroups, of which the worst looks worse than it is by chance"
         )
     return tuple(notes)
@@ -235,7 +235,7 @@ class WithoutLabels:
                 f"{LABELLED} labelled samples would give it to +- {margin:.1f} points or less"
             )
         return (
-            f"The expected accuracy is {100 * found.value:.2f} % ({100 * found.level:g}% interval "
+            f"The expected accuracy is {100 * found.value:.2f} % ({100 * found.level:g} % interval "
             f"{100 * found.low:.2f} to {100 * found.high:.2f}), if only class frequencies have changed"
         )
 
@@ -457,11 +457,11 @@ def multiplicity_note(n_comparisons: int, level: float) -> str:
 
     `level`: of the intervals, in per cent.
     """
-    text = f"each {level:g}% interval stands for itself; they are not corrected for {n_comparisons} comparisons"
+    text = f"each {level:g} % interval stands for itself; they are not corrected for {n_comparisons} comparisons"
     together = 100 - (100 - level) / n_comparisons
     # no advice that is refused
     if together > MAX_LEVEL:
         return text
     return (
-        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
+        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g} % (Bonferroni)"
     )

@@ -308,8 +308,8 @@ class Taught:
             how = "less closely"
         return (
             f"The model follows its teacher {how}, as far as {self.samples:,} samples tell: KL divergence "
-            f"{self.kl_before:.4f} -> {self.kl_after:.4f} nats, the same class for {self.agreement_before:.1%} -> "
-            f"{self.agreement_after:.1%} of them"
+            f"{self.kl_before:.4f} -> {self.kl_after:.4f} nats, the same class for {100 * self.agreement_before:.1f} % "
+            f"-> {100 * self.agreement_after:.1f} % of them"
         )
 
 
@@ -693,7 +693,7 @@ class Report(Displayed):
             judged += f"; {kind} {worst.text()}"
         level = c.differences[self.objective].level
         groups = "" if c.before.groups is None else f" in {c.before.groups:,} groups"
-        return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g}% intervals of the differences"
+        return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g} % intervals of the differences"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_heights_are_the_numbers() -> None:
     assert bars["over"] == pytest.approx([0.1 * full], abs=0.02)
     assert bars["under"] == pytest.approx([0.05 * full], abs=0.02)
     assert bars["count"][0] == pytest.approx(bars["count"][1] / 3**0.5, abs=0.02)  # on a scale of roots
-    assert "10 samples (25.0%)" in next(drawing.iter("g")).find("title").text
+    assert "10 samples (25.0 %)" in next(drawing.iter("g")).find("title").text
 
 
 @pytest.mark.parametrize("points", [((0.0, 0.0),), ((1.0, 5.0), (1.0, 5.0)), ((0.0, 1e-9), (90.0, 1e9))])

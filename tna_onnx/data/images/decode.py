@@ -125,7 +125,7 @@ def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
 
 def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:
     """Read the header of an image."""
-    from PIL import Image  # noqa: PLC0415  (optional: extra `images`)
+    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  (optional: extra `images`)
 
     # Pillow has a limit of its own, for the whole process; it moves only where the user asks for more.
     if Image.MAX_IMAGE_PIXELS is not None and limits.image_pixels > Image.MAX_IMAGE_PIXELS:
@@ -133,6 +133,9 @@ def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:
     advice = f"more than {int(limits.image_pixels):,}; if it is meant, raise --limit image-pixels=NUMBER"
     try:
         image = Image.open(stream, formats=_FORMATS)
+    except UnidentifiedImageError:
+        # Pillow's message shows the object that was read
+        raise ValueError(f"not {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{where}: has too many pixels ({error}), {advice}") from error
     if image.width * image.height > limits.image_pixels:

@@ -278,6 +278,21 @@ def open_bucket(url: str, request: Request) -> ImageSource:
     return open_image_files(f"images {root.rpartition('/')[2]}", url, files, labels, request, image_input)
 
 
+def folder_names(source: object) -> dict[int, str]:
+    """Class -> folder, if every folder holds the images of one class, and every class has one folder."""
+    if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
+        return {}
+    pairs = set()
+    for row, label in zip(source.rows.tolist(), source.labels.tolist(), strict=True):
+        folder, slash, _ = source.files.names[row].partition("/")
+        pairs.add((label, folder if slash else ""))
+    folder_of = dict(pairs)
+    one_to_one = len(pairs) == len(folder_of) == len(set(folder_of.values()))
+    if one_to_one and "" not in folder_of.values():
+        return folder_of
+    return {}
+
+
 def require_files(root: Path, names: Sequence[str], where: str) -> None:
     """Check that each of `names` is a file below `root`."""
     missing = [name for name in names if not _is_file(root, name)]

@@ -263,7 +263,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
             d = model.differences[name]
             bar = interval_cell(name, d, reach, "no significant difference")
             rows.append((metric_title(name), model.name, metric.change(d.difference), metric.ends(d.low, d.high), bar))
-    interval = f"{comparison.confidence_level:g}% interval"
+    interval = f"{comparison.confidence_level:g} % interval"
     heads = ("metric", PageColumn("model", wraps=True), "debiased difference", interval, DIRECTIONS)
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]

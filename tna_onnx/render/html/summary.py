@@ -104,7 +104,7 @@ def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | N
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
-    heads = ("", "before", "after", f"debiased difference ({100 * level:g}%)", DIRECTIONS)
+    heads = ("", "before", "after", f"debiased difference ({100 * level:g} %)", DIRECTIONS)
     caption = f"{c.data}: {size_text(c.before)}"
     rows = []
     for name, title, *sides, d in change_rows(c, recall):
@@ -120,7 +120,7 @@ def _recalls(report: Report) -> Table | None:
         return None
     kind = "label" if report.labels else "class"
     level = report.recall.balanced.level
-    heads = (kind, "samples", "recall, %", f"change ({100 * level:g}% interval)", DIRECTIONS)
+    heads = (kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", DIRECTIONS)
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
     # one scale, so that classes can be compared by eye
     reach = reach_of(*(class_recall.difference for class_recall in classes))

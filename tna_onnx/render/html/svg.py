@@ -383,7 +383,7 @@ def _reliability_mark(
         parts.append(_text("n rest", strip.at_x(bar.middle), _COUNTS, "middle", short_count(bar.count)))
     low, high = bar.interval
     hover = (
-        f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({bar.count / total:.1%}), "
+        f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({100 * bar.count / total:.1f} %), "
         f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
     return _mark(hover, *parts, weak=bar.count < FEW)
