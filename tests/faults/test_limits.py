@@ -120,6 +120,31 @@ def test_no_memory_for_libraries(command: str, small: Small, tmp_path: Path) -> 
     assert not (tmp_path / "o").exists()
 
 
+_PARSED = """
+import resource, numpy as np
+from onnx import helper
+from tests.builders import small_model
+from tna_onnx.graph.load import load_model
+weight = np.ones((2**22, 4), np.float32)
+nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+data = small_model(nodes, {"x": ["N", 2**22]}, {"y": ["N", 4]}, {"w": weight}).SerializeToString()
+space = SPACE + 2**24
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+try:
+    load_model(data)
+except MemoryError:
+    print("no memory")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_a_model_that_memory_does_not_hold_is_not_called_damaged() -> None:
+    """Protobuf has one error for both."""
+    code = _PARSED.replace("SPACE", in_use())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "no memory\n", done.stderr
+
+
 @pytest.fixture
 def read_only(older: Path) -> Iterator[Path]:
     """Make the folder read-only."""

@@ -372,6 +372,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     try:
         proto.ParseFromString(message)
     except DecodeError as error:
+        bytearray(len(message))  # protobuf says the same where memory is out; this says so
         advice = ""
         if file is not None and file.suffix.lower() in _DATA:
             advice = "; the model comes first, the data behind it"
