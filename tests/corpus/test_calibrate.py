@@ -28,7 +28,7 @@ FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.ro
 # graphs of our own, each another form; of what exporters write, where forms come again and again, every sixth
 OURS = {"form", "ml", "qdq", "quantized", "summed", "two-stage"}
 CASES = [
-    pytest.param(case, marks=[pytest.mark.slow] if k % 50 else [], id=case.name)
+    pytest.param(case, marks=[pytest.mark.slow] if k % 50 or "dynamo" in case.name else [], id=case.name)
     for k, case in enumerate(FOUND)
     if case.route in OURS or k % 6 == 0 or k % 50 == 0
 ]
