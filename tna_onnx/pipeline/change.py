@@ -491,9 +491,11 @@ def _require_outputs(model: Model, readout: Readout, other_outputs: OutputChange
     """
     if not {*other_outputs.kept} <= {*model.outputs} - {readout.output}:
         raise NotRebuilt(f"it keeps outputs that are none, or '{readout.output}', which it calibrates")
+    if not other_outputs.likeliest:
+        return
     if not {*other_outputs.likeliest} <= {*label_candidates(model, readout.output)}:
         raise NotRebuilt("it makes an output the likeliest class that can hold no classes")
-    if other_outputs.likeliest and len(other_outputs.classes) != readout.n_classes:
+    if len(other_outputs.classes) != readout.n_classes:
         raise NotRebuilt(f"it names {len(other_outputs.classes)} classes, and the scores are of {readout.n_classes}")
     shown: dict[str, tuple[int | str, ...]] = {}
     for head in find_heads(model)[0]:
