@@ -368,8 +368,8 @@ def search_text(search: RecipeSearch) -> str:
         text += f"; next of {len(search.recipes)} recipes is {runner_up.name} ({100 * runner_up.accuracy:.1f} %"
         text += f", NLL {runner_up.nll:.3f})"
     if search.tied:
-        text += ", which does as well as far as these images tell and hardly differs"
-    return f"{text}; {best.flags} says the same"
+        text += ", which these images cannot tell apart from it"
+    return f"{text}; to skip this search, pass {best.flags}"
 
 
 def _refusal(images: TrialImages, stated: Recipe, best: Trial, why: str, rows: Sequence[RecipeScore]) -> str:
@@ -381,8 +381,8 @@ def _refusal(images: TrialImages, stated: Recipe, best: Trial, why: str, rows: S
     if size := size_note(images, stated, best.named.recipe):
         lines.append(size.removeprefix("WARNING: "))
     head = (
-        f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}; state the "
-        "preprocessing that it was trained with by the flags in the last column, or others (if none is right, check "
-        "the labels and the order of the classes):"
+        f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}. State the "
+        "preprocessing that it was trained with: the flags in the last column, or others. If none is right, check the "
+        "labels and the order of the classes:"
     )
     return "\n".join([head, *lines])
