@@ -161,6 +161,8 @@ def _refuse_affine(images: TrialImages, best: Trial) -> None:
     found = affine_search(images, best)
     if found is None or not best.loses_clearly(found):
         return
+    if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
+        return
     n = min(len(best), len(found))
     before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == labels[:n])) for each in (best, found))
     if after - before <= _MIN_GAIN:
