@@ -147,15 +147,14 @@ def write(name: str, exporter: str, folder: Path) -> Path:
     tensors = tuple(torch.from_numpy(value) for value in example.values())
     common: dict[str, Any] = {"input_names": list(example), "output_names": ["logits"]}
     axes = {0: "N"} if name in _IMAGES else {0: "N", 1: "T"}
+    module = _module.__wrapped__(name)  # one that has not run yet: LeViT keeps what the other exporter computed
     with quiet():
         if exporter == "legacy":
             dynamic = {**dict.fromkeys(example, axes), "logits": {0: "N"}}
-            torch.onnx.export(
-                _module(name), tensors, path, dynamo=False, opset_version=17, dynamic_axes=dynamic, **common
-            )
+            torch.onnx.export(module, tensors, path, dynamo=False, opset_version=17, dynamic_axes=dynamic, **common)
         else:
             shapes = {key: {0: torch.export.Dim("N")} for key in example}
-            torch.onnx.export(_module(name), tensors, path, dynamo=True, verbose=False, dynamic_shapes=shapes, **common)
+            torch.onnx.export(module, tensors, path, dynamo=True, verbose=False, dynamic_shapes=shapes, **common)
     return path
 
 
