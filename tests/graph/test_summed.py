@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.corpus.case import Case
 from tests.corpus.forms import CASES
+from tests.graph.samples import Builder
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
@@ -109,3 +111,12 @@ def test_features_of_several_tensors_are_refused_by_name_where_one_is_read(tmp_p
             add=["ood"],
             settings=tna_onnx.GuardSettings(ood_score="mahalanobis"),
         )
+
+
+def test_a_layer_that_is_added_to_itself_is_no_sum_of_two() -> None:
+    """Both summands would be given a weight of their own, and there is one."""
+    b = Builder()
+    product = b.product("product")
+    b.node("Add", b.node("Div", product, b.store("factor", [1.0, 2.0, 3.0]), out="scaled"), product, out="y")
+    with pytest.raises(UnsupportedModel, match="twice"):
+        choose_head(load_model(b.sample().proto.SerializeToString()))

@@ -373,7 +373,9 @@ def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
 def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
     """Refuse a layer that cannot be one of several."""
     behind = ancestors(model, layer.features)
-    summands = (summand for summand in layers if summand is not layer)
+    summands = [summand for summand in layers if summand is not layer]
+    if any({*summand.readers} & {*layer.readers} for summand in summands):
+        raise Refused(f"the scores of {layer.node} are added up twice: a new weight would have to be that of both")
     before = next((summand for summand in summands if behind.intersection(summand.readers)), None)
     if before is not None:
         raise Refused(f"the features of {layer.node} are computed from the scores of {before.node}")
