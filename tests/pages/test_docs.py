@@ -53,7 +53,7 @@ NOT_RUN = {
     "docs/how-to/binary.md": ["pip install '.[cpu]' scikit-learn skl2onnx lightgbm xgboost onnxmltools"],
     "docs/how-to/cluster.md": [
         "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
-        *["from pathlib import Path"] * 4,
+        *["from pathlib import Path"] * 2,
         "tna-onnx evaluate model.tna.onnx s3://bucket/heldout/ --engine ray",
     ],
     "docs/how-to/gpu.md": [
@@ -70,7 +70,6 @@ NOT_RUN = {
     "docs/how-to/pipelines.md": [
         "docker build --target cpu -t tna-onnx .",
         'docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
-        "from kfp import compiler, dsl",
     ],
     "docs/how-to/pytorch.md": ["pip install '.[cpu]' torch onnxscript"],
     "docs/how-to/sharing.md": [
@@ -89,7 +88,7 @@ NOT_RUN = {
         "tritonserver --model-repository=/models",
         "trtexec --onnx=model.tna.onnx --saveEngine=model.plan --fp16",
     ],
-    "docs/how-to/trackers.md": ["import json", "import json", "from olive.workflows import run"],
+    "docs/how-to/trackers.md": ["import json", "from olive.workflows import run"],
     "docs/contributing.md": [
         "git clone REPOSITORY tna-onnx && cd tna-onnx",
         "python3 -m venv .venv && . .venv/bin/activate",
@@ -213,7 +212,7 @@ def runnable(page: Path) -> bool:
 
 
 # Pages of several seconds: README.md and the other how-to pages show nearly all commands without waiting for `-m slow`.
-_HOW_TO = "binary cascade ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
+_HOW_TO = "binary ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
 SLOW = {
     *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "hugging-face", "pytorch", "trackers", "weights"]),
     *(f"docs/{name}.md" for name in ("data", "tutorial", "explanation/choosing", "explanation/paper")),

@@ -52,8 +52,6 @@ def world(tmp_path: Path) -> Path:
     [
         ("ray", "features-ray"),
         ("pyspark", "features-spark"),
-        ("dask", "features-dask"),
-        ("datasets", "features-hf.parquet"),
     ],
 )
 def test_a_block_writes_the_features_of_a_local_run(world: Path, library: str, written: str) -> None:
@@ -62,7 +60,7 @@ def test_a_block_writes_the_features_of_a_local_run(world: Path, library: str, w
         pytest.skip("Spark needs a Java, and there is none")
     if not all(map(find_spec, ("pandas", library))):
         pytest.skip(f"{library} or pandas is not installed")
-    homes = {"HF_HOME": str(world / "hf"), "PYSPARK_PYTHON": sys.executable, "RAY_ADDRESS": "local"}
+    homes = {"PYSPARK_PYTHON": sys.executable, "RAY_ADDRESS": "local"}
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     # in a process of its own: engines start threads and change signals
     run = subprocess.run(

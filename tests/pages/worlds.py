@@ -180,7 +180,7 @@ def multi_label_page() -> World:
 
 
 def scikit_learn_page() -> World:
-    """docs/how-to/tabular.md and cascade.md need what writes the models of scikit-learn."""
+    """docs/how-to/tabular.md needs what writes the models of scikit-learn."""
     pytest.importorskip("skl2onnx")
     return World()
 
@@ -194,12 +194,6 @@ def notebook_page() -> World:
 def sharing_page() -> World:
     """docs/how-to/sharing.md needs the library of the Hub."""
     pytest.importorskip("huggingface_hub")
-    return World()
-
-
-def trackers_page() -> World:
-    """docs/how-to/trackers.md needs the writer of TensorBoard's events."""
-    pytest.importorskip("torch.utils.tensorboard")
     return World()
 
 
@@ -424,7 +418,6 @@ WORLDS: dict[str, Callable[[], World]] = {
     "docs/data.md": data_page,
     "docs/how-to/hugging-face.md": hugging_face_page,
     "docs/how-to/images.md": data_page,
-    "docs/how-to/cascade.md": scikit_learn_page,
     "docs/how-to/binary.md": binary_page,
     "docs/how-to/multi-label.md": multi_label_page,
     "docs/how-to/positions.md": positions_page,
@@ -432,7 +425,6 @@ WORLDS: dict[str, Callable[[], World]] = {
     "docs/how-to/text.md": data_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,
-    "docs/how-to/trackers.md": trackers_page,
     "docs/how-to/tabular.md": scikit_learn_page,
     "docs/models.md": models_page,
     "docs/reference/calibrate.md": read_me,
