@@ -325,11 +325,13 @@ def local_path(url: str) -> str:
     return url
 
 
-def file_system(url: str, **options: Any) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
     """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end."""
+    if url.lower().startswith(("http:", "https:")):
+        raise UsageError(f"{url}: web servers are not read; fetch the file first: curl -LO '{url}'")
     fsspec = optional("fsspec", "remote", f"reading {url}")
     try:
-        system, root = fsspec.core.url_to_fs(url, **options)
+        system, root = fsspec.core.url_to_fs(url)
     except Exception as error:  # what a URL may look like is the business of many libraries
         raise UsageError(
             f"{url}: cannot be opened ({reason(error)}); check the URL, and install the library that it needs"

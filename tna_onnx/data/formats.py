@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import shutil
+import tempfile
+import weakref
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DATA_FORMATS
-from tna_onnx.data.foreign import is_url, local_path
+from tna_onnx.data.foreign import file_system, is_url, local_path, parsing
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import Source
 
@@ -61,16 +67,48 @@ def _open_object(data: Any, request: Request) -> Source:
     return open_object(data, request)
 
 
-def _open_url(url: str, request: Request) -> Source:
-    from tna_onnx.data.labelfile import read_label_file  # noqa: PLC0415
-    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415
+class Copy:
+    """A local copy of the file or folder behind a URL; it goes with its user, at the latest when Python exits."""
 
+    def __init__(self, url: str, limits: Limits) -> None:
+        """Copy what is there."""
+        self.url = url
+        system, root = file_system(url)
+        folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
+        self._remove: Any = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        last = root.rpartition("/")[2]
+        self.path = folder / (last if last.strip(".") else "data")
+        with parsing(url, "cannot be copied", "check the address, the credentials, the connection and the disk"):
+            if not system.exists(root):
+                raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket")
+            size = system.du(root)
+            if size > limits.download_bytes:
+                raise DataError(f"{url}: has {size:,} bytes; raise --limit download-bytes=NUMBER")
+            if system.isdir(root):
+                system.get(f"{root}/", f"{self.path}/", recursive=True)
+            else:
+                system.get(root, str(self.path))
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Let errors of the block name the URL, which the user knows, in place of the copy."""
+        try:
+            yield
+        except (DataError, UsageError) as error:
+            raise type(error)(str(error).replace(str(self.path), self.url)) from error
+
+    def keep_for(self, user: object) -> None:
+        """Keep the copy for as long as `user` is alive."""
+        folder = self.path.parent
+        self._remove.detach()
+        self._remove = weakref.finalize(user, shutil.rmtree, folder, ignore_errors=True)
+
+
+def _open_url(url: str, request: Request) -> Source:
     copy = Copy(url, request.limits)
     with copy.named():
         if copy.path.is_file() and _recognise(copy.path, request) == "manifest":
-            # The images that a manifest names lie beside it, behind the URL.
-            table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
-            copy.fetch(table.paths or ())
+            raise UsageError(f"{url}: lists files beside it; give the URL of their folder, and --labels with the list")
         source = _open_path(copy.path, request)
     # images that are prepared in another way are another source of the same files
     copy.keep_for(getattr(source, "files", source))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import is_url
-from tna_onnx.data.formats import open_request
+from tna_onnx.data.formats import Copy, open_request
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import BESIDE, Data
 from tna_onnx.data.source import NO_LABELS, sample_form, sample_info_of
@@ -146,8 +146,6 @@ def local_npz(data: Data) -> Iterator[Any]:
     if not (isinstance(url, str) and is_url(url) and url.endswith(".npz")):
         yield url
         return
-    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
-
     copy = Copy(url, data.limits)
     with copy.named():
         yield copy.path

@@ -1,7 +1,6 @@
 """Data behind URLs, on fsspec's file system in memory."""
 
 import gc
-import json
 import os
 import sys
 import tempfile
@@ -49,23 +48,16 @@ def test_a_folder_of_images(tmp_path: Path, put: Any) -> None:
     assert source.describe() == same.describe()
 
 
-def test_a_manifest_and_its_images(tmp_path: Path, put: Any) -> None:
+def test_a_list_of_images_is_given_as_labels_of_their_folder(tmp_path: Path, put: Any) -> None:
     local = write_folder(tmp_path / "calib", ["a.png", "sub/b.png", "not listed.png"])
-    entries = [{"path": "a.png", "label": 0}, {"path": "sub/b.png", "label": 1}]
-    (local / "list.json").write_text(json.dumps(entries))
-    source = open_source(f"{put(local)}/list.json", [IMAGE], 2)
+    (local / "list.csv").write_text("path,label\na.png,0\nsub/b.png,1\n")
+    url = put(local)
+    source = open_source(url, [IMAGE], 2, labels=local / "list.csv")
     np.testing.assert_array_equal(
-        gather(source, 2)["image"], gather(open_source(local / "list.json", [IMAGE], 2), 2)["image"]
+        gather(source, 2)["image"], gather(open_source(local / "list.csv", [IMAGE], 2), 2)["image"]
     )
-    copies = [file.name for file in (tmp_path / "tmp").rglob("*.png")]
-    assert sorted(copies) == ["a.png", "b.png"]
-
-
-@pytest.mark.parametrize("name", ["../a.png", "sub/../../a.png", "/etc/a.png"])
-def test_a_manifest_does_not_reach_outside(tmp_path: Path, put: Any, name: str) -> None:
-    (tmp_path / "list.json").write_text(json.dumps([{"path": name, "label": 0}, {"path": "b.png", "label": 1}]))
-    with pytest.raises(DataError, match="lies outside the folder"):
-        open_source(put(tmp_path / "list.json"), [IMAGE], 2)
+    with pytest.raises(UsageError, match="give the URL of their folder"):
+        open_source(f"{url}/list.csv", [IMAGE], 2)
 
 
 def test_the_copy_lives_as_long_as_it_is_used(tmp_path: Path, put: Any) -> None:
@@ -91,7 +83,12 @@ def test_errors_name_the_url_and_leave_no_copy(tmp_path: Path, put: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("url", "says"), [("memory://gone/c.npz", "there is nothing there"), ("nonsense://a/b.npz", "cannot be opened")]
+    ("url", "says"),
+    [
+        ("memory://gone/c.npz", "there is nothing there"),
+        ("nonsense://a/b.npz", "cannot be opened"),
+        ("https://host/a.npz", "web servers are not read"),
+    ],
 )
 def test_nothing_there(url: str, says: str) -> None:
     with pytest.raises(UsageError, match=f"{url}: {says}"):
@@ -102,3 +99,9 @@ def test_missing_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UsageError, match=r"needs fsspec, .* pip install 'tna-onnx\[remote\]'"):
         open_source("memory://a/b.npz", [spec()], 2)
+
+
+@pytest.mark.parametrize("url", ["HTTP://127.0.0.1:9/..", "memory://", "://", "zip://", "a::b://c", "memory://\x00/.."])
+def test_odd_urls(url: str) -> None:
+    with pytest.raises((UsageError, DataError)):
+        open_source(url, [spec()], 2)
