@@ -82,7 +82,7 @@ def in_pipe(words: list[object], encoding: str) -> str:
 def test_a_pipe_gets_plain_text(small: Small, tmp_path: Path) -> None:
     text = ok(*command(small, tmp_path / "o.onnx")).stdout
     assert "\x1b" not in text
-    assert re.search(r"^ECE, % +\d+\.\d\d +\d+\.\d\d +[+-]\d+\.\d\d \(", text, re.M)
+    assert re.search(r"^ECE, % +\d+\.\d\d +\d+\.\d\d +debiased [+-]\d+\.\d\d \(", text, re.M)
     assert "─" not in text
     assert text.splitlines()[-1].startswith("next     use it in place of ")
     assert "head     " not in text
@@ -96,7 +96,7 @@ def test_a_narrow_terminal_gets_a_ruled_table_in_colour_with_whole_numbers(small
     assert "\x1b" not in plain
     assert "─────" in plain
     assert "…" not in plain
-    assert re.search(r"^ ECE, % +\d+\.\d\d +\d+\.\d\d +[+-]\d+\.\d\d \([+-]\d+\.\d\d to [+-]\d+\.\d\d\)", plain, re.M)
+    assert re.search(r"^ ECE, % +\d+\.\d\d +\d+\.\d\d +debiased [+-]\d+\.\d\d \([+-]\d+\.\d\d to [+-]\d+\.\d\d\)", plain, re.M)
 
 
 def test_no_color_is_respected(small: Small) -> None:

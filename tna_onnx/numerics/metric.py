@@ -23,6 +23,7 @@ class Metric:
     better: Literal[-1, 1]  # +1 if larger values are better, -1 if smaller ones are
     smallest_effect: float  # smallest change that counts, in the unit of a difference as shown
     objective: bool = False  # whether a search can minimise it
+    debiased: bool = False  # whether a difference leaves out what noise adds: not quite after minus before
 
     @property
     def title(self) -> str:
@@ -81,8 +82,8 @@ class Metric:
 # in the geometric mean. On many samples an interval excludes zero for less, and nobody would notice it.
 _ROWS = (
     Metric("accuracy", "accuracy", "%", "points", 100, 2, 1, 0.1),
-    Metric("ece", "ECE", "%", "points", 100, 2, -1, 0.1, objective=True),
-    Metric("adaece", "AdaECE", "%", "points", 100, 2, -1, 0.1, objective=True),
+    Metric("ece", "ECE", "%", "points", 100, 2, -1, 0.1, objective=True, debiased=True),
+    Metric("adaece", "AdaECE", "%", "points", 100, 2, -1, 0.1, objective=True, debiased=True),
     Metric("nll", "NLL", "nats", "nats", 1, 4, -1, 0.002, objective=True),
     Metric("brier", "Brier", "", "", 1, 4, -1, 0.001, objective=True),
 )
@@ -94,7 +95,7 @@ POSITIVE_ECE = "positive.ece"
 """Name of the ECE of P(positive), of two classes and of labels: a metric of its own, without a field of `Metrics`."""
 
 JUDGED: dict[str, Metric] = METRICS | {
-    POSITIVE_ECE: Metric(POSITIVE_ECE, "ECE of P(positive)", "%", "points", 100, 2, -1, 0.1),
+    POSITIVE_ECE: Metric(POSITIVE_ECE, "ECE of P(positive)", "%", "points", 100, 2, -1, 0.1, debiased=True),
 }
 """Metrics by name that differences may be of."""
 

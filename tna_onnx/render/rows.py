@@ -98,8 +98,15 @@ def tied(checked: Verification) -> str:
 
 def change_text(name: str, d: Interval) -> str:
     """Write the difference of a metric and its interval."""
+    return f"{difference_text(name, d)} ({JUDGED[name].ends(d.low, d.high)})"
+
+
+def difference_text(name: str, d: Interval) -> str:
+    """Write the difference of a metric, and whether it is not that of the values."""
     metric = JUDGED[name]
-    return f"{metric.change(d.difference)} ({metric.ends(d.low, d.high)})"
+    if metric.debiased:
+        return f"debiased {metric.change(d.difference)}"
+    return metric.change(d.difference)
 
 
 def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:

@@ -19,6 +19,7 @@ from tna_onnx.render.rows import (
     cost_lines,
     count_text,
     decision_parts,
+    difference_text,
     expected_rows,
     frequency_text,
     head_text,
@@ -216,7 +217,7 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     level = c.differences["ece"].level
     # N and bins beside every ECE: without them it means nothing
     title = f"{c.data}, {c.how}: {size_text(c.before)}"
-    table = _Table(("", "before", "after", f"debiased difference ({100 * level:g} %)"))
+    table = _Table(("", "before", "after", f"difference ({100 * level:g} %)"))
     for name, row_title, *sides, d in change_rows(c, recall):
         # by the rule of the verdict, so that both have one colour
         change = Text(change_text(name, d), style=_STYLES[changed(name, d)])
@@ -326,12 +327,12 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
 
 
 def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
-    table = _Table(("", "debiased difference", f"{comparison.confidence_level:g} % interval"))
+    table = _Table(("", "difference", f"{comparison.confidence_level:g} % interval"))
     for name, metric in JUDGED.items():
         if name not in model.differences:
             continue
         d = model.differences[name]
-        table.add_row(metric.title, metric.change(d.difference), metric.ends(d.low, d.high))
+        table.add_row(metric.title, difference_text(name, d), metric.ends(d.low, d.high))
     return table
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
-from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, SHARES, Interval, Metrics, independent_count
+from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, Interval, Metrics, independent_count
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
@@ -140,7 +140,7 @@ def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
         unit, points = " %", " points"
     values = " -> ".join(f"{metric.number(metrics.value(name))}{unit}" for metrics in (before, after))
     ends = metric.ends(d.low, d.high)
-    if name in (*SHARES, POSITIVE_ECE):  # unlike the values
+    if metric.debiased:  # unlike the values
         ends = f"debiased {ends}"
     more = ""
     if d.likelier and d.high >= 0:

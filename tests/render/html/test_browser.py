@@ -248,7 +248,7 @@ def test_every_table_can_be_had_as_csv(browse: Open) -> None:
       document.querySelector(".metrics .csv").click();
     """
     text = browser.execute_async_script(script)
-    assert text.splitlines()[0].lstrip("\ufeff").startswith('"","before","after","debiased difference')
+    assert text.splitlines()[0].lstrip("\ufeff").startswith('"","before","after","difference')
     assert len(text.splitlines()) == 1 + 6
     tables = browser.find_elements("css selector", ".scroll table")
     assert len(browser.find_elements("css selector", ".csv")) == len(tables)

@@ -62,7 +62,7 @@ def table(
     return Table(heads, cells, caption, look, chosen)
 
 
-_NUMBERS = re.compile(r"[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
+_NUMBERS = re.compile(r"(debiased )?[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
 
 
 def _with_minus(cell: str) -> str:

@@ -59,7 +59,7 @@ from tna_onnx.render.html.summary import (
     use,
 )
 from tna_onnx.render.html.svg import element
-from tna_onnx.render.rows import metric_cells, size_text
+from tna_onnx.render.rows import difference_text, metric_cells, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Studies, Study
@@ -262,9 +262,10 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
         for model in comparison.others:
             d = model.differences[name]
             bar = interval_cell(name, d, reach, "no significant difference")
-            rows.append((metric_title(name), model.name, metric.change(d.difference), metric.ends(d.low, d.high), bar))
+            difference = difference_text(name, d)
+            rows.append((metric_title(name), model.name, difference, metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g} % interval"
-    heads = ("metric", PageColumn("model", wraps=True), "debiased difference", interval, DIRECTIONS)
+    heads = ("metric", PageColumn("model", wraps=True), "difference", interval, DIRECTIONS)
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(

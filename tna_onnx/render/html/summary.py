@@ -104,7 +104,7 @@ def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | N
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
-    heads = ("", "before", "after", f"debiased difference ({100 * level:g} %)", DIRECTIONS)
+    heads = ("", "before", "after", f"difference ({100 * level:g} %)", DIRECTIONS)
     caption = f"{c.data}: {size_text(c.before)}"
     rows = []
     for name, title, *sides, d in change_rows(c, recall):
