@@ -96,7 +96,8 @@ def test_a_narrow_terminal_gets_a_ruled_table_in_colour_with_whole_numbers(small
     assert "\x1b" not in plain
     assert "─────" in plain
     assert "…" not in plain
-    assert re.search(r"^ ECE, % +\d+\.\d\d +\d+\.\d\d +debiased [+-]\d+\.\d\d \([+-]\d+\.\d\d to [+-]\d+\.\d\d\)", plain, re.M)
+    whole = r"^ ECE, % +\d+\.\d\d +\d+\.\d\d +debiased [+-]\d+\.\d\d \([+-]\d+\.\d\d to [+-]\d+\.\d\d\)"
+    assert re.search(whole, plain, re.M)
 
 
 def test_no_color_is_respected(small: Small) -> None:
