@@ -60,7 +60,7 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Outcome, Strategy
-from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device
+from tna_onnx.runtime import Device, Session, open_session, parse_device
 from tna_onnx.search.candidates import SearchSettings
 
 DEMO = Path(__file__).parent.parent / "models" / "digits"
@@ -161,12 +161,12 @@ def limits(a: argparse.Namespace) -> dict[str, Any]:
     x = np.load(DEMO / "test.npz")
     found: dict[str, Any] = {}
     for device in (a.device, f"{a.device},memory=1"):
-        before = free_device_memory(0)
+        before = torch.cuda.mem_get_info()[0]
         opened = open_session(DEMO / "model.onnx", "demo", parse_device(device))
         opened.run(opened.outputs[:1], {info.name: x[info.name] for info in opened.inputs})
-        beside = free_device_memory(0)
+        beside = torch.cuda.mem_get_info()[0]
         del opened
-        found[device] = {"before": before, "beside": beside, "after": free_device_memory(0)}
+        found[device] = {"before": before, "beside": beside, "after": torch.cuda.mem_get_info()[0]}
     return found
 
 

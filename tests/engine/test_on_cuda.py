@@ -81,7 +81,6 @@ class _WithCuda:
 def cuda(strict: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put ONNX Runtime on CUDA, and the search on the strict device wherever a session is there."""
     monkeypatch.setattr(providers, "_onnxruntime", _WithCuda)
-    monkeypatch.setattr(providers, "free_device_memory", lambda *_: None)  # no driver is asked
     monkeypatch.setattr(opening, "placement_of", lambda provider, *_: strict if provider == CUDA else Host())
     return strict
 

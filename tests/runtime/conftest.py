@@ -16,7 +16,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(available: list[str], given: list[str], **options: Any) -> FakeRuntime:
         fake = FakeRuntime(tmp_path, available, given, **options)
         monkeypatch.setattr(providers, "_onnxruntime", lambda: fake)
-        monkeypatch.setattr(providers, "free_device_memory", lambda *_: None)  # no driver is asked
         return fake
 
     return put

@@ -109,10 +109,3 @@ class FakeRuntime:
             get_provider_graph_assignment_info=lambda: self.parts,
             disable_fallback=lambda: self.calls.append("disable_fallback"),
         )
-
-    def library(self, content: bytes = b"") -> Path:
-        """Put a file where the CUDA provider's library lies."""
-        path = Path(self.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-        return path

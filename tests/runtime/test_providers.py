@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.runtime.fakes import CPU, CUDA, FakeRuntime, inputs, product
+from tests.runtime.fakes import CPU, CUDA, inputs, product
 from tna_onnx.errors import DeviceError, UnsupportedModel
 from tna_onnx.runtime import Device, open_session, providers, runtime_version
 
@@ -107,55 +107,29 @@ def test_cpu_never_touches_cuda(install: Any) -> None:
 
 
 MISSING = "libcublasLt.so.12: cannot open shared object file: No such file or directory"
-NO_DRIVER = "libcuda.so.1: cannot open shared object file: No such file or directory"
 
 
-def _why(case: str, fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Set one reason up why CUDA is not obtained; return what the message must say."""
-    if case == "no provider library":
-        return ["libonnxruntime_providers_cuda.so is not part of this onnxruntime", "tna-onnx[gpu]"]
-    path = fake.library(b"not a library")
-    if case == "broken library":
-        return [str(path), "tna-onnx[gpu]"]
-    missing = {"missing library": OSError(MISSING), "no driver": OSError(NO_DRIVER)}
-    asked = _loader(monkeypatch, missing.get(case))
-    monkeypatch.setattr(fake, "asked", asked, raising=False)
-    if case == "missing library":
-        return [MISSING, "tna-onnx[gpu]"]
-    if case == "no driver":
-        return [NO_DRIVER, "install the driver", "CUDA_VISIBLE_DEVICES"]
-    return ["libraries load", "no such device answers", "CUDA_VISIBLE_DEVICES"]
-
-
-@pytest.mark.parametrize("case", ["no provider library", "broken library", "missing library", "no driver", "no device"])
+@pytest.mark.parametrize("case", [None, MISSING])
 def test_cuda_that_is_not_obtained(
-    case: str, install: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str | None, install: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = install([CUDA, CPU], [CPU])
-    fragments = _why(case, fake, monkeypatch)
+    asked = _loader(monkeypatch, None if case is None else OSError(case))
     with pytest.raises(DeviceError) as caught:
         open_session(b"", "model.onnx", Device("cuda", 3))
-    for fragment in ("device cuda:3 was asked for", f"gave {CPU}", "--device cpu", *fragments):
+    reason = case or "no such device answers"
+    for fragment in ("device cuda:3 was asked for", f"gave {CPU}", "--device cpu", "tna-onnx[gpu]", reason):
         assert fragment in str(caught.value)
     session = open_session(b"", "model.onnx", Device("auto"))
     assert session.provider == CPU
-    for fragment in fragments:
-        assert fragment in session.fallback
-    if case in ("missing library", "no device"):
-        assert set(fake.asked) == {str(Path(fake.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so")}
+    assert reason in session.fallback
+    assert {*asked} == {str(Path(fake.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so")}
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("said", "old"),
-    [
-        ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", True),
-        ("CUDA failure 100: no CUDA-capable device is detected", False),
-    ],
-)
-def test_what_cuda_says_is_told(said: str, old: bool, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cuda_says_is_told(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version"
     fake = install([CUDA, CPU], [CPU])
-    fake.library()
     _loader(monkeypatch, None)
     fake.printed = (
         f"EP Error /onnxruntime/cuda_call.cc:123 {said} ; GPU=-1 ; hostname=h ; expr=cudaSetDevice(0);\nFalling back"
@@ -163,8 +137,6 @@ def test_what_cuda_says_is_told(said: str, old: bool, install: Any, monkeypatch:
     with pytest.raises(DeviceError) as caught:
         open_session(b"", "model.onnx", Device("cuda"))
     assert said in str(caught.value)
-    assert ("update the driver" in str(caught.value)) is old
-    assert "CUDA_VISIBLE_DEVICES" in str(caught.value)  # without a driver in the container, CUDA says 35 too
     assert open_session(b"", "model.onnx", Device("auto")).fallback.startswith(said)
 
 
@@ -229,24 +201,13 @@ def test_errors_of_others_pass(error: type[BaseException], install: Any) -> None
         open_session(b"", "model.onnx", Device("cpu"))
 
 
-def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # import raises ImportError
-    for call in (runtime_version, lambda: open_session(b"", "model.onnx", Device("auto"))):
-        with pytest.raises(DeviceError) as caught:
-            call()
-        for fragment in ("not installed", "tna-onnx[cpu]", "tna-onnx[gpu]"):
-            assert fragment in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "content",
     [
         None,
         "",
         "from onnxruntime.capi import nothing",
-        "raise AttributeError('partially initialized')",
         "raise RuntimeError('lib of another version')",
-        "raise ImportError('libonnxruntime.so.1: cannot open shared object file')",
     ],
 )
 def test_installed_in_part(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,16 +246,13 @@ def test_what_is_said_about_the_device_reaches_the_provider(install: Any) -> Non
     assert not open_session(b"", "m", Device("cpu")).tf32  # which has no such thing
 
 
-def test_memory_is_measured_before_a_session_is_opened(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_fit(install: Any) -> None:
     fake = install([CUDA, CPU], [CUDA, CPU])
-    asked = []
-    monkeypatch.setattr(providers, "free_device_memory", lambda *words: (asked.append(words), 1000)[1])
-    open_session(bytes(1000), "m", Device("cuda", 1, memory=2**30))
-    assert asked == [(1, 2**30)]
-    with pytest.raises(DeviceError, match="its weights take 1,001 bytes, and cuda:1 has 1,000 bytes to give"):
-        open_session(bytes(1001), "m", Device("cuda", 1))
-    fake.providers.clear()
-    fake._given = [CPU]
-    session = open_session(bytes(1001), "m", Device("auto"))
-    assert fake.providers == [[CPU]]
-    assert "1,001 bytes" in session.fallback
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Failed to allocate memory for requested buffer of size 8")
+
+    fake.InferenceSession = fail
+    for kind in ("auto", "cuda"):
+        with pytest.raises(DeviceError, match="do not fit on the device"):
+            open_session(b"", "m", Device(kind))

@@ -14,19 +14,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import DeviceError, TnaError
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.numerics.threads import LARGE, several_threads
-from tna_onnx.runtime import Device
+from tna_onnx.numerics.threads import LARGE, one_thread, several_threads
+from tna_onnx.runtime import Device, allowed_cores
 
-# A device that is full, lost or too new for a library or the driver, in the words of torch. Errors that name CUDA but
-# tell of wrong calls are ours.
-_DEVICE_FAILED = re.compile(
-    "CUDA out of memory|CUDA unknown error|No CUDA GPUs are available|NVIDIA driver"
-    "|CUDA (driver )?error: (?!CU[A-Z]+_STATUS|device-side assert|an illegal|misaligned"
-    "|invalid (argument|configuration|resource))"
-    "|CU[A-Z]+_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH|NOT_SUPPORTED_ARCH_MISMATCH)",
-    re.IGNORECASE,
-)
+# A device that is full or lost, in the words of torch; errors that tell of wrong calls are ours.
+_DEVICE_FAILED = re.compile("out of memory|_ALLOC_FAILED|CUDA unknown error|No CUDA GPUs|NVIDIA driver", re.IGNORECASE)
 
 
 class Host:
@@ -42,10 +36,6 @@ class Host:
 
     def forget(self) -> None:
         """Do nothing: there is no second copy of the features."""
-
-    def gave_up(self, error: Exception) -> bool:  # noqa: ARG002 - what another placement looks at
-        """Return False: there is no other place to go."""
-        return False
 
 
 class OnDevice:
@@ -115,11 +105,6 @@ class OnDevice:
         if self._device.type == "cuda":
             self._torch.cuda.empty_cache()
 
-    def gave_up(self, error: Exception) -> bool:
-        """Return whether torch could not do on the device what was asked for; the host may."""
-        # of out of memory, torch has a class of its own only in some versions
-        return isinstance(error, RuntimeError) and _DEVICE_FAILED.search(str(error)) is not None
-
 
 Placement = Host | OnDevice
 
@@ -165,13 +150,27 @@ def placement_of(provider: str, device: Device, multiplications: int) -> Placeme
     """
     # torch may see fewer devices than ONNX Runtime, or none: its build has a CUDA version of its own
     if provider == "CUDAExecutionProvider" and multiplications >= LARGE:
-        try:
+        with contextlib.suppress(ImportError, OSError, RuntimeError):  # torch, or a library of its CUDA, is not there
             import torch  # noqa: PLC0415 - heavy, and optional
-        except (ImportError, OSError):  # a library of CUDA may be missing
-            return Host()
-        if torch.cuda.is_available() and device.index < torch.cuda.device_count():
-            return OnDevice(torch, f"cuda:{device.index}", device.memory)
+
+            if torch.cuda.is_available() and device.index < torch.cuda.device_count():
+                placement = OnDevice(torch, f"cuda:{device.index}", device.memory)
+                placement.put(np.ones(1)).sum()  # of a torch that is too old or too new for the device, this fails
+                return placement
     return Host()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Compute on the cores that this process may use; a device that is full or lost is an error of the device."""
+    try:
+        with one_thread(allowed_cores()):
+            yield
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        if isinstance(error, TnaError) or not _DEVICE_FAILED.search(reason):
+            raise
+        raise DeviceError(f"search and fits could not run on the device ({reason}); use --device cpu") from error
 
 
 @dataclass(frozen=True, eq=False)

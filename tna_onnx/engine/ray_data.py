@@ -1,18 +1,16 @@
 """`--engine ray`: features, or scores, by a pipeline of Ray Data, on a cluster or on this machine.
 
-    read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
-    read tasks (slices) -> map_batches(TableScorer) in actors -> arrays (N,) here
+read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
+read tasks (slices) -> map_batches(TableScorer) in actors -> arrays (N,) here
 
-A cluster is tried first by another process: `ray.init` may wait for minutes and hear no signal.
+A plain connection tries the cluster first: `ray.init` may wait for minutes and hear no signal.
 """
 
 import inspect
-import json
 import logging
 import os
 import signal
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,33 +31,18 @@ from tna_onnx.progress import Progress
 OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 """Words of `Dataset.map_batches` that can be passed on."""
 
-_PATIENCE = 20.0  # seconds that a cluster may take to answer
+_PATIENCE = 10.0  # seconds that a cluster may take to answer
 _PURPOSE = "--engine ray"
 _LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _FILE_ROWS = 2**12  # at least, of a file that is written: engines read few large files faster than many small ones
 
-# Prints as JSON the version of Ray, or the class and text of the error that connecting ended with.
-_TRY = """
-import json, sys
-try:
-    import ray
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR", configure_logging=False)
-    found = {"ray": ray.__version__}
-except BaseException as error:
-    found = {"error": type(error).__name__, "text": str(error)}
-print("\\n" + json.dumps(found), flush=True)
-import os
-os._exit(0)
-"""
-
 
 def check_ray(engine: str, options: Mapping[str, Any] | None) -> str:
-    """Return the address to connect to, of a cluster that answers; `local` where a Ray of our own is to be started.
+    """Return the address to connect to, behind which something answers; `local` where Ray is to be started.
 
     `engine`: `ray:ADDRESS`; `ray` takes the cluster of RAY_ADDRESS, else the Ray that runs on this machine, else starts
     one. `options`: words for `map_batches`.
     """
-    address = engine.partition(":")[2] or None
     ray = optional("ray", "ray", _PURPOSE)
     optional("ray.data", "ray", _PURPOSE)
     unknown = sorted(set(options or {}) - set(OPTIONS))
@@ -67,53 +50,26 @@ def check_ray(engine: str, options: Mapping[str, Any] | None) -> str:
         raise UsageError(f"ray option '{unknown[0]}' is not known; expected {', '.join(OPTIONS)}")
     if ray.is_initialized():
         return "auto"
-    stated = address or os.environ.get("RAY_ADDRESS") or None
-    if stated == "local":
-        return stated
-    running = stated or _running()
-    if running is None:
-        return "local"
-    refusal = _refusal(running)
-    if refusal is None:
-        return running
-    advice = "check the address and that the cluster runs"
-    if stated is None:
-        advice = (
-            "it is the Ray of this machine; end it with `ray stop`, or name another: --engine ray:ADDRESS, ray:local"
-        )
-    raise DeviceError(f"{running}: cannot be used ({refusal}); {advice}")
+    address = engine.partition(":")[2] or os.environ.get("RAY_ADDRESS") or _running() or "local"
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return address
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise DeviceError(
+            f"{address}: no cluster answers ({error}); check the address, or name another: --engine ray:ADDRESS, "
+            "ray:local; a Ray of this machine that has died is cleared away by `ray stop`"
+        ) from error
+    return address
 
 
 def _running() -> str | None:
     """Return the address that a Ray on this machine has written to its file; that Ray may have been killed since."""
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp/ray")  # noqa: S108 - Ray's own place
     with suppress(OSError):
-        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip() or None
+        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip()
     return None
-
-
-def _refusal(address: str) -> str | None:
-    """Return why a cluster cannot be used; None if it can."""
-    words = [sys.executable, "-c", _TRY, address]
-    # a group of its own: what Ray starts for it ends with it
-    with subprocess.Popen(  # noqa: S603 - our own words
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    ) as child:
-        try:
-            output, _ = child.communicate(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            return f"no answer within {_PATIENCE:.0f} s; where it asks for a token, set RAY_AUTH_TOKEN"
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-    lines = output.strip().splitlines()
-    answer = json.loads(lines[-1]) if lines else {"error": "Ray", "text": f"ended with {child.returncode}"}
-    if "error" not in answer:
-        return None
-    lines = answer["text"].strip().splitlines() or [""]
-    if "Authentication" in answer["error"]:
-        return f"{lines[0]}; set RAY_AUTH_TOKEN to the token of the cluster"
-    return f"{answer['error']}: {lines[0][:200]}"
 
 
 def features_by_ray(

@@ -5,10 +5,9 @@ recalibration that is ready to start (`Task`): the model, its head, and what the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,13 +32,10 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import file_beside
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.averages import kept_part
-from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
-from tna_onnx.runtime import Device, allowed_cores
+from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,22 +342,6 @@ class Task:
         rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
         shipped = self.readout.probabilities(self.logits(weight).at(rows))
         return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))
-
-
-def with_host(task: Task, of: Callable[[Task], T]) -> T:
-    """Return what `of` gives for a task; computed again on the host, with a note, where the device cannot."""
-    try:
-        with one_thread(allowed_cores()):
-            return of(task)
-    except RuntimeError as error:
-        if not task.placement.gave_up(error):
-            raise
-        reason = str(error).strip().partition("\n")[0]
-    note = f"search and fits ran in {Host.name} instead of {task.placement.name}: {reason}"
-    task = replace(task, placement=Host(), data_notes=(*task.data_notes, note), _originals=WeakKeyDictionary())
-    # outside of the handler, whose error holds what the device held
-    with one_thread(allowed_cores()):
-        return of(task)
 
 
 def class_names(task: Task, collected: Collected) -> tuple[str, ...]:

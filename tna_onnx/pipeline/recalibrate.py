@@ -11,6 +11,7 @@ import numpy as np
 
 from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.source import sample_info_of
+from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import merged_provenance
 from tna_onnx.graph.readout import Head
@@ -25,7 +26,7 @@ from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
-from tna_onnx.pipeline.job import Job, Task, with_host
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reference import reference_entry
@@ -67,7 +68,8 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
     started = Started()
     task = open_task(job, progress, verified=True)
     # nothing is written before the device has done its part, and the features are here
-    return with_host(task, lambda placed: _recalibrate(placed, started, progress, finish))
+    with computing():
+        return _recalibrate(task, started, progress, finish)
 
 
 def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:

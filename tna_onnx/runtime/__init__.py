@@ -3,7 +3,6 @@
 from tna_onnx.runtime.device import (
     Device,
     allowed_cores,
-    free_device_memory,
     free_memory,
     parse_device,
     require_address_space,
@@ -19,7 +18,6 @@ __all__ = [
     "Session",
     "TensorInfo",
     "allowed_cores",
-    "free_device_memory",
     "free_memory",
     "open_session",
     "parse_device",

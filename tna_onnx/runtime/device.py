@@ -1,7 +1,7 @@
 """The device of `--device`, and the cores and memory that this process may use.
 
-Free memory of a CUDA device is read from the driver, since ONNX Runtime does not report it. The limits of a Linux
-container are in the files of its control group (cgroup v2): `cpu.max`, `memory.max`, `memory.stat`.
+The limits of a Linux container are in the files of its control group (cgroup v2): `cpu.max`, `memory.max`,
+`memory.stat`.
 """
 
 import contextlib
@@ -9,10 +9,8 @@ import ctypes
 import mmap
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tna_onnx.errors import UsageError
 
@@ -52,48 +50,6 @@ def parse_device(text: str) -> Device:
         raise UsageError(f"device '{text}': expected tf32=as-deployed, tf32=off or memory=GIB behind the device")
     limit = None if memory is None else round(memory * _GIB)
     return Device(match[1], int(match[2] or 0), fields.get("tf32") != "off", limit)
-
-
-# The driver is a part of the system, and counts the devices that this process sees.
-DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-"""The library of NVIDIA's driver."""
-
-
-def free_device_memory(index: int, limit: int | None = None) -> int | None:
-    """Return the free bytes of a CUDA device; None where no driver says.
-
-    `limit`: bytes that may be taken; None for all.
-    """
-    try:
-        driver = ctypes.CDLL(DRIVER)
-    except OSError:
-        return None
-    free = _free(driver, index)
-    if free is None or limit is None:
-        return free
-    return min(free, limit)
-
-
-def _free(driver: Any, index: int) -> int | None:
-    device = ctypes.c_int()
-    context = ctypes.c_void_p()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index)):
-        return None
-    # the context that ONNX Runtime and torch use too
-    if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-        return None
-    free = ctypes.c_size_t()
-    total = ctypes.c_size_t()
-    try:
-        if driver.cuCtxPushCurrent_v2(context):
-            return None
-        failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
-    finally:
-        driver.cuDevicePrimaryCtxRelease_v2(device)
-    if failed:
-        return None
-    return int(free.value)
 
 
 _CGROUP = Path("/sys/fs/cgroup")

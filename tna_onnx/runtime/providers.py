@@ -10,36 +10,28 @@ import logging
 import os
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tna_onnx.errors import DeviceError, UnsupportedModel, one_line
-from tna_onnx.runtime.device import DRIVER, Device, allowed_cores, free_device_memory, free_memory
-from tna_onnx.runtime.session import AT_ONCE, CUDA, Session, is_onnxruntime_error
+from tna_onnx.runtime.device import Device, allowed_cores, free_memory
+from tna_onnx.runtime.session import AT_ONCE, CUDA, NO_MEMORY, Session, is_onnxruntime_error
 
 _log = logging.getLogger("tna_onnx")
 
 _CPU = "CPUExecutionProvider"
 
-# Each has the package `onnxruntime`; where both are installed, the files of one lie over those of the other.
-_WHEELS = ("onnxruntime", "onnxruntime-gpu")
-
 # The CUDA provider is a library of its own, beside that of ONNX Runtime.
 _CUDA_LIBRARY = "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
 
 # What CUDA itself says, in what ONNX Runtime prints: "CUDA failure 35: the driver is too old ; GPU=0".
-_CUDA_FAILURE = re.compile(r"CUDA failure (?P<code>\d+): [^;\n]+")
+_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;\n]+")
 
-# "no CUDA-capable device is detected" and "invalid device ordinal": the driver works.
-_NO_SUCH_DEVICE = (100, 101)
-
-_INSTALL = "install CUDA and cuDNN: `pip install 'tna-onnx[gpu]'`"
-_UPDATE = "update the driver, or install the onnxruntime-gpu whose CUDA the driver has (`nvidia-smi` says which)"
-_SHOW = (
-    "check `nvidia-smi`, start a container with its devices (`docker run --gpus all`), and see that "
-    "CUDA_VISIBLE_DEVICES does not hide any"
+_ADVICE = (
+    "install CUDA and cuDNN (`pip install 'tna-onnx[gpu]'`), check driver and devices (`nvidia-smi`; the driver has to "
+    "be as new as the CUDA of onnxruntime-gpu; CUDA_VISIBLE_DEVICES hides devices, and a container needs `docker run "
+    "--gpus all`), or use --device cpu"
 )
 
 # Bytes that two batches of a large network may take.
@@ -89,11 +81,6 @@ def open_session(
     providers: list[Any] = [_CPU]
     if use_cuda:
         _preload_cuda(ort)
-        shortage = _no_room(model, name, device)
-        if shortage and device.kind == "cuda":
-            raise DeviceError(f"{shortage}; free some of it, raise the memory=GIB of --device, or use --device cpu")
-        if shortage:
-            return Session(_load(ort, model, name, [_CPU], folder)[0], name, shortage, fixed_batch)
         providers = [(CUDA, _cuda_options(device)), _CPU]
     most_at_once = 1 if use_cuda else _side_by_side(model)
     at_once = min(at_once, most_at_once)
@@ -133,19 +120,6 @@ def _cuda_options(device: Device) -> dict[str, Any]:
     return options
 
 
-def _no_room(model: bytes | Path, name: str, device: Device) -> str:
-    """Why the device cannot hold the weights of a model, beside which nothing else of ours is there; empty if it can.
-
-    Measured before each session: other processes take memory too.
-    """
-    free = free_device_memory(device.index, device.memory)
-    needed = _size(model)
-    _log.debug("session: %s, %s bytes, free on cuda:%d: %s", name, f"{needed:,}", device.index, free)
-    if free is None or needed <= free:
-        return ""
-    return f"{name}: its weights take {needed:,} bytes, and cuda:{device.index} has {free:,} bytes to give"
-
-
 def runtime_version() -> str:
     """Return the version of ONNX Runtime."""
     return str(_onnxruntime().__version__)
@@ -154,40 +128,18 @@ def runtime_version() -> str:
 def _onnxruntime() -> ModuleType:
     try:
         import onnxruntime  # noqa: PLC0415 - an extra; the message below says more than an ImportError
-    except ModuleNotFoundError as error:
-        if error.name == "onnxruntime":
-            raise DeviceError(
-                "ONNX Runtime is not installed; install one of the extras: `pip install 'tna-onnx[cpu]'`, or "
-                f"`pip install 'tna-onnx[gpu]'` for NVIDIA GPUs ({error})"
-            ) from error
-        raise _half_installed(str(error)) from error
+
+        # an empty folder of that name, which removing one of two wheels leaves, imports without an error
+        _ = (onnxruntime.InferenceSession, onnxruntime.__version__)
     except Exception as error:  # of two wheels in one folder, either may raise anything
-        raise _half_installed(f"{type(error).__name__}: {error}") from error
-    # An empty folder of that name, which removing one of two wheels leaves, imports without an error.
-    for name in ("InferenceSession", "__version__"):
-        if not hasattr(onnxruntime, name):
-            raise _half_installed(f"it has no {name}")
+        raise DeviceError(
+            f"ONNX Runtime is not installed, or in part only ({type(error).__name__}: {error}); run `pip uninstall -y "
+            "onnxruntime onnxruntime-gpu`, then `pip install 'tna-onnx[cpu]'`, or `pip install 'tna-onnx[gpu]'` for "
+            "NVIDIA GPUs"
+        ) from error
     # what it has to say comes as an exception; older versions have no such function
     getattr(onnxruntime, "set_default_logger_severity", int)(_FATAL)
     return onnxruntime  # type: ignore[no-any-return]
-
-
-def _half_installed(reason: str) -> DeviceError:
-    """Return the error for an installed ONNX Runtime that does not work."""
-    listed = " and ".join(name for name in _WHEELS if _is_installed(name)) or "neither of its wheels"
-    return DeviceError(
-        f"ONNX Runtime is installed in part only ({reason}; pip lists {listed}); run "
-        f"`pip uninstall -y {' '.join(_WHEELS)}`, then `pip install 'tna-onnx[cpu]'`, or `pip install 'tna-onnx[gpu]'` "
-        "for NVIDIA GPUs"
-    )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _wants_cuda(ort: ModuleType, device: Device) -> bool:
@@ -230,6 +182,11 @@ def _load(
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
         said = one_line(error)
+        if len(providers) > 1 and NO_MEMORY.search(said):
+            raise DeviceError(
+                f"{name}: its weights do not fit on the device ({said}); free some of its memory, raise the memory=GIB "
+                "of --device, or use --device cpu"
+            ) from error
         raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {said}") from error
     # It keeps the bytes to open the model on other providers, which `disable_fallback` rules out.
     session._model_bytes = None
@@ -252,26 +209,10 @@ def _session_options(ort: ModuleType, folder: Path | None, at_once: int) -> Any:
 
 def _why_no_cuda(ort: ModuleType, printed: str) -> str:
     """Return why CUDA is not available: the loader names the library that is missing, CUDA what it cannot do."""
-    library = Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY
     failure = _CUDA_FAILURE.search(printed)
-    reason, advice = "the CUDA libraries load, but no such device answers", _SHOW
-    if not library.exists():
-        reason, advice = f"{library.name} is not part of this onnxruntime", _INSTALL
-    elif (missing := _load_error(library)) is not None:
-        reason, advice = missing, _INSTALL
-        if DRIVER in missing:
-            advice = f"install the driver; {_SHOW}"
-    elif failure is not None:
-        reason = failure[0].strip()
-        if int(failure["code"]) not in _NO_SUCH_DEVICE:
-            # of no driver at all, CUDA says that it is too old
-            advice = f"{_UPDATE}; {_SHOW}"
-    return f"{reason}; {advice}; or use --device cpu"
-
-
-def _load_error(library: Path) -> str | None:
+    reason = failure[0].strip() if failure else "the CUDA libraries load, but no such device answers"
     try:
-        ctypes.CDLL(str(library))
+        ctypes.CDLL(str(Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY))
     except OSError as error:
-        return str(error)
-    return None
+        reason = str(error)
+    return f"{reason}; {_ADVICE}"

@@ -37,7 +37,7 @@ _NUMERIC = {*_DTYPES, _BFLOAT16} - {_TEXT}
 _MAX_FIXED_BATCH = 2**16
 
 # What ONNX Runtime and the CUDA libraries say when they cannot allocate a buffer.
-_NO_MEMORY = re.compile(
+NO_MEMORY = re.compile(
     "failed to allocate memory|smaller than requested bytes|out of memory|bad allocation|bad_alloc|_ALLOC_FAILED",
     re.IGNORECASE,
 )
@@ -191,7 +191,7 @@ class Session:
             # Errors of a binding are plain RuntimeErrors.
             from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
             said = one_line(error)
-            if isinstance(error, MemoryError) or (from_runtime and _NO_MEMORY.search(str(error))):
+            if isinstance(error, MemoryError) or (from_runtime and NO_MEMORY.search(str(error))):
                 raise OutOfMemory(
                     f"{self._name}: no memory for a batch of {count} on {self.provider}; choose a smaller --batch-size "
                     f"({said})"

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
 from tna_onnx.graph.outputs import require_one_prediction
-from tna_onnx.pipeline.job import Job, ModelJob, Task, with_host
+from tna_onnx.pipeline.job import Job, ModelJob, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
@@ -53,7 +54,8 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     _ = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
     require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
-    return with_host(task, lambda placed: _run(job, placed, progress))
+    with computing():
+        return _run(job, task, progress)
 
 
 def _run(job: StudyJob, task: Task, progress: Progress) -> Studies:
