@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import tna_onnx
 from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import spec
@@ -137,6 +138,14 @@ def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
     ok(*words, "--eval", tmp_path / "held.npz")
     notes = "\n".join(json.loads((tmp_path / "r.json").read_text())["notes"])
     assert "5 of 1,505 samples (0.33 %) are calibration samples too" in notes
+
+
+@pytest.mark.parametrize("copied", [0, 30])
+def test_a_promise_counts_copies_and_a_note_says_so(small: Small, tmp_path: Path, copied: int) -> None:
+    x, labels = loaded(small.calib).values()
+    np.savez(tmp_path / "calib.npz", x=np.concatenate([x, x[:copied]]), labels=np.r_[labels, labels[:copied]])
+    result = tna_onnx.guard(small.model, tmp_path / "calib.npz", output=tmp_path / "o.onnx")
+    assert any("promise counts each copy" in note for note in result.notes) == (copied > 0)
 
 
 def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small, tmp_path: Path) -> None:

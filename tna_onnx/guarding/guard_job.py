@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
+from tna_onnx.data.digest import repeats_of
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
-from tna_onnx.data.positions import clusters_of
-from tna_onnx.data.source import drawn_by_weight, group_notes, source_notes
+from tna_onnx.data.positions import clusters_of, sample_labels
+from tna_onnx.data.source import drawn_by_weight, group_notes, sample_digests, sample_info_of, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -33,7 +34,7 @@ from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened, batch_notes
-from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
+from tna_onnx.pipeline.sample_checks import FEW_COPIES, DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import Progress, silent
 from tna_onnx.runtime import Session, parse_device
 
@@ -95,7 +96,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     held_out = _opened_if(classifier, job.held_out, job.settings.seed)
     digested = [DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None]
     limits = job.calib.limits
-    notes = check_leaks(model, digested, limits, cross_fits=False)
+    notes = (*check_leaks(model, digested, limits, cross_fits=False), *_copy_notes(source))
     for samples in digested:
         notes += decided_on(model, samples, limits)
     size = job.batch_size
@@ -175,6 +176,17 @@ def _unseen_notes(
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
     return (note,)
+
+
+def _copy_notes(source: Source) -> tuple[str, ...]:
+    """Say what copies do to promises, where no groups hold them together."""
+    repeats = repeats_of(sample_digests(source), sample_labels(source))
+    if "group" in sample_info_of(source) or repeats.copies <= FEW_COPIES * repeats.n:
+        return ()
+    return (
+        f"{source.describe()}: a promise counts each copy as a sample, and is broken more often than it says if "
+        "they are one sample given again: give each once, or name them by --group-column",
+    )
 
 
 def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDArray[np.int64]:

@@ -130,8 +130,8 @@ _MIN_SHARED = 2
 # Fewer clusters than two a fold show nothing of new ones.
 _MIN_CLUSTERS = 2 * FOLDS
 
-# A share of copies that decides nothing. Features that are all zero may be equal by chance.
-_FEW_COPIES = 0.01
+FEW_COPIES = 0.01
+"""A share of copies that decides nothing: features that are all zero may be equal by chance."""
 
 # Samples among which near copies are looked for: the search is quadratic. Of more, only equal ones are found.
 _MOST_SEARCHED = SEEN
@@ -424,7 +424,7 @@ def grouped(
             notes.append(
                 f"{name}: {count} distinct samples are too few to split into folds; each copy counts as a sample"
             )
-        elif n - count > _FEW_COPIES * n:
+        elif n - count > FEW_COPIES * n:
             notes.append(
                 f"{name}: copies share a fold, and count as one in intervals; --group-column says which samples belong "
                 "together"
