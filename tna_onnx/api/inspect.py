@@ -71,7 +71,6 @@ def _scores(model: Model) -> tuple[ScoresInfo, ...]:
             holds=readout.holds,
             classes=readout.n_classes,
             activation=readout.activation,
-            measure=walked.measure,
             several=readout.several,
             multi_label=readout.multi_label,
         )

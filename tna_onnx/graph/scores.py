@@ -498,10 +498,6 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
         raise Refused(walked.changed or f"holds {ONE_NUMBER}")
     if kind in _SINGLE:
         return _SINGLE[kind]
-    if walked.measure:  # the larger, the better, and of any size
-        if kind in ("probabilities", "label-probabilities"):
-            raise Refused(f"holds {walked.measure}, which are logits; leave --output-kind {kind} out")
-        return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")
     per_position = has_positions(model.sizes(walked.logits))

@@ -177,7 +177,7 @@ _ENDS = {"softmax": "probabilities", "log_softmax": "log-probabilities", "sigmoi
 
 
 def _scores_lines(scores: ScoresInfo) -> list[str]:
-    kind = scores.measure or _ENDS.get(scores.activation, scores.holds)
+    kind = _ENDS.get(scores.activation, scores.holds)
     noun = "labels" if scores.multi_label else "classes"
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:

@@ -91,7 +91,6 @@ class ScoresInfo:
             to.
         classes: number of classes C, at least 2.
         activation: what makes probabilities of them.
-        measure: what the scores are, where the nodes tell: `negative Euclidean distances`, say; else empty.
         several: there are several predictions a sample.
         multi_label: whether each class is a label that holds or does not by itself.
     """
@@ -102,7 +101,6 @@ class ScoresInfo:
     holds: str
     classes: int
     activation: str
-    measure: str
     several: bool
     multi_label: bool
 

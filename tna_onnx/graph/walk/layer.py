@@ -1,5 +1,4 @@
-"""The end of the walk: a linear layer, accepted as the head (rule 6), or scores without class vectors
-(`walk.patterns`).
+"""The end of the walk: a linear layer, accepted as the head (rule 6).
 
 A sum, difference or mean of linear layers (DeiT, PiT, LeViT, CrossViT) is one layer over their features side by side:
 
@@ -18,13 +17,12 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.linear import adds_up_products, read_linear
+from tna_onnx.graph.linear import read_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, has_positions
 from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
 from tna_onnx.graph.walk.output_steps import require_little_slack
-from tna_onnx.graph.walk.patterns import SQUARED, distance, products_added_up
 from tna_onnx.graph.walk.steps import PASSED, State
 
 ONE_NUMBER = (
@@ -242,29 +240,6 @@ def _check_declared(state: State, rows: int) -> None:
         # of several predictions the run shows whether the classes are where they should be
         if len(sizes) == 2 and sizes[1] not in classes:
             raise Refused(f"'{name}' has {sizes[1]} columns, but the linear layer has {rows} class vectors")
-
-
-_NO_ORIGIN = "which has no class vectors to tilt: an angle needs an origin, and a distance has none"
-_AS_LAYER = "; written as 2 x @ P.T - |P|^2 it is a linear layer, which can be tilted"
-_FARTHEST = "whose largest score is that of the farthest class; a classifier's scores are their negatives"
-
-
-def refuse_distances(state: State) -> None:
-    """Refuse scores that are distances, or products that no layer adds up; maps can go behind them."""
-    kind = distance(state.model, state.tensor)
-    if kind:
-        # a factor of each class, or one of all
-        if not np.all(state.scale < 0):
-            raise Refused(f"a {kind} distance, {_FARTHEST}")
-        state.measure = f"negative {kind} distances"
-        raise Refused(f"a {kind} distance, {_NO_ORIGIN}{_AS_LAYER if kind == SQUARED else ''}")
-    if products_added_up(state.model, state.tensor):
-        node = state.model.producer(state.tensor)
-        product = state.model.producer(node.input[0]) if node is not None else None
-        if product is None or adds_up_products(state.model, product, ("ReduceSum",)):
-            return
-        state.measure = "products of features and constants"
-        raise Refused("products of the features and of constants that are repeated for each sample, added up")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import LabelsOfPositions, Refused
 from tna_onnx.graph.walk import output_steps
 from tna_onnx.graph.walk import steps as logit_steps
-from tna_onnx.graph.walk.layer import head_at, refuse_distances, summed
+from tna_onnx.graph.walk.layer import head_at, summed
 from tna_onnx.graph.walk.patterns import one_a_sample, reduced_axes
 from tna_onnx.graph.walk.steps import Refusal, State
 
@@ -157,7 +157,6 @@ def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head
         before = output_steps.STEPS[kind](state, node)
     if before is not None:
         return before
-    refuse_distances(state)
     if stacked := _stacked(state.model, node):
         return _sum(state, node, stacked, 1 / len(stacked) if kind == "ReduceMean" else 1.0)
     if kind in logit_steps.ONE_SIDED:

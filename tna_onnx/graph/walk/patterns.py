@@ -1,9 +1,8 @@
-"""What exporters write in simpler nodes: Softmax, LogSoftmax and Sigmoid (rule 1), and distances from prototypes.
+"""What exporters write in simpler nodes: Softmax, LogSoftmax and Sigmoid (rule 1).
 
     softmax       exp(s) / sum exp(s),    exp(s) * (1 / sum exp(s)),    exp(log_softmax(s));    s may be s - max s
     log_softmax   s - log sum exp(s),     s - (log sum exp(s - m) + m), m = max s
     sigmoid       1 / (1 + exp(-s)),      exp(s) / (1 + exp(s)),        (1 + tanh(s / 2)) / 2
-    distances     sum_k (x_k - p_k)^2, its root, also |x|^2 - 2 x p + |p|^2 under it, sum_k |x_k - p_k|
 
 Maxima and sums come in many shapes and twice; over which axis they run is settled by numbers, at run time. A constant
 may be expanded to the shape of the batch first.
@@ -17,9 +16,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.bounds import attribute_of, input_at
-from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.walk.steps import PASSED
 
 BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 """What exporters put between a maximum or a sum and what reads it."""
@@ -289,146 +286,10 @@ _FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Form]] = {
     "Exp": _exponential,
 }
 
-SQUARED = "squared Euclidean"
-EUCLIDEAN = "Euclidean"
-CITY_BLOCK = "city-block"
-
-# ONNX Runtime's operator for all distances of two sets of vectors, by its metric.
-_CDIST = {b"sqeuclidean": SQUARED, b"euclidean": EUCLIDEAN, b"cityblock": CITY_BLOCK}
-
-# What keeps a squared distance from falling below 0, or its root from an infinite slope there.
-_KEPT_ABOVE = ("Max", "Clip", "Relu", "Abs", "Add")
-
 _REDUCED = (
     "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceLogSumExp",
 )  # fmt: skip
 _UNARY = ("Neg", "Sqrt", "Pow", "Mul", "Div", "Add", "Sub", "Clip", "Max", "Log", "Exp", "Identity")
-
-
-def distance(model: Model, tensor: str) -> str:
-    """Return which distance from constants a tensor holds; empty if it holds none."""
-    node = model.maker(tensor, PASSED)
-    if node is None or not node.input:
-        return ""
-    kind = node.op_type
-    data = str(node.input[0])
-    if kind == "CDist" and _one_constant(model, node):
-        metric = attribute_of(node, "metric", b"sqeuclidean")
-        return _CDIST.get(metric, "")
-    if (kind == "Sqrt" or (kind == "Pow" and _power(model, node) == 0.5)) and _holds_squares(model, data):
-        return EUCLIDEAN
-    # a square does not see the sign
-    if _square_of(model, node) and distance(model, _negated(model, data) or data) == EUCLIDEAN:
-        return SQUARED
-    if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
-        return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
-    return _summed_distance(model, node)
-
-
-def _summed_distance(model: Model, node: onnx.NodeProto) -> str:
-    """Return which distance a node sums up."""
-    terms = model.producer(node.input[0])
-    if node.op_type not in ("ReduceSum", "ReduceMean") or terms is None or not terms.input:
-        return ""
-    if not _is_difference(model, terms.input[0]):
-        return ""
-    if _square_of(model, terms):
-        return SQUARED
-    if terms.op_type == "Abs":
-        return CITY_BLOCK
-    return ""
-
-
-def _holds_squares(model: Model, tensor: str) -> bool:
-    """Whether a tensor, of which a root is taken, holds squared distances."""
-    for _ in range(_MAX_NODES):
-        if distance(model, tensor) == SQUARED:
-            return True
-        node = model.producer(tensor)
-        if node is None or not node.input:
-            return False
-        computed = [name for name in node.input if name and not _is_constant(model, name)]
-        if node.op_type in (*PASSED, *_KEPT_ABOVE) and len(computed) == 1:
-            tensor = computed[0]
-        else:
-            return _is_expanded(model, node, computed)
-    return False
-
-
-def _is_expanded(model: Model, node: onnx.NodeProto, computed: list[str]) -> bool:
-    """Whether a node adds |x|^2 to products of x and constants: in a sum, or as a product of [x, |x|^2, 1]."""
-    if node.op_type in ("Add", "Sub", "Sum"):
-        return any(_is_norm(model, name) for name in computed)
-    if node.op_type not in ("MatMul", "Gemm") or len(computed) != 1:
-        return False
-    before = model.producer(computed[0])
-    return before is not None and before.op_type == "Concat" and any(_is_norm(model, name) for name in before.input)
-
-
-def _is_norm(model: Model, tensor: str) -> bool:
-    """Whether a tensor holds |x|^2, on its own or with products added."""
-    node = model.producer(tensor)
-    if node is None or not node.input:
-        return False
-    if node.op_type == "ReduceSum":
-        before = model.producer(node.input[0])
-        return before is not None and _square_of(model, before)
-    if node.op_type in ("Add", "Sub"):
-        return any(_is_norm(model, name) for name in node.input)
-    return node.op_type == "ReduceSumSquare"
-
-
-def _square_of(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a node squares its first input."""
-    if len(node.input) < 2:
-        return False
-    if node.op_type == "Mul":
-        return bool(node.input[0] == node.input[1])
-    return node.op_type == "Pow" and _power(model, node) == 2
-
-
-def _power(model: Model, node: onnx.NodeProto) -> float | None:
-    """Return the one exponent of a Pow; None where there are several, or it is not constant."""
-    return _number(model, input_at(node, 1))
-
-
-def _is_difference(model: Model, tensor: str) -> bool:
-    node = model.producer(tensor)
-    return node is not None and node.op_type == "Sub" and _one_constant(model, node)
-
-
-def _one_constant(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether one of two operands is a constant, and the other is not."""
-    return len(node.input) == 2 and _is_constant(model, node.input[0]) != _is_constant(model, node.input[1])
-
-
-def _is_constant(model: Model, tensor: str) -> bool:
-    """Whether a tensor is made from constants alone, but for a size of the batch that it is repeated by."""
-    todo = [tensor]
-    for _ in range(_MAX_NODES):
-        if not todo:
-            return True
-        name = todo.pop()
-        if made_from_constants(model, name) is not None:
-            continue
-        node = model.producer(name)
-        if node is None or not node.input:
-            return False
-        # the second input of an Expand is a shape
-        todo += node.input[:1] if node.op_type == "Expand" else node.input
-    return False
-
-
-def products_added_up(model: Model, tensor: str) -> bool:
-    """Whether a tensor holds sums of products of features and constants, which no matrix product makes.
-
-    So torch writes `cosine_similarity` of (N, 1, n) and (1, C, n).
-    """
-    node = model.producer(tensor)
-    if node is None or node.op_type != "ReduceSum" or not node.input:
-        return False
-    product = model.producer(node.input[0])
-    return product is not None and product.op_type == "Mul" and _one_constant(model, product)
 
 
 def one_a_sample(model: Model, tensor: str) -> bool:

@@ -85,7 +85,6 @@ class State:
     single: bool = False  # the output is said to hold one logit a sample, whose Sigmoid was left out
     forks: int = 0  # number of products of two computed tensors that the walk has passed
     class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
-    measure: str = ""  # what the scores are where they have no class vectors, and the largest is of the best class
     changed: str = ""  # why probabilities on the way are not those of the output
     labelled: bool = False  # the output is said to hold the logits of several labels, whose Sigmoid was left out
     outcome: Head | Refusal = _NOT_ENDED  # the head, or why there is none
