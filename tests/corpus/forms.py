@@ -58,7 +58,6 @@ class Graph:
         self.initializers: list[TensorProto] = []
         self.nodes: list[onnx.NodeProto] = []
         self.functions: list[onnx.FunctionProto] = []
-        self.sparse: list[onnx.SparseTensorProto] = []
         self.input_infos: list[onnx.ValueInfoProto] = []
         self.output_infos: list[onnx.ValueInfoProto] = []
         self.inputs: dict[str, tuple[np.dtype[Any], tuple[int | str, ...]]] = {}
@@ -157,7 +156,6 @@ class Graph:
             opset=self.opset,
             domains=dict.fromkeys(sorted(domains - {""}), 1),
             ir_version=self.ir_version,
-            sparse=self.sparse,
             functions=self.functions,
             producer_name="forms",
         )
@@ -1643,18 +1641,6 @@ def _softmax_over_tokens(g: Graph) -> None:
 
 
 # --- refused: the weight is no finite dense constant
-
-
-@form("sparse weight", "flat")
-@form("sparse weight, a place for each axis", "matrix")
-def _sparse_weight(g: Graph, how: str) -> Array:
-    weight = np.where(np.abs(g.weight.T) > 0.5, g.weight.T, 0)
-    flat = np.flatnonzero(weight)
-    places = flat if how == "flat" else np.stack(np.unravel_index(flat, weight.shape), axis=1)
-    values = numpy_helper.from_array(weight.reshape(-1)[flat], "w")
-    g.sparse.append(helper.make_sparse_tensor(values, numpy_helper.from_array(places, "w places"), weight.shape))
-    g.output(g.node("Add", g.node("MatMul", g.vector(), "w"), g.const(g.bias)))
-    return weight.T
 
 
 @form("scores of some classes masked", "classes")

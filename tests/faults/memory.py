@@ -48,15 +48,6 @@ def _lie() -> onnx.ModelProto:
     return proto
 
 
-def _sparse() -> onnx.ModelProto:
-    b = Builder()
-    b.node("MatMul", "features", "wide", out="y", name="head")
-    proto = b.proto("y")
-    values, indices = numpy_helper.from_array(np.float32([1]), "wide"), numpy_helper.from_array(np.int64([0]))
-    proto.graph.sparse_initializer.add(values=values, indices=indices, dims=[6, 80_000_000])
-    return proto
-
-
 def _copies() -> onnx.ModelProto:
     """A function that holds a megabyte, called 250 times."""
     b = Builder()
@@ -80,7 +71,6 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "dims that lie": _lie,
     "functions that call others": lambda: ladder(16),
     "functions that hold much": _copies,
-    "sparse tensor": _sparse,
     "initializers": _initializers,
 }
 

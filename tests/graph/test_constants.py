@@ -76,16 +76,9 @@ def _dequantized_per_channel(b: Builder) -> None:
     b.node("Transpose", b.node("Neg", weight, out="minus"), out="c")
 
 
-def _branch(b: Builder) -> None:
-    """An If whose condition and branches are constant; the branches capture an initializer."""
-    stored = b.store("stored", b.weight)
-    yes = b.store("yes", True, bool)
-    b.node("If", yes, out="c", then_branch=branch("Neg", stored), else_branch=branch("Abs", stored))
-
-
 FOLDED = [
     _one_node, _constant_nodes, _normalized, _low_rank, _sliced, _concatenated, _side_output, _dequantized_and_more,
-    _dequantized_per_channel, _branch,
+    _dequantized_per_channel,
 ]  # fmt: skip
 
 
@@ -145,22 +138,14 @@ def test_external_data_are_loaded(tmp_path: Path) -> None:
         constant_value(model, "c", len(model.proto.graph.node))
 
 
-def test_a_branch_that_captures_data_is_not_constant(tmp_path: Path) -> None:
+def test_what_branches_make_is_not_constant(tmp_path: Path) -> None:
     b = Builder()
-    captures = branch("Neg", "features")
+    captures = branch("Neg", b.store("stored", b.weight))
     b.node("If", b.store("yes", True, bool), out="c", then_branch=captures, else_branch=captures)
     model = saved(b, tmp_path, "c")
     assert made_from_constants(model, "c") is None
     with pytest.raises(NotConstant, match="'c' is computed by a If node, not a constant"):
         constant_value(model, "c", len(model.proto.graph.node))
-
-
-def test_a_branch_that_captures_constants_is_constant(tmp_path: Path) -> None:
-    """What the branch makes itself is none of the graph's tensors."""
-    b = Builder()
-    _branch(b)
-    model = saved(b, tmp_path, "c")
-    assert made_from_constants(model, "c") == [model.producers["c"]]
 
 
 @pytest.mark.parametrize("op_type", ["RandomNormal", "RandomUniformLike"])

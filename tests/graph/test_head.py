@@ -117,17 +117,6 @@ def _shape_of_two_axes(b: Builder) -> str:
     return b.node("Reshape", b.store("stored", b.weight.T), shape, out="weight", name="reshape")
 
 
-def _sparse(b: Builder) -> str:
-    b.nodes.append(helper.make_node("Constant", [], ["weight"], name="sparse", sparse_value=_sparse_tensor()))
-    return "weight"
-
-
-def _sparse_tensor() -> onnx.SparseTensorProto:
-    values = numpy_helper.from_array(np.ones(1, np.float32), "values")
-    places = numpy_helper.from_array(np.zeros(1, np.int64), "places")
-    return helper.make_sparse_tensor(values, places, [FEATURES, CLASSES])
-
-
 def _stored_weight(value: object) -> onnx.ModelProto:
     return _weight(lambda b: b.store("weight", value))
 
@@ -271,7 +260,6 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     ),
     "weight cast from int8": (lambda: _weight(_cast_from_int), "head", ["'codes'", "int8"]),
     "unknown type": (_unknown_type, "head", ["'weight'", "99"]),
-    "sparse weight": (lambda: _weight(_sparse), "head", ["'weight'"]),
     "weight shaped by data": (lambda: _weight(_shape_from_data), "head", ["'weight' is computed by a Reshape node"]),
     "weight of a shape with two axes": (lambda: _weight(_shape_of_two_axes), "head", ["'shape' has 2 axes"]),
     "3-D weight": (lambda: _stored_weight(np.ones((2, FEATURES, CLASSES))), "head", ["'weight' is 3-dimensional"]),

@@ -224,7 +224,7 @@ class DataFields:
     limits: Limits = setting(
         DEFAULT_LIMITS,
         "Raise a limit: image-pixels, text-bytes, expansion, download-bytes, overlap of the data; name-length, "
-        "sparse-bytes, inlined-nodes, inlined-bytes, constant-elements of the model. Several with commas, or repeat "
+        "inlined-nodes, inlined-bytes, constant-elements of the model. Several with commas, or repeat "
         "the option.",
         section=_SECTION,
         flag="limit",

@@ -1,12 +1,11 @@
 """What a model may hold, checked once, before anything is computed from it; and lists of what graphs hold.
 
 1. A file of at most 2 GB, which is what protobuf can hold (and 33 levels of nesting).
-2. Names of at most `name_length` characters, in one line; these and metadata in UTF-8.
-3. Tensors of at most 64 axes, none of negative length: NumPy's limit.
-4. Sparse tensors of at most `sparse_bytes` when they are filled up.
-5. Attributes of the type that the operator's definition gives them.
-6. One meaning of every name: of two for one, runtimes take the first, or the last.
-7. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
+2. Texts in UTF-8; names of at most `name_length` characters, in one line.
+3. Tensors of at most 64 axes, none of negative length: NumPy's limit. No sparse ones.
+4. Attributes of the type that the operator's definition gives them.
+5. One meaning of every name: of two for one, runtimes take the first, or the last.
+6. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
 """
 
 import graphlib
@@ -14,19 +13,16 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import onnx
 import onnx.inliner
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import AttributeProto
 
 from tna_onnx.errors import UnsupportedModel, one_line
 from tna_onnx.graph.options import ModelLimits
-from tna_onnx.graph.tensors import byte_count
-
-_Kind = TypeVar("_Kind", onnx.TensorProto, onnx.SparseTensorProto)
 
 
 def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -74,49 +70,18 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_tensors(part: Message) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor in a part of a model: values and indices of sparse ones, functions and sub-graphs included."""
-    return _all_of(onnx.TensorProto, part)
-
-
-def all_sparse_tensors(part: Message) -> Iterator[onnx.SparseTensorProto]:
-    """Yield every sparse tensor in a part of a model."""
-    return _all_of(onnx.SparseTensorProto, part)
-
-
-def _all_of(kind: type[_Kind], part: Message) -> Iterator[_Kind]:
-    """Yield every message of a kind in a part of a model, as the definition of the format has them."""
-    fields = _fields_to(kind.DESCRIPTOR.full_name).get(part.DESCRIPTOR.full_name, ())
+    """Yield every tensor in a part of a model, those of functions and sub-graphs included."""
+    if isinstance(part, onnx.TensorProto):
+        yield part
+        return
     for field, value in part.ListFields():
-        if field.name not in fields:
-            continue
-        for item in (value,) if isinstance(value, Message) else value:
-            if isinstance(item, kind):
-                yield item
-            else:
-                yield from _all_of(kind, item)
+        if field.message_type is not None and field.name not in _WITHOUT_TENSORS:
+            for item in (value,) if isinstance(value, Message) else value:
+                yield from all_tensors(item)
 
 
-@cache
-def _fields_to(kind: str) -> dict[str, list[str]]:
-    """Return the fields of each kind of message that lead to messages of one kind."""
-    messages = {}
-    todo = [onnx.ModelProto.DESCRIPTOR]
-    while todo:
-        message = todo.pop()
-        if message.full_name not in messages:
-            messages[message.full_name] = message
-            todo += [field.message_type for field in message.fields if field.message_type]
-    leading = {kind}
-    size = 0
-    while size < len(leading):  # messages hold each other
-        size = len(leading)
-        leading |= {name for name, message in messages.items() if _leads(message, leading)}
-    return {name: _leads(messages[name], leading) for name in leading}
-
-
-def _leads(message: Descriptor, leading: Collection[str]) -> list[str]:
-    """Return the fields of a message whose values are of these kinds."""
-    return [field.name for field in message.fields if field.message_type and field.message_type.full_name in leading]
+# Most messages of a model.
+_WITHOUT_TENSORS = ("type", "metadata_props", "opset_import")
 
 
 def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
@@ -133,7 +98,6 @@ def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the sub-graphs of a node make or hold themselves."""
     for graph in subgraphs_of(node):
         yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
-        yield from (tensor.values.name for tensor in graph.sparse_initializer)
         for inner in graph.node:
             yield from inner.output
             yield from subgraph_outputs(inner)
@@ -152,21 +116,49 @@ _LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
 
 def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Check rules 2 to 6."""
+    """Check rules 2 to 5."""
     try:
-        _check_names(name, names_in(model.graph), limits)
-        _check_text(name, _texts(model))
+        _check_texts(name, model, limits)
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
     for tensor in all_tensors(model):
-        _check_axes(name, tensor.name, tensor.dims)
-    for sparse in all_sparse_tensors(model):
-        _check_sparse(name, sparse, limits)
+        if len(tensor.dims) > MAX_AXES or min(tensor.dims, default=0) < 0:
+            raise UnsupportedModel(
+                f"{name}: damaged: tensor '{tensor.name}' has {len(tensor.dims)} axes, the shortest of length "
+                f"{min(tensor.dims)}; expected at most {MAX_AXES}, and no negative length"
+            )
     for what, names in _defined_names(model):
         if len(set(names)) < len(names):
             twice = next(each for each, count in Counter(names).items() if count > 1)
             raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
-    _check_nodes(name, model)
+    _check_attributes(name, model)
+
+
+def _check_texts(name: str, part: Message, limits: ModelLimits) -> None:
+    """Check rule 2, and refuse sparse tensors: both look at every message."""
+    if isinstance(part, onnx.SparseTensorProto):
+        raise UnsupportedModel(f"{name}: tensor '{part.values.name}' is sparse; export the model with dense tensors")
+    if isinstance(part, onnx.TensorProto):  # its numbers would be copied
+        _check_text(name, part.name, limits)
+        return
+    for field, value in part.ListFields():
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+            continue
+        for item in (value,) if isinstance(value, (Message, str, bytes)) else value:
+            if isinstance(item, Message):
+                _check_texts(name, item, limits)
+            else:
+                _check_text(name, item, limits, any_length=field.name in ("doc_string", "value"))
+
+
+def _check_text(model: str, text: str | bytes, limits: ModelLimits, *, any_length: bool = False) -> None:
+    if isinstance(text, bytes):
+        raise UnsupportedModel(f"{model}: damaged: the name {text[:40]!r} is not UTF-8 text")
+    if not any_length and (len(text) > limits.name_length or _BREAKS.search(text)):
+        raise UnsupportedModel(
+            f"{model}: damaged: a name of {len(text):,} characters begins with {text[:40]!r}; expected one line of "
+            f"at most {limits.name_length:,.0f} (--limit name-length=NUMBER)"
+        )
 
 
 def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
@@ -187,7 +179,6 @@ def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
 def _defined_in(graph: onnx.GraphProto, *, in_function: bool = False) -> Iterator[tuple[str, list[str]]]:
     inputs = [item.name for item in graph.input]
     stored = [tensor.name for tensor in graph.initializer]
-    stored += [tensor.values.name for tensor in graph.sparse_initializer]
     yield "initializer", stored
     yield "input", inputs
     # an input may have a default
@@ -211,103 +202,29 @@ def _defined_by(
 def names_in(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield every name in a graph and its sub-graphs."""
     for node in graph.node:
-        yield from _node_names(node)
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
         for inner in subgraphs_of(node):
             yield from names_in(inner)
     for part in (graph.input, graph.output, graph.value_info, graph.initializer):
         yield from (item.name for item in part)
-    yield from (item.values.name for item in graph.sparse_initializer)
 
 
-def _node_names(node: onnx.NodeProto) -> Iterator[str]:
-    yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-    yield from (attribute.name for attribute in node.attribute)
-
-
-def _check_names(model: str, names: Iterable[str], limits: ModelLimits) -> None:
-    for name in names:
-        _check_text(model, (name,))
-        if len(name) > limits.name_length or _BREAKS.search(name):
-            raise UnsupportedModel(
-                f"{model}: damaged: a name of {len(name):,} characters begins with {name[:40]!r}; expected one line of "
-                f"at most {limits.name_length:,.0f} (--limit name-length=NUMBER)"
-            )
-
-
-def _texts(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the texts of any length that are read, besides names; and those in functions, which are inlined later."""
-    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
-    yield from _graph_texts(model.graph)
-    for entry in model.metadata_props:
-        yield from (entry.key, entry.value)
-    yield from (opset.domain for opset in model.opset_import)
-    for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output)
-        for node in function.node:
-            yield from _node_names(node)
-            for inner in subgraphs_of(node):
-                yield from names_in(inner)
-                yield from _graph_texts(inner)
-
-
-def _graph_texts(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of a graph and its sub-graphs, and those of its free axes."""
-    yield graph.name
-    for item in (*graph.input, *graph.output, *graph.value_info):
-        yield from (axis.dim_param for axis in item.type.tensor_type.shape.dim)
-    for node in graph.node:
-        for inner in subgraphs_of(node):
-            yield from _graph_texts(inner)
-
-
-def _check_text(model: str, texts: Iterable[str | bytes]) -> None:
-    for text in texts:
-        if isinstance(text, bytes):
-            raise UnsupportedModel(f"{model}: damaged: the name {text[:40]!r} is not UTF-8 text")
-
-
-def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
-    dims = tuple(dims)
-    if len(dims) > MAX_AXES or min(dims, default=0) < 0:
-        raise UnsupportedModel(
-            f"{model}: damaged: tensor '{name}' has {len(dims)} axes, the shortest of length {min(dims)}; expected at "
-            f"most {MAX_AXES}, and no negative length"
-        )
-
-
-def _check_sparse(model: str, sparse: onnx.SparseTensorProto, limits: ModelLimits) -> None:
-    _check_axes(model, sparse.values.name, sparse.dims)
-    size = byte_count(sparse.values, sparse.dims)
-    if size > limits.sparse_bytes:
-        raise UnsupportedModel(
-            f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most "
-            f"{limits.sparse_bytes:,.0f}; if that is right, raise --limit sparse-bytes=NUMBER"
-        )
-
-
-def _check_nodes(name: str, model: onnx.ModelProto) -> None:
+def _check_attributes(model_name: str, model: onnx.ModelProto) -> None:
+    """Check rule 4, for operators that have a definition."""
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     for node in all_nodes(model.graph):
-        _check_attributes(name, node, opsets)
-
-
-def _check_attributes(model: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
-    """Check rule 5, for operators that have a definition."""
-    if not node.attribute:
-        return
-    expected = _attribute_types(node, opsets)
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            raise UnsupportedModel(
-                f"{model}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}' stands for "
-                f"'{attribute.ref_attr_name}' of a function, and is in none; export the model again"
-            )
-        kind = expected.get(attribute.name, attribute.type)
-        if attribute.type != kind:
-            raise UnsupportedModel(
-                f"{model}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}' is of type "
-                f"{_type_name(attribute.type)}; expected {_type_name(kind)}"
-            )
+        expected = _attribute_types(node, opsets) if node.attribute else {}
+        for attribute in node.attribute:
+            what = f"{model_name}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}'"
+            if attribute.ref_attr_name:
+                raise UnsupportedModel(
+                    f"{what} stands for '{attribute.ref_attr_name}' of a function, and is in none; export the model "
+                    "again"
+                )
+            kind = expected.get(attribute.name, attribute.type)
+            if attribute.type != kind:
+                raise UnsupportedModel(f"{what} is of type {_type_name(attribute.type)}; expected {_type_name(kind)}")
 
 
 def _attribute_types(node: onnx.NodeProto, opsets: dict[str, int]) -> dict[str, int]:
@@ -354,7 +271,7 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
-    _check_nodes(name, flat)
+    _check_attributes(name, flat)
     left = {(function.domain, function.name) for function in flat.functions}  # of other versions
     gone = {(function.domain, function.name) for function in model.functions} - left
     if any((node.domain, node.op_type) in gone for function in flat.functions for node in all_nodes(function)):
@@ -420,7 +337,7 @@ def _check_handed_on(
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
-    """Check rule 7, that no function is there twice, and that none has the place of an operator."""
+    """Check rule 6, that no function is there twice, and that none has the place of an operator."""
     functions: dict[_Key, onnx.FunctionProto] = {}
     for function in model.functions:
         domain = function.domain or "ai.onnx"
@@ -442,29 +359,18 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
     except graphlib.CycleError as error:
         names = " -> ".join(str(key[1]) for key in error.args[1][:5])
         raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
+    largest = max((attribute.ByteSize() for attribute in given), default=0)
     nodes: dict[_Key, int] = {}
-    size: dict[_Key, int] = {}
+    size: dict[_Key, int] = {}  # as if each place of an attribute held the largest one
     depth: dict[_Key, int] = {}
-    places: dict[_Key, Counter[str]] = {}  # how often each attribute of a function will be there
-
-    def size_of(call: onnx.NodeProto) -> int:
-        key = _called(call)
-        handed_in = (*call.attribute, *functions[key].attribute_proto)
-        handed = sum(int(attribute.ByteSize()) * places[key][attribute.name] for attribute in handed_in)
-        return size[key] + handed
-
     for key in order:
-        nodes[key] = len(functions[key].node) + sum(nodes[_called(call)] for call in calls[key])
-        size[key] = functions[key].ByteSize() + sum(map(size_of, calls[key]))
-        depth[key] = 1 + max((depth[_called(call)] for call in calls[key]), default=0)
-        places[key] = Counter()
-        for node in all_nodes(functions[key]):
-            once = Counter(attribute.name for attribute in node.attribute)
-            handed_on = places.get(_called(node), once)
-            for attribute in node.attribute:
-                places[key][attribute.ref_attr_name] += handed_on[attribute.name]
+        below = [_called(call) for call in calls[key]]
+        places = sum(bool(each.ref_attr_name) for node in all_nodes(functions[key]) for each in node.attribute)
+        nodes[key] = len(functions[key].node) + sum(nodes[each] for each in below)
+        size[key] = functions[key].ByteSize() + places * largest + sum(size[each] for each in below)
+        depth[key] = 1 + max((depth[each] for each in below), default=0)
     total = sum(nodes[_called(call)] for call in called)
-    total_size = sum(map(size_of, called))
+    total_size = sum(size[_called(call)] for call in called)
     limit = limits.inlined_size(model.ByteSize())
     deepest = max(depth.values())  # called or not: the inliner looks at each
     if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:

@@ -7,7 +7,7 @@ bias has the scale that integer kernels assume, scale of the features times scal
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import one_line
-from tna_onnx.graph.bounds import all_tensors, input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
+from tna_onnx.graph.bounds import all_tensors, input_at, subgraphs_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
@@ -125,9 +125,6 @@ _MAX_NODES = 50
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 """Operators whose results differ from run to run, whatever goes in."""
 
-# They may never end.
-_LOOPS = {"Loop", "Scan", "SequenceMap"}
-
 # Operators whose result has no more elements than what goes in. Of any other, the size of the result must be known
 # before it is computed.
 _NOT_LARGER = {"Cast", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
@@ -145,14 +142,18 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
     todo = [tensor]
     while todo:
         name = todo.pop()
-        if not name or name in model.initializers or name in model.sparse:
+        if not name or name in model.initializers:
             continue  # an empty name is an input that is left out
         index = model.producers.get(name)
-        if index is None or not _operators(model.proto.graph.node[index]).isdisjoint(RANDOM | _LOOPS):
+        if index is None:
+            return None
+        node = model.proto.graph.node[index]
+        # loops may never end, and branches hide how large their results are
+        if node.op_type in RANDOM or next(subgraphs_of(node), None) is not None:
             return None
         if index not in nodes:
             nodes.add(index)
-            todo += _read(model.proto.graph.node[index])
+            todo += node.input
     return sorted(nodes)
 
 
@@ -177,8 +178,9 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     try:
         values = cast("list[Any]", ReferenceEvaluator(closed, new_ops=_missing_operators(closed)).run(None, {}))
     except Exception as error:  # whatever an operator of the evaluator raises
+        operators = ", ".join(sorted({node.op_type for node in closed.graph.node}))
         raise NotConstant(
-            f"'{tensor}' is computed from constants by {_operators_text(closed)}, which cannot be evaluated here; fold "
+            f"'{tensor}' is computed from constants by {operators}, which cannot be evaluated here; fold "
             "constants before the export"
         ) from error
     return np.asarray(values[0])
@@ -214,11 +216,6 @@ def _missing_operators(closed: onnx.ModelProto) -> list[Any]:
     return [DequantizeLinear]
 
 
-def _operators_text(closed: onnx.ModelProto) -> str:
-    """Return the operators of a model by name, each once."""
-    return ", ".join(sorted({node.op_type for node in closed.graph.node}))
-
-
 def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
     """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
 
@@ -231,7 +228,7 @@ def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> 
     stored = sum(math.prod(tensor.dims) for tensor in closed.graph.initializer)
     limit = limits.constant_size(stored)
     total = 0  # the evaluator keeps all results until it is done
-    for node, size in _results(graph, {}):
+    for node, size in _results(graph):
         if size is None:
             raise NotConstant(f"'{tensor}' is computed by a {node.op_type} node with a result of unknown size")
         total += size
@@ -242,17 +239,14 @@ def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> 
             )
 
 
-def _results(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[onnx.NodeProto, int | None]]:
-    """Yield each node and the elements of each of its results, None if unknown; those in sub-graphs too."""
-    sizes = dict(outer)
-    sizes |= {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+def _results(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, int | None]]:
+    """Yield each node and the elements of each of its results, None if unknown."""
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         shape = info.type.tensor_type
         if shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim):
             sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim)
     for node in graph.node:
-        for inner in subgraphs_of(node):
-            yield from _results(inner, sizes)
         for name in filter(None, node.output):
             if name not in sizes and node.op_type in _NOT_LARGER:
                 sizes[name] = max((sizes.get(n, 0) for n in node.input), default=0)
@@ -274,17 +268,6 @@ def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
     return bare
 
 
-def _operators(node: onnx.NodeProto) -> set[str]:
-    """Return the operator of a node and those in its sub-graphs."""
-    inner = (n for graph in subgraphs_of(node) for n in graph.node)
-    return {node.op_type}.union(*map(_operators, inner))
-
-
-def _read(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node and its sub-graphs read, without those that the sub-graphs make."""
-    return [*node.input, *(set(subgraph_inputs(node)) - set(subgraph_outputs(node)))]
-
-
 def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
     """Return a model without inputs that computes a tensor from constants."""
     graph = model.proto.graph
@@ -294,7 +277,7 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
         if (quantized := read_quantized(model, k)) is not None:
             dequantized[k] = onnx.numpy_helper.from_array(quantized[1], graph.node[k].output[0])
     computed = [graph.node[k] for k in nodes if k not in dequantized]
-    used = {name for node in computed for name in _read(node)}
+    used = {name for node in computed for name in node.input}
     tensors = [_loaded(model, name) for name in sorted(used) if name in model.initializers]
     part = onnx.helper.make_graph(
         computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], [*tensors, *dequantized.values()]

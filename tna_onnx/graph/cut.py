@@ -88,7 +88,7 @@ def keeping(model: Model, part: onnx.ModelProto) -> Model:
     proto.functions.extend(model.proto.functions)
     graph = model.proto.graph
     proto.graph.name = graph.name
-    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+    for field in ("node", "input", "output", "value_info"):
         getattr(proto.graph, field).extend(getattr(graph, field))
     proto.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in names)
     return replace(model, proto=proto)
@@ -163,7 +163,6 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     cut.graph.name = graph.name
     cut.graph.node.extend(graph.node[k] for k in sorted(used))
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
-    cut.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in needed)
     cut.graph.value_info.extend(info for info in graph.value_info if info.name in needed)
     # An output needs no type and shape: ONNX Runtime infers them.
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}

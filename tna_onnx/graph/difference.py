@@ -122,9 +122,8 @@ def _encoded(message: Any) -> bytes:
 def _parts(proto: onnx.ModelProto) -> dict[str, Items]:
     """Return the parts of a model that have names, by what they are."""
     graph = proto.graph
-    sparse = [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
     return {
-        "tensor": _numbered([*((tensor.name, tensor) for tensor in graph.initializer), *sparse]),
+        "tensor": _by_name(graph.initializer),
         "node": _nodes(proto),
         "input": _by_name(graph.input),
         "output": _by_name(graph.output),
@@ -279,7 +278,7 @@ def _attribute_changes(
 def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
     """Compare the fields of the graph, or of the model, that are no list of parts."""
     parts = (
-        "node", "initializer", "sparse_initializer", "input", "output", "value_info", "graph", "opset_import",
+        "node", "initializer", "input", "output", "value_info", "graph", "opset_import",
         "metadata_props", "functions",
     )  # fmt: skip
     shared = [type(message)() for message in (before, after)]

@@ -175,11 +175,6 @@ class Model:
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
     @cached_property
-    def sparse(self) -> dict[str, onnx.SparseTensorProto]:
-        """Name -> sparse initializer of the main graph."""
-        return {tensor.values.name: tensor for tensor in self.proto.graph.sparse_initializer}
-
-    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the graph inputs that a caller feeds: initializers that are also inputs are left out."""
         return tuple(i.name for i in self.proto.graph.input if i.name not in self.initializers)

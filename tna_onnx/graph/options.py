@@ -19,7 +19,6 @@ class ModelLimits:
 
     Attributes:
         name_length: characters of the name of a node, tensor or attribute.
-        sparse_bytes: size of a sparse tensor when it is filled up.
         inlined_nodes: nodes that functions stand for, once they are inlined.
         inlined_bytes: their size; twenty times the size of the file is always allowed.
         constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
@@ -27,7 +26,6 @@ class ModelLimits:
     """
 
     name_length: int = 10_000
-    sparse_bytes: int = 2**31 - 1
     inlined_nodes: int = 1_000_000
     inlined_bytes: int = 2**28
     constant_elements: int = 2**25
@@ -48,7 +46,7 @@ DEFAULT_MODEL_LIMITS = ModelLimits()
 
 _ANY = 2**62
 
-NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, sparse_bytes=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
+NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
 """For what this run has written: it was a model within the limits before."""
 
 ModelSource: TypeAlias = Any
@@ -96,8 +94,8 @@ class ModelOptions:
     )
     model_limits: ModelLimits = setting(
         DEFAULT_MODEL_LIMITS,
-        "Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, "
-        "constant-elements. Several with commas, or repeat the option.",
+        "Raise a limit on the model: name-length, inlined-nodes, inlined-bytes, constant-elements. "
+        "Several with commas, or repeat the option.",
         flag="limit",
         unit="NAME=NUMBER",
         parse="limits",

@@ -6,7 +6,6 @@
 A constant made by steps that cannot be undone, or that others read too, stays, and the node gets a tensor of its own.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -150,10 +149,7 @@ class Stored:
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
-    """Follow a tensor that node number `reader` reads back to the constant behind it; a sparse one is left as it is."""
-    if (filled := model.sparse.get(tensor)) is not None:
-        value = _dense(model, filled)
-        return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
+    """Follow a tensor that node number `reader` reads back to the constant behind it."""
     try:
         walk = _Walk(model)
         name, value, steps = walk.value(tensor, reader)
@@ -181,23 +177,6 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
     constants = (model.constant_tensor(name) for node in nodes for name in node.input)
     packed = any(constant is not None and constant.data_type in _SMALL_INTEGERS for constant in constants)
     return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True, packed=packed)
-
-
-def _dense(model: Model, sparse: onnx.SparseTensorProto) -> NDArray[Any]:
-    """Return a sparse tensor with its zeros; positions are flat, or one for each axis."""
-    if sparse.values.data_type not in FLOAT_TYPES:
-        raise Refused(f"sparse constant of type {type_name(sparse.values.data_type)}; expected {_listed()}")
-    elements, limit = math.prod(sparse.dims), model.limits.constant_size(math.prod(sparse.values.dims))
-    if elements > limit:
-        raise Refused(
-            f"a sparse constant of {elements:,} elements; expected at most {limit:,}; if that is right, raise "
-            "--limit constant-elements=NUMBER"
-        )
-    values = model.floats(sparse.values)
-    places = model.array(sparse.indices)
-    filled = np.zeros(list(sparse.dims), values.dtype)
-    filled[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, filled.shape)] = values
-    return filled
 
 
 class _NoWayBack(Exception):
