@@ -106,7 +106,7 @@ def test_a_result_that_cannot_be_written_is_no_usage_error(small: Small, tmp_pat
 
 def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_path: Path) -> None:
     (tmp_path / "f/reliability.svg").mkdir(parents=True)  # where a file should go
-    for name in ("search", "confidence", "risk-coverage", "angles"):
+    for name in ("search", "confidence", "risk-coverage"):
         (tmp_path / f"f/{name}.svg").mkdir()
     flags = ["--figures", tmp_path / "f", "--json", tmp_path / "r.json"]
     refused(6, f"{tmp_path / 'o.onnx'} is written", *command(small, tmp_path / "o.onnx", *flags))

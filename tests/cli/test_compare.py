@@ -280,7 +280,7 @@ def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path
             low, high = (f"{100 * d[k]:+.2f}" if in_points else f"{d[k]:+.4f}" for k in ("low", "high"))
             assert f"{low} to {high}" in text
     assert all(note in text for note in found["notes"])
-    assert page.count('<svg class="chart"') == 3 + 1  # a diagram for each model, and the overlay
+    assert page.count('<svg class="chart"') == 3  # a diagram for each model
 
 
 def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:

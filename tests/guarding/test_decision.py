@@ -238,9 +238,6 @@ def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
     scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
     recall = scores.decision.classes[2].recall
     assert recall is not None
-    (curve,) = scores.decision.curves
-    assert curve.name == "2"
-    assert min(abs(each - recall) for each in curve.recall) < 0.02
     for limit, code in ((recall - 0.01, 0), (min(1.0, recall + 0.01), 1)):
         result = cli("evaluate", path, small.test, "--min-recall", f"2={limit}", "--device", "cpu")
         assert result.exit_code == code, result.output

@@ -27,7 +27,7 @@ from tna_onnx.numerics.conformal import (
     share_interval,
     small_set_penalty,
 )
-from tna_onnx.numerics.outliers import area_under, roc_points
+from tna_onnx.numerics.outliers import area_under
 
 TEMPERATURE = 3.0
 """That of the labels of the small model; its own probabilities round to 1, and many of their sums are equal."""
@@ -212,8 +212,3 @@ def test_roc(decimals: int) -> None:
     truth = np.repeat([0, 1], [300, 90])
     scores = np.concatenate([known, unknown])
     np.testing.assert_allclose(area_under(known, unknown), metrics.roc_auc_score(truth, scores), rtol=1e-12)
-    false_alarms, detected = roc_points(known, unknown)
-    assert (false_alarms[0], detected[0], false_alarms[-1], detected[-1]) == (0, 0, 1, 1)
-    x, y, _ = metrics.roc_curve(truth, scores, drop_intermediate=False)
-    points = {(round(a, 9), round(b, 9)) for a, b in zip(x, y, strict=True)}
-    assert {(round(a, 9), round(b, 9)) for a, b in zip(false_alarms, detected, strict=True)} <= points

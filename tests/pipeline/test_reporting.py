@@ -24,13 +24,10 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline import collected_details as angles_module
 from tna_onnx.pipeline.collected_details import (
     _scored,
-    angle_counts,
     class_names,
     class_sums,
-    feature_angles,
     worst_rows,
 )
 from tna_onnx.pipeline.crossfit import folds
@@ -45,7 +42,6 @@ from tna_onnx.progress import silent
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.report import Changes, Comparison, MethodScores, Report, compare_scores
 from tna_onnx.results.verdict import Recall
-from tna_onnx.search.candidates import SearchSettings
 
 
 def report_of(small: Small, model: Any = None, **fields: Any) -> Report:
@@ -304,25 +300,6 @@ def test_folders_name_classes_only_one_to_one(
     classes = 2 if labels is None else 5
     source = open_source(tmp_path, [IMAGE], classes, labels=labels)
     assert class_names(task, collected(task, source)) == expected
-
-
-# ---- Angles between features and class vectors, by hand and from their definition
-
-
-def test_shares_and_lengths_of_the_three_weights(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(angles_module, "_MAX_SAMPLES", 100)
-    assert task.weight is not None
-    outcome = outcome_of(task, weight=task.weight / 2, angle=30.0)
-    shown, samples = feature_angles(task, task.calibration, SearchSettings(angle_step=30.0), outcome)
-    assert samples == 100  # every fifteenth of 1500
-    assert [each.weight for each in shown] == ["original", "tilted", "averaged"]
-    for each in shown:
-        assert sum(each.predicted) == pytest.approx(1)
-        assert sum(each.others) == pytest.approx(1)
-    # a rotation keeps lengths, up to float32; the average of this test is half as long, in the same directions
-    assert [each.length for each in shown] == pytest.approx([1, 1, 0.5], abs=1e-5)
-    counts = angle_counts(task.calibration.table.features[::15], task.weight, task.head.bias)
-    np.testing.assert_allclose(shown[0].predicted, counts[0] / counts[0].sum(), rtol=1e-12)
 
 
 def test_accuracies_of_the_figures_are_weighted() -> None:

@@ -23,7 +23,7 @@ from tna_onnx.results.study import Chart, Line
 
 # A search whose steps and members there is something to draw of.
 SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 2.0, "ensemble_size": 64}
-ALL = {"reliability", "confidence", "risk-coverage", "search", "members", "angles"}
+ALL = {"reliability", "confidence", "risk-coverage", "search"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -86,7 +86,6 @@ def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
     assert f"before: mean error {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
     assert f"chosen: {report.angle:g}°" in texts(files / "search.svg")
     assert "held-out, 64 members" in texts(files / "search.svg")
-    assert "average of tilted weights" in texts(files / "angles.svg")
 
 
 def test_the_drawings_are_those_of_the_page(report: Report, files: Path) -> None:
@@ -122,7 +121,7 @@ def test_every_kind_of_run_has_figures(
     )
     names = {path.stem for path in write_figures(made, tmp_path / "f")}
     assert names >= {"reliability", "confidence", "risk-coverage"}
-    assert ("search" in names) == ("angles" in names) == bool(made.angle)
+    assert ("search" in names) == bool(made.angle)
 
 
 @pytest.mark.parametrize("count", range(1, 8))

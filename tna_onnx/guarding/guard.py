@@ -33,7 +33,6 @@ from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
 from tna_onnx.guarding.measure import (
     check_decisions,
-    drawn_classes,
     largest_change,
     measure,
     measure_detection,
@@ -183,12 +182,9 @@ def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress:
     level = chosen.settings.confidence_level
     reported = opened.held_out or opened.source
     rule = chosen.guarded.decision
-    drawn = range(0) if rule is None else drawn_classes(rule, opened.output.n_classes)
 
     def decided(source: Source) -> Values:
-        return collect_values(
-            written, opened.output, names, source, opened.batch_size, progress, stage="decide", drawn=drawn
-        )
+        return collect_values(written, opened.output, names, source, opened.batch_size, progress, stage="decide")
 
     in_distribution = decided(reported)
     detection = None
@@ -199,7 +195,7 @@ def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress:
         )
     fresh = opened.held_out is not None
     return measure(
-        in_distribution, opened.names, level, reported.describe(), fresh=fresh, detection=detection, rule=rule,
+        in_distribution, opened.names, level, reported.describe(), fresh=fresh, detection=detection,
         cost=None if rule is None or not rule.cost.size else rule.cost,
     )  # fmt: skip
 

@@ -23,15 +23,13 @@ from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
 from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
 from tna_onnx.numerics.ops import rows_of
-from tna_onnx.numerics.outliers import area_under, roc_points
+from tna_onnx.numerics.outliers import area_under
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.outcomes import (
     ClassDecision,
     ConfidenceCalibration,
     ConfidenceGroup,
-    DecisionCurve,
     Decisions,
     DecisionScores,
     Detection,
@@ -51,13 +49,12 @@ def measure(
     *,
     fresh: bool | None,
     detection: Detection | None = None,
-    rule: DecisionRule | None = None,
     cost: NDArray[np.float32] | None = None,
 ) -> Decisions:
     """Reduce decisions to the figures of the report.
 
     `confidence_level`: of intervals, in per cent. `fresh`: whether no threshold was chosen on them; None where nobody
-    knows. `rule`: of the decision, if its curve is to be drawn.
+    knows.
     """
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
@@ -73,7 +70,7 @@ def measure(
     if "ood_alarm" in decided.values:
         figures["alarms"] = float(decided.values["ood_alarm"].mean())
     if "decision" in decided.values:
-        figures["decision"] = score_decision(decided, names, level, rule, cost)
+        figures["decision"] = score_decision(decided, names, level, cost)
     accuracy = float(decided.hit.mean())
     return Decisions(data=data, fresh=fresh, n=len(decided), accuracy=accuracy, detection=detection, **figures)
 
@@ -81,8 +78,7 @@ def measure(
 def _accepted(decided: Values, level: float) -> dict[str, Any]:
     accepted = decided.values["accept"]
     count = int(accepted.sum())
-    curve = RiskCoverage.of_values(decided.confidence, decided.hit)
-    figures: dict[str, Any] = {"accepted": count / len(decided), "risk_coverage": curve}
+    figures: dict[str, Any] = {"accepted": count / len(decided)}
     if count:
         wrong = ~decided.hit[accepted]
         figures["risk"] = float(wrong.mean())
@@ -132,27 +128,22 @@ def measure_detection(
     confidence_level: float,
     data: str,
 ) -> Detection:
-    """Reduce outlier scores of known and unknown samples to a ROC curve.
+    """Say how well outlier scores tell known from unknown samples.
 
     `known`: outlier scores of samples that the model should know, (N,); `unknown`: of samples that it should not, (M,);
     `alarms`: what the file says of the unknown ones, (M,); `confidence_level`: of the interval, in per cent.
     """
     interval = share_interval(alarms, check_level(confidence_level))
-    false_alarms, detected = roc_points(known, unknown)
     return Detection(
         data=data,
         n=len(unknown),
         auroc=area_under(known, unknown),
         detected=float(alarms.mean()),
         detected_interval=interval,
-        roc_false_alarms=false_alarms,
-        roc_detected=detected,
     )
 
 
 _MAX_CLASSES = 100  # of a confusion matrix in a result
-_MAX_CURVES = 20
-_CURVE_POINTS = 200
 
 
 def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
@@ -166,25 +157,11 @@ def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
     return cost
 
 
-def rule_in_file(entries: Mapping[str, str], classes: int) -> DecisionRule | None:
-    """Return the rule of a decision about one class; None where that of a file is about all, or there is none."""
-    try:
-        said = json.loads(entries["guard_decision"])
-        if said["rule"] != "positive":
-            return None
-        return DecisionRule("positive", range(classes).index(said["positive"]), np.zeros((0, 0), np.float32))
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return None
-
-
-def score_decision(
-    values: Values, names: Sequence[str], level: float, rule: DecisionRule | None = None, cost: Floats | None = None
-) -> DecisionScores:
+def score_decision(values: Values, names: Sequence[str], level: float, cost: Floats | None = None) -> DecisionScores:
     """Hold decisions against labels.
 
     `values`: with the `decision` of each sample: a class, -1 for none; of several labels (C,) bool. `level`: of
-    intervals, a fraction. `rule`: of the decision; without it there is no curve of one class. `cost`: (C, A) costs, if
-    the file was made for some.
+    intervals, a fraction. `cost`: (C, A) costs, if the file was made for some.
     """
     decided, labels, clusters = values.values["decision"], values.labels, values.clusters
     classes = len(names)
@@ -194,7 +171,6 @@ def score_decision(
     def column(values: NDArray[Any], c: int) -> NDArray[np.bool_]:
         return np.asarray(values[:, c] == 1 if several else values == c)
 
-    probabilities: Iterable[Floats] = () if values.probabilities is None else values.probabilities.T
     pairs = [(column(labels, c), column(decided, c)) for c in range(classes)]
     return DecisionScores(
         classes=tuple(_of_class(name, *pair, level, clusters) for name, pair in zip(names, pairs, strict=True)),
@@ -204,17 +180,7 @@ def score_decision(
         balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
         mcc=float(np.mean(goal_value(counts, "mcc"))),
         cost=None if cost is None or several else -float(goal_value(counts, "cost", cost)),
-        curves=tuple(
-            _curve(names[c], p, pairs[c][0]) for c, p in zip(drawn_classes(rule, classes), probabilities, strict=False)
-        ),
     )
-
-
-def drawn_classes(rule: DecisionRule | None, classes: int) -> range:
-    """Return the classes whose curves are drawn: the one that a rule is about, or the first ones."""
-    if rule is not None and rule.kind == "positive":
-        return range(rule.positive, rule.positive + 1)
-    return range(min(classes, _MAX_CURVES))
 
 
 def _share(
@@ -243,14 +209,6 @@ def _of_class(
         precision_interval=precision_interval,
         false_positives=false_positives,
     )
-
-
-def _curve(name: str, scores: Floats, holds: NDArray[np.bool_]) -> DecisionCurve:
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(holds[order])
-    at = np.unique(np.linspace(0, len(order) - 1, _CURVE_POINTS).astype(np.int64))
-    recall = hits[at] / max(1, int(hits[-1]))
-    return DecisionCurve(name, tuple(recall.tolist()), tuple((hits[at] / (at + 1)).tolist()))
 
 
 _ROLES = (*ADDITIONS, "ood_alarm", "decision")
@@ -312,14 +270,9 @@ def score_guarded(
     if not guards:
         scores, predicted = score_model(session, output, source, batch_size, progress, label)
         return scores, predicted, None
-    rule = rule_in_file(provenance(model), output.n_classes)
-    drawn = drawn_classes(rule, output.n_classes) if "decision" in guards else range(0)
-    listening = RecordingRunner(session, output, guards, source.labels, source.describe(), drawn)
+    listening = RecordingRunner(session, guards, source.labels, source.describe())
     scores, predicted = score_model(listening, output, source, batch_size, progress, label)
-    decided = Values(
-        source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters,
-        listening.probabilities,
-    )  # fmt: skip
+    decided = Values(source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters)
     described = source.describe()
     rows = rows_by_weight(source)
     if rows is not None:
@@ -334,7 +287,7 @@ def score_guarded(
         )
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
-    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, rule=rule, cost=cost)
+    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, cost=cost)
     return scores, predicted, decisions
 
 

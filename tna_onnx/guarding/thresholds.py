@@ -50,7 +50,6 @@ class Values:
     sizes: NDArray[np.int64]  # classes in the set of each sample, (N,); empty without sets
     # numbers of the groups that samples come in, (N,); None where they are independent
     clusters: NDArray[np.int64] | None = None
-    probabilities: NDArray[np.float32] | None = None  # (N, D) of the classes whose curves are drawn; None without any
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -60,8 +59,7 @@ class Values:
         sizes = self.sizes[rows] if len(self.sizes) else self.sizes
         clusters = rows_of(self.clusters, rows)
         columns = {role: column[rows] for role, column in self.values.items()}
-        p = rows_of(self.probabilities, rows)
-        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters, p)
+        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters)
 
 
 class RecordingRunner:
@@ -73,16 +71,11 @@ class RecordingRunner:
     def __init__(
         self,
         session: BatchRunner,
-        output: ClassOutput,
         names: Mapping[str, str],
         labels: NDArray[np.int64],
         where: str,
-        drawn: range = range(0),
     ) -> None:
         self._session = session
-        self._output = output
-        self._drawn = drawn
-        self._probabilities: list[Floats] = []
         self._names = [*names.values()]
         self._labels = labels
         self._where = where
@@ -98,8 +91,6 @@ class RecordingRunner:
         end = self._done + count
         self._add(self._labels[self._done : end], values[len(outputs) :])
         self._done = end
-        if self._drawn and outputs[0] == self._output.name:
-            self._probabilities.append(self._output.probabilities(values[0])[:, self._drawn].astype(np.float32))
         return values[: len(outputs)]
 
     def _add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
@@ -128,13 +119,6 @@ class RecordingRunner:
         """Classes in each set, (N,); empty without sets."""
         return np.concatenate(self._sizes)
 
-    @property
-    def probabilities(self) -> Floats | None:
-        """(N, D) of the classes whose curves are drawn; None without any."""
-        if not self._probabilities:
-            return None
-        return np.concatenate(self._probabilities)
-
 
 def collect_values(
     session: BatchRunner,
@@ -146,13 +130,12 @@ def collect_values(
     *,
     rows: NDArray[np.int64] | None = None,
     stage: str = "score",
-    drawn: range = range(0),
 ) -> Values:
     """Run a model over samples."""
     if rows is None:
         rows = np.arange(len(source))
     labels = source.labels[rows]
-    listening = RecordingRunner(session, output, names, labels, source.describe(), drawn)
+    listening = RecordingRunner(session, names, labels, source.describe())
     hits: list[NDArray[np.bool_]] = []
     confidences: list[NDArray[np.floating[Any]]] = []
     done = 0
@@ -178,7 +161,6 @@ def collect_values(
         columns,
         listening.sizes,
         clusters,
-        listening.probabilities,
     )
 
 

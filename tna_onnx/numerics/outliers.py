@@ -166,9 +166,6 @@ def oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
     return shrunk, float(shrinkage)
 
 
-_POINTS = 200
-
-
 def area_under(familiar: NDArray[Any], unknown: NDArray[Any]) -> float:
     """Return the area under the ROC curve of scores (N,) and (M,).
 
@@ -180,15 +177,3 @@ def area_under(familiar: NDArray[Any], unknown: NDArray[Any]) -> float:
     ranks = stats.rankdata(np.concatenate([familiar, unknown]))[len(familiar) :]
     above = float(ranks.sum()) - len(unknown) * (len(unknown) + 1) / 2
     return above / (len(familiar) * len(unknown))
-
-
-def roc_points(familiar: NDArray[Any], unknown: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return up to 200 points of the curve: (false alarms, detected), fractions, from (0, 0) to (1, 1)."""
-    pooled = np.concatenate([familiar, unknown])
-    picked = np.linspace(0, len(pooled) - 1, min(_POINTS - 1, len(pooled))).astype(int)
-    # from the largest threshold down, each once
-    thresholds = np.unique(np.sort(pooled)[picked])[::-1]
-    false_alarms = [float(np.mean(familiar > t)) for t in thresholds]
-    detected = [float(np.mean(unknown > t)) for t in thresholds]
-    # below every score, all samples raise the alarm
-    return (*false_alarms, 1.0), (*detected, 1.0)

@@ -34,8 +34,6 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import (
-    Angles,
-    Averaged,
     ClassBins,
     ClassResult,
     Confusion,
@@ -47,61 +45,7 @@ from tna_onnx.results.details import (
     Scored,
     Step,
 )
-from tna_onnx.search.candidates import Candidate, SearchSettings, candidate_weight, candidate_weights
-
-# Width of a bin: 90 of them show the shape of a distribution, and few of 5,000 samples' are empty.
-_DEGREES = 2
-_MAX_SAMPLES = 5000
-
-
-def feature_angles(
-    task: Task, collected: Collected, settings: SearchSettings, outcome: Outcome
-) -> tuple[tuple[Angles, ...], int]:
-    """Return the angles under the original weight, one tilted one and the average, and the number of samples.
-
-    (nothing, 0) without a plain linear head.
-    """
-    head = task.head
-    if head is None or task.probed.tail is not None:
-        return (), 0
-    rows = np.zeros(len(collected.table), bool)
-    # spread over the data, because files often come sorted by class
-    rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
-    angles = []
-    shown = {"original": head.weight}
-    chosen = outcome.chosen
-    if chosen.angle:
-        shown["tilted"] = candidate_weight(head.weight, Candidate(chosen.angle, 1, 0.0, chosen.scores), settings)
-        if chosen.ensemble_size != 1 and outcome.weight is not None:
-            shown["averaged"] = outcome.weight
-    for name, weight in shown.items():
-        totals = np.zeros((2, 180 // _DEGREES))
-        for _, _, features in task.logits(head.weight, on=collected).chunks(rows, features=True):
-            assert features is not None  # noqa: S101 - asked for
-            totals += angle_counts(features, weight, head.bias)
-        predicted, remaining = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
-        length = float(np.mean(np.linalg.norm(weight, axis=1)) / np.mean(np.linalg.norm(head.weight, axis=1)))
-        angles.append(Angles(name, tuple(predicted.tolist()), tuple(remaining.tolist()), length))
-    return tuple(angles), int(rows.sum())
-
-
-def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:
-    """Count angles between features (B, n) and class vectors (C, n) in 90 bins of 2 degrees.
-
-    Gives (2, 90): with the class that features @ weight.T + bias predicts, and with all others. Zero vectors have no
-    direction and are left out.
-    """
-    z = np.asarray(features, np.float64)
-    w = np.asarray(weight, np.float64)
-    products = z @ w.T
-    lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(w, axis=1)
-    predicted = np.zeros(products.shape, bool)
-    predicted[np.arange(len(z)), np.argmax(products + bias, axis=1)] = True
-    cosine = np.clip(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0), -1, 1)
-    index = np.minimum(np.degrees(np.arccos(cosine)) // _DEGREES, 180 // _DEGREES - 1).astype(int)
-    counts = [np.bincount(index[mask & (lengths > 0)], minlength=180 // _DEGREES) for mask in (predicted, ~predicted)]
-    return np.array(counts, np.float64)
-
+from tna_onnx.search.candidates import Candidate, candidate_weights
 
 # Classes that a row names beside the one that they are taken for.
 _MAX_CONFUSED = 3
@@ -308,15 +252,11 @@ def collect_details(
     # these two are of one predicted class a sample
     over: tuple[Sample, ...] = ()
     under: tuple[Sample, ...] = ()
-    angles: tuple[Angles, ...] = ()
-    angle_samples = 0
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)
     else:
         over, under = worst_samples(reported, names, before, after, logits, outcome.fitted)
-        angles, angle_samples = feature_angles(task, reported, settings.for_search, outcome)
         classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
-    averages = _averages(task, outcome, logits)
     return Details(
         data=reported.source.describe(),
         held_out=task.held_out is not None,
@@ -328,12 +268,8 @@ def collect_details(
         risk_after=RiskCoverage.of(compared.after.decisions()),
         steps=_steps(task, outcome, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
-        averages=averages,
-        untilted=_accuracy(original) if averages else 0.0,
         with_map=outcome.chosen.fitted is not None,
         classes=classes,
-        angles=angles,
-        angle_samples=angle_samples,
         overconfident=over,
         underconfident=under,
         # of the file as it was written, not of what was meant
@@ -372,22 +308,3 @@ def _on_held_out(task: Task, candidates: Sequence[Candidate], progress: Progress
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
         yield k, _scored(scores, task.settings)
         progress("search curve", done, len(candidates))
-
-
-def _averages(task: Task, outcome: Outcome, logits: Logits) -> tuple[Averaged, ...]:
-    """Return the accuracy of averages of half of the chosen members, half of those, and so on down to one."""
-    chosen = outcome.chosen
-    if chosen.angle == 0 or chosen.ensemble_size < 2 or task.weight is None:
-        return ()
-    averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
-    ensemble = Ensemble(task.weight, task.settings.for_search.draws)
-    while averages[-1].members > 1:
-        # members are children of the seed in order: half of them are the first half
-        fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
-        ((_, average),) = candidate_weights(ensemble, [fewer])
-        averages.append(Averaged(fewer.ensemble_size, _accuracy(task.logits(average, on=task.reported))))
-    return tuple(reversed(averages))
-
-
-def _accuracy(logits: Logits) -> float:
-    return logits.scores().mean("hit")

@@ -6,7 +6,7 @@ high.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tna_onnx.numerics.conformal import consistent_range, wilson_interval
@@ -26,15 +26,10 @@ MAX_DROP = 0.1
 MAX_TIMES = 2
 """Objectives that are more than so many times the original weight's are cut off."""
 
-WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
-"""Names of the weights whose angles are drawn."""
-
 # Paper between the highest point and the end of the axis.
 _ROOM = 1.15
 # Numbers that fit below a logarithmic axis.
 _MAX_TICKS = 9
-# Share of a bin below which it is left out at the ends.
-_MIN_SHARE = 0.002
 
 
 @dataclass(frozen=True)
@@ -63,20 +58,6 @@ def plain_line(name: str, x: Iterable[float], y: Iterable[float], rank: int, *, 
     """Return a line without markers; x and y are shares and become per cent."""
     x, y = (tuple(100 * value for value in values) for values in (x, y))
     return Line(name, x, y, rank=rank, dashed=dashed, marked=False)
-
-
-def curve(
-    title: str,
-    labels: tuple[str, str],
-    points: tuple[Sequence[float], Sequence[float]],
-    ring: tuple[float | None, float | None],
-    y_range: tuple[float, float] | None = (0, 100),
-) -> MarkedChart:
-    """Return shares along all thresholds, in per cent, with the chosen point (x, y) in a ring, where it is known."""
-    rings = tuple((100 * x, 100 * y) for x, y in (ring,) if x is not None and y is not None)
-    lines = (plain_line("all thresholds", *points, rank=2),)
-    title = f"{title}, the chosen point in a ring"
-    return MarkedChart(title, *labels, lines, y_range=y_range, x_range=(0, 100), rings=rings)
 
 
 def risk_chart(details: Details) -> MarkedChart:
@@ -195,54 +176,6 @@ def members_text(size: int) -> str:
     return "infinitely many"
 
 
-def members_chart(details: Details) -> Chart | None:
-    """Return the accuracy against the members averaged, at the chosen angle; None where it would show nothing."""
-    if len(details.averages) < 2:
-        return None
-    members = tuple(float(average.members) for average in details.averages)
-    accuracies = tuple(100 * average.accuracy for average in details.averages)
-    untilted = 100 * details.untilted
-    values = [*accuracies, untilted]
-    room = 0.1 * (max(values) - min(values)) + 0.5
-    degrees = f"{details.steps[details.chosen].angle:g}"
-    lines = (
-        Line("average", members, accuracies, rank=2),
-        Line("not tilted", (members[0], members[-1]), (untilted, untilted), rank=1, dashed=True, marked=False),
-    )
-    y_range = (min(values) - room, min(max(values) + room, 100.5))
-    title = f"Accuracy before any map, over the members at {degrees} degrees"
-    return Chart(title, "members averaged", "accuracy, %", lines, log_x=True, y_range=y_range)
-
-
-def angle_charts(details: Details) -> tuple[MarkedChart, MarkedChart]:
-    """Return the distribution of the angles between features and class vectors: of the predicted class, of others."""
-    predicted = {angles.weight: angles.predicted for angles in details.angles}
-    other_shares = {angles.weight: angles.others for angles in details.angles}
-    bins = len(details.angles[0].predicted)
-    width = 180 / bins
-    # both charts show the same angles, and one more bin on each side
-    shares = [*predicted.values(), *other_shares.values()]
-    filled = [j for part in shares for j, share in enumerate(part) if share > _MIN_SHARE]
-    low = max(0, min(filled, default=0) - 1)
-    high = min(bins, max(filled, default=bins) + 2)
-    places = tuple((j + 0.5) * width for j in range(low, high))
-
-    def lines(of: dict[str, tuple[float, ...]]) -> tuple[Line, ...]:
-        ranks = {"original": 1, "tilted": 0, "averaged": 2}
-        heights = {weight: tuple(100 * part[j] for j in range(low, high)) for weight, part in of.items()}
-        return tuple(
-            Line(WEIGHTS[w], places, y, rank=ranks[w], dashed=w == "original", marked=w == "tilted")
-            for w, y in heights.items()
-        )
-
-    label = f"share per {width:g}°, %"
-    ends = (low * width, high * width)
-    return (
-        MarkedChart("Angles to the predicted class", "angle, degrees", label, lines(predicted), x_range=ends),
-        MarkedChart("Angles to all other classes", "angle, degrees", label, lines(other_shares), x_range=ends),
-    )
-
-
 FEW = 10
 """Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
 
@@ -318,11 +251,3 @@ def bars(bins: Bins) -> tuple[Bar, ...]:
     total = len(bins.count)
     rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
     return tuple(Bar(j / total, (j + 1) / total, *row) for j, row in enumerate(rows))
-
-
-def bins_line(name: str, bins: Bins, rank: int, *, least: int = 1, dashed: bool = False) -> Line:
-    """Return a point for each bin with at least `least` samples: mean confidence, accuracy and its interval."""
-    filled = [bar for bar in bars(bins) if bar.count >= least]
-    x, y = tuple(bar.confidence for bar in filled), tuple(bar.height for bar in filled)
-    low, high = (tuple(bar.interval[k] for bar in filled) for k in (0, 1))
-    return Line(name, x, y, low, high, rank, dashed=dashed)

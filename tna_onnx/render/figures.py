@@ -16,10 +16,8 @@ from markupsafe import Markup
 
 from tna_onnx.errors import writing
 from tna_onnx.files import write_file
-from tna_onnx.render.charts import members_chart
 from tna_onnx.render.html.blocks import Figure, Key, chart_figure, chart_keys
 from tna_onnx.render.html.predictions import (
-    angles,
     compared_reliability,
     confidence,
     measured_reliability,
@@ -87,12 +85,6 @@ def _detailed_panels(report: Report, details: Details) -> dict[str, Sequence[Pan
     searched = search(report, details)
     if searched is not None:
         named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
-    members = members_chart(details)
-    if searched is not None and members is not None:
-        named["members"] = chart_panels([members])
-    turned = angles(report, details)
-    if turned is not None:
-        named["angles"] = _panels(turned.figures, turned.keys)
     return named
 
 

@@ -10,10 +10,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.isotonic import Corp, Curve, Decomposition
@@ -43,19 +42,12 @@ class RiskCoverage:
     @classmethod
     def of(cls, scores: SampleScores) -> RiskCoverage:
         """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
-        return cls.of_values(scores.confidence, scores.hit, scores.weights)
-
-    @classmethod
-    def of_values(
-        cls, values: NDArray[Any], hit: NDArray[np.bool_], weights: NDArray[np.float64] | None = None
-    ) -> RiskCoverage:
-        """Compute the curve from confidences, whether samples are classified right, and weights if any, (N,) each."""
-        tie = ties_of(values)
+        tie = ties_of(scores.confidence)
         order = np.argsort(-tie, kind="stable")
-        wrong = ~hit[order]
+        wrong, weights = ~scores.hit[order], scores.weights
         # samples of one confidence, to rounding, are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[np.diff(tie[order]) < 0, True]) + 1
-        mass, wrong_mass = np.arange(1, len(values) + 1), np.cumsum(wrong)
+        mass, wrong_mass = np.arange(1, len(order) + 1), np.cumsum(wrong)
         if weights is not None:
             mass, wrong_mass = np.cumsum(weights[order]), np.cumsum(wrong * weights[order])
         taken, errors = mass[ends - 1], wrong_mass[ends - 1]
@@ -106,19 +98,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Averaged:
-    """The average of some members at the chosen angle.
-
-    Attributes:
-        members: members averaged, at least 1.
-        accuracy: its accuracy before any map, a fraction.
-    """
-
-    members: int
-    accuracy: float
-
-
-@dataclass(frozen=True)
 class Confusion:
     """A class that samples of another class are mistaken for.
 
@@ -165,23 +144,6 @@ class ClassBins:
     after: Bins
     result_before: ClassResult
     result_after: ClassResult
-
-
-@dataclass(frozen=True)
-class Angles:
-    """Angles between features and class vectors of one weight, as shares of bins of 2 degrees from 0 to 180.
-
-    Attributes:
-        weight: `original`, `tilted` (one member) or `averaged`.
-        predicted: share of each bin, with the vector of the predicted class; fractions.
-        others: share of each bin, with the vectors of all other classes; fractions.
-        length: mean length of the class vectors, in lengths of the original's.
-    """
-
-    weight: str
-    predicted: tuple[float, ...]
-    others: tuple[float, ...]
-    length: float
 
 
 @dataclass(frozen=True)
@@ -263,14 +225,8 @@ class Details:
         risk_after: risk and coverage of the recalibrated model, on the same samples.
         steps: candidates in the order of the search.
         chosen: index of the chosen one, from 0.
-        averages: fewer and fewer members at the chosen angle, down to one, fewest first, on the shown data; empty
-            without a tilted weight and in the limit of many.
-        untilted: accuracy of the weight before any tilt on the same data, a fraction; 0 beside no averages.
         with_map: whether candidates were scored after a map of their own (complete search).
         classes: diagrams of each class, on the shown data.
-        angles: angles of features and class vectors under the original weight, one tilted weight and their average, on
-            the shown data; empty where there is no plain head.
-        angle_samples: samples that these angles come from.
         overconfident: wrong predictions with the highest confidence after, on the shown data.
         underconfident: right predictions with the lowest confidence after, on the shown data.
         changes: what differs between the two files.
@@ -287,12 +243,8 @@ class Details:
     risk_after: RiskCoverage
     steps: tuple[Step, ...]
     chosen: int
-    averages: tuple[Averaged, ...]
-    untilted: float
     with_map: bool
     classes: tuple[ClassBins, ...]
-    angles: tuple[Angles, ...]
-    angle_samples: int
     overconfident: tuple[Sample, ...]
     underconfident: tuple[Sample, ...]
     changes: tuple[Difference, ...]

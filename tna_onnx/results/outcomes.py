@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.details import RiskCoverage
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,6 @@ class Detection:
         auroc: probability that an unknown sample has a larger score than a known one, a fraction.
         detected: unknown samples that raise the alarm, as a fraction.
         detected_interval: its exact confidence interval, fractions.
-        roc_false_alarms: known samples above each of some thresholds, from the highest down, fractions.
-        roc_detected: unknown samples above them, fractions.
     """
 
     data: str
@@ -83,8 +80,6 @@ class Detection:
     auroc: float
     detected: float
     detected_interval: tuple[float, float]
-    roc_false_alarms: tuple[float, ...]
-    roc_detected: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -113,21 +108,6 @@ class ClassDecision:
 
 
 @dataclass(frozen=True)
-class DecisionCurve:
-    """Recall and precision of a class at all thresholds of its probability.
-
-    Attributes:
-        name: of the class.
-        recall: at falling thresholds, fractions.
-        precision: at the same ones, fractions.
-    """
-
-    name: str
-    recall: tuple[float, ...]
-    precision: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class DecisionScores:
     """The output `decision` against the labels.
 
@@ -140,7 +120,6 @@ class DecisionScores:
         balanced_accuracy: mean recall of the classes, a fraction; of several labels, of those with and without each.
         mcc: Matthews correlation coefficient, no unit; of several labels their mean.
         cost: mean of the costs that the file was made for, no unit; null without.
-        curves: of the positive class, or of each of at most 20 labels; none where the probabilities are not known.
     """
 
     classes: tuple[ClassDecision, ...]
@@ -150,7 +129,6 @@ class DecisionScores:
     balanced_accuracy: float
     mcc: float
     cost: float | None = None
-    curves: tuple[DecisionCurve, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +174,6 @@ class Decisions:
         accepted: samples that are accepted, as a fraction.
         risk: accepted samples that are classified wrong, as a fraction of the accepted; None without any.
         risk_interval: its exact confidence interval, fractions.
-        risk_coverage: errors among the samples with the highest confidence, for all other thresholds.
         coverage: sets that hold the true class, as a fraction.
         coverage_interval: its exact confidence interval, fractions.
         class_coverage: the same for the samples of each class, fractions; null for classes without samples.
@@ -219,7 +196,6 @@ class Decisions:
     accepted: float | None = None
     risk: float | None = None
     risk_interval: tuple[float, float] | None = None
-    risk_coverage: RiskCoverage | None = None
     coverage: float | None = None
     coverage_interval: tuple[float, float] | None = None
     class_coverage: tuple[float | None, ...] | None = None

@@ -1,7 +1,6 @@
 """The HTML report: its numbers against their definitions, and a page that is whole, self-contained and safe."""
 
 import html
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -17,17 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
-from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
 from tests.support import PLAIN, TILTED, ece, ok, outputs_of, refused, with_options
-from tna_onnx.numerics.averages import kept_part
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
 from tna_onnx.results.report import Report
-from tna_onnx.search.candidates import Candidate, SearchSettings, candidate_weight
 
 # A search whose steps and members there is something to say of.
 SEARCHED: dict[str, Any] = {
@@ -104,9 +100,6 @@ def test_details_agree_with_the_report(report: Report) -> None:
     for k in details.classes:
         assert sum(k.before.count) == sum(k.after.count) == report.comparison.before.n
     assert sum(k.samples for k in details.classes) == report.comparison.before.n
-    for angles in details.angles:
-        assert sum(angles.predicted) == pytest.approx(1)
-        assert sum(angles.others) == pytest.approx(1)
     assert all(change.explained for change in details.changes)
     assert {change.name for change in details.changes} >= {"weight"}
 
@@ -208,7 +201,7 @@ def check_page(page: str) -> None:
 
 def test_the_page_is_whole(page: str, report: Report) -> None:
     check_page(page)
-    for key in ("result", "reliability", "confidence", "search", "angles", "samples", "changes", "run"):
+    for key in ("result", "reliability", "confidence", "search", "samples", "changes", "run"):
         assert f'<section id="{key}"' in page
     assert "tna-onnx calibrate " + escape("'a b.onnx'") in page
     for text in (report.model_sha256, report.provider, *report.versions.values(), "Seed", "held-out"):
@@ -315,26 +308,6 @@ def test_names_of_a_model_are_literals_in_the_lines(report: Report) -> None:
     compile(text, "use.py", "exec")
 
 
-def test_the_accuracy_of_fewer_members_is_that_of_their_average(report: Report, small: Small) -> None:
-    details = details_of(report)
-    counts = [a.members for a in details.averages]
-    assert counts[0] == 1
-    assert counts[-1] == report.ensemble_size
-    assert all(few == many // 2 for few, many in itertools.pairwise(counts))
-    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
-    data, settings = np.load(small.test), SearchSettings(angle_step=9.0)
-    features = np.maximum(data["x"] @ tensors["hidden"], 0)
-    for found in details.averages:
-        average = Candidate(report.angle, found.members, 0.0, scores_of([1.0], [True]))
-        weight = candidate_weight(tensors["weight"], average, settings)
-        logits = features @ weight.T + kept_part(tensors["weight"], weight) * tensors["bias"]
-        accuracy = np.mean(np.argmax(logits, axis=1) == data["labels"])
-        assert found.accuracy == pytest.approx(accuracy, abs=1.5e-3)  # two samples at a tie
-    assert len({a.accuracy for a in details.averages}) > 2
-    assert f"at {report.angle:g} degrees" in to_html(report)
-    assert "members averaged" not in to_html(replace(report, details=replace(details, averages=())))
-
-
 def test_the_diagrams_of_the_predicted_class_have_the_band_of_calibrated_models(page: str, report: Report) -> None:
     section = page[page.index('<section id="reliability"') :].split("</section>", maxsplit=1)[0]
     top, classes = section.split("Class by class")
@@ -403,7 +376,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_angles(small: Small) -> None:
+def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_search(small: Small) -> None:
     words = {"objective": "nll", "device": "cpu", "details": True, "dry_run": True}
     report = with_options(tna_onnx.calibrate, small.model, small.calib, eval=small.test, **words)  # type: ignore[arg-type]
     page = to_html(replace(report, angle=0.0))
@@ -415,7 +388,6 @@ def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_angles(small: Sma
     assert losses == sorted(losses)
     assert losses[0] == pytest.approx(min(each.metrics.nll for each in report.methods), abs=5e-5)
     assert 'id="search"' not in page
-    assert 'id="angles"' not in page
 
 
 def test_a_report_without_details_has_fewer_sections(report: Report) -> None:

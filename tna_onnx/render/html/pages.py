@@ -36,7 +36,6 @@ from tna_onnx.render.html.blocks import (
     versions_text,
 )
 from tna_onnx.render.html.predictions import (
-    angles,
     compared_reliability,
     confidence,
     decided,
@@ -188,7 +187,6 @@ def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | 
         parts += [
             ("confidence", "Confidence", confidence(report, details)),
             ("search", "Search over the angle", search(report, details)),
-            ("angles", "Angles between features and class vectors", angles(report, details)),
             ("samples", "Samples to look at", samples(details)),
             ("use", "Use it", use(report, details)),
             ("changes", changes_title, changes(report, details)),

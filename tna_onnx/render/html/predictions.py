@@ -5,8 +5,8 @@ Reliability is drawn of the predicted class and of single classes, those with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 from tna_onnx.numerics.isotonic import Curve
@@ -19,14 +19,7 @@ from tna_onnx.render.charts import (
     MAX_TIMES,
     OF_LABELS,
     OF_ONE_CLASS,
-    RANKS,
-    WEIGHTS,
     DiagramWords,
-    MarkedChart,
-    angle_charts,
-    bins_line,
-    curve,
-    members_chart,
     members_text,
     risk_chart,
     search_charts,
@@ -46,13 +39,12 @@ from tna_onnx.render.html.blocks import (
     table,
 )
 from tna_onnx.render.html.summary import data_text
-from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, line_chart, reliability_diagram
+from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, reliability_diagram
 from tna_onnx.render.rows import FRESH, between, bin_free_rows, bin_free_sentence, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard
 from tna_onnx.results.report import Report
-from tna_onnx.results.study import Line
 
 _HEADS = ("class", "N", "accuracy, %", "precision, %", "recall, %")
 _BEFORE = ("precision before, %", "recall before, %")
@@ -184,9 +176,6 @@ def _risk_at(curve: RiskCoverage, coverage: float) -> str:
     return f"{100 * risk:.2f}"
 
 
-# Bins with fewer samples jump about in the overlay of models; they are in the diagrams and tables.
-_MIN_SAMPLES = 10
-
 # Classes that have drawings; all are in the table.
 _MAX_DRAWN = 10
 
@@ -220,30 +209,11 @@ def measured_reliability(evaluation: Evaluation) -> SimpleNamespace:
 
 
 def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
-    """Return the values of the section for several models: each, and the first ones as lines."""
+    """Return the values of the section for several models."""
     first = comparison.models[0]
     words = words_of(first.output_kind.startswith("label_"), first.metrics.positive)
     parts = {f"of {it.name}": Diagram.of(it.metrics, it.reliability, it.bin_free) for it in comparison.models}
-    # colours, then colours with dashes: further lines could not be told apart
-    drawn = comparison.models[: 2 * RANKS]
-    bins_lines = (
-        bins_line(model.name, parts[f"of {model.name}"].bins, k % RANKS, least=_MIN_SAMPLES, dashed=k >= RANKS)
-        for k, model in enumerate(drawn)
-    )
-    # intervals of all models would hide each other
-    lines = [replace(line, low=(), high=()) for line in bins_lines if line.x]
-    diagonal = Line(f"{words.against} is {words.what}", (0.0, 1.0), (0.0, 1.0), rank=RANKS, dashed=True, marked=False)
-    labels = (f"mean {words.against}", words.what)
-    chart = MarkedChart("All in one", *labels, (diagonal, *lines), y_range=(0.0, 1.0), x_range=(0.0, 1.0))
-    overlay = SimpleNamespace(
-        figure=Figure(line_chart(chart)),
-        keys=tuple(map(key_of, (*lines, diagonal))),
-        min_samples=_MIN_SAMPLES,
-        overlaid=len(drawn),
-        # said on the page: a model without a line must not be missed
-        left_out=len(comparison.models) - len(drawn),
-    )
-    return _diagrams(parts, words, comparison.data, overlay=overlay)
+    return _diagrams(parts, words, comparison.data)
 
 
 @dataclass(frozen=True)
@@ -271,7 +241,6 @@ def _diagrams(
     *,
     tested: tuple[str, ...] = (),
     classes: SimpleNamespace | None = None,
-    overlay: SimpleNamespace | None = None,
 ) -> SimpleNamespace:
     """Return diagrams and their numbers, by what they are of."""
     names = {part: part.removeprefix("of ") for part in parts}
@@ -300,7 +269,6 @@ def _diagrams(
         numbers=tuple(bins_table(shown.bins, f"Bins {part}".rstrip(), words) for part, shown in parts.items()),
         bin_free=table(heads, bin_free_rows(*(shown.bin_free for shown in parts.values())), "Without bins"),
         classes=classes,
-        overlay=overlay,
     )
 
 
@@ -339,7 +307,6 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
     if not report.angle:
         return None
     objective, accuracy = search_charts(report, details)
-    members = members_chart(details)
     return SimpleNamespace(
         mapped="each with the map fitted for it" if details.with_map else "before any map",
         max_drop=f"{100 * MAX_DROP:.0f}",
@@ -349,7 +316,6 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
         keys=tuple(dict.fromkeys(map(key_of, objective.lines))),
         objective=chart_figure(objective),
         accuracy=chart_figure(accuracy),
-        members=None if members is None else chart_figure(members),
         candidates=_candidates_table(report, details),
     )
 
@@ -374,31 +340,6 @@ def _candidate_row(step: Step, objective: str, is_choice: bool) -> tuple[str, ..
         if scored is not None:
             row += [METRICS[objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
     return tuple(row)
-
-
-def angles(report: Report, details: Details) -> SimpleNamespace | None:
-    """Return the values of the section; None without a plain head, or where nothing was tilted."""
-    if not details.angles or not report.angle:
-        return None
-    charts = angle_charts(details)
-    rows = [
-        (WEIGHTS[a.weight], f"{_mean_angle(a.predicted):.1f}", f"{_mean_angle(a.others):.1f}", f"{a.length:.2f}")
-        for a in details.angles
-    ]
-    return SimpleNamespace(
-        samples=f"{details.angle_samples:,}",
-        tilted_by=report.angle,
-        shown_data=data_text(details),
-        keys=tuple(map(key_of, charts[0].lines)),
-        figures=tuple(map(chart_figure, charts)),
-        means=table(("", "predicted, °", "false, °", "length"), rows, "Mean angles, and mean length (original: 1)"),
-    )
-
-
-def _mean_angle(shares: Sequence[float]) -> float:
-    width = 180 / len(shares)
-    # from the middles of the bins, which is all that the details keep
-    return sum((j + 0.5) * width * share for j, share in enumerate(shares)) / (sum(shares) or 1)
 
 
 # Decisions
@@ -430,7 +371,6 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
 def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] = ()) -> SimpleNamespace:
     """Return what a section shows of the decisions of one file."""
     measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
-    curves = list(_curves(decisions))
     return SimpleNamespace(
         title=title,
         data=f"{decisions.data}{FRESH[decisions.fresh]}.",
@@ -438,8 +378,6 @@ def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] =
         figures=table(("", PageColumn("", wraps=True)), measured, "What the file decides"),
         groups=_groups(decisions),
         classes=(*_set_classes(decisions), *_decided_classes(decisions.decision)),
-        keys=(key_of(curves[0].lines[0]),) if curves else (),
-        curves=tuple(map(chart_figure, curves)),
     )
 
 
@@ -493,21 +431,3 @@ def _share(share: float | None, interval: tuple[float, float] | None) -> str:
     if interval is None:
         return per_cent(share)
     return f"{per_cent(share)} {between(interval)}"
-
-
-def _curves(decisions: Decisions) -> Iterator[MarkedChart]:
-    """Yield what other thresholds would give, with the chosen point in a ring."""
-    if (risks := decisions.risk_coverage) is not None:
-        points, chosen = (risks.coverage, risks.risk), (decisions.accepted, decisions.risk)
-        yield curve("Risk and coverage", ("accepted, %", "wrong among them, %"), points, chosen, y_range=None)
-    if decisions.decision is not None:
-        classes = {point.name: point for point in decisions.decision.classes}
-        for line in decisions.decision.curves:
-            chosen = (classes[line.name].recall, classes[line.name].precision)
-            title = f"Recall and precision of {line.name}"
-            yield curve(title, ("recall, %", "precision, %"), (line.recall, line.precision), chosen)
-    if (detection := decisions.detection) is not None:
-        labels = ("alarms for known samples, %", "alarms for unknown samples, %")
-        points = (detection.roc_false_alarms, detection.roc_detected)
-        title = f"ROC of the alarm: AUROC {detection.auroc:.4f}"
-        yield curve(title, labels, points, (decisions.alarms, detection.detected))
