@@ -187,8 +187,8 @@ def test_features_and_logits(
     elif form == "labels apart":
         data = tmp_path / "d.npz"
         np.savez(data, **{kind: values})
-        (tmp_path / "y.json").write_text(json.dumps([NAMES[y] for y in animals.labels]))
-        flags = ["--labels", tmp_path / "y.json", "--classes", animals.classes]
+        (tmp_path / "y.txt").write_text("\n".join(NAMES[y] for y in animals.labels))
+        flags = ["--labels", tmp_path / "y.txt", "--classes", animals.classes]
     else:
         data = tmp_path / "d.npz"
         half = values.astype(np.float16) if "16" in form else values

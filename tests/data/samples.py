@@ -100,12 +100,10 @@ LISTED = ["b.png", "sub/a.png", "c d.png"]
 LISTS = [
     ("a.csv", "path,label\nb.png,cat\nsub/a.png,dog\n"),
     ("a.csv", "\ufeffLabel , other,FILENAME\ncat,1,b.png\ndog,2,sub/a.png\n"),
-    ("a.csv", "b.png,cat\n\nsub/a.png,dog"),
     ("a.csv", 'image,class\n"b.png","cat"\r\nsub/a.png, dog\r\n'),
     ("a.tsv", "path\tlabel\nb.png\tcat\nsub/a.png\tdog\n"),
     ("a.jsonl", '{"path": "b.png", "label": "cat"}\n\n{"label": "dog", "path": "sub/a.png"}\n'),
-    ("a.json", '[{"path": "b.png", "label": "cat"}, {"label": "dog", "path": "sub/a.png", "extra": 1}]'),
-    ("a.json", '{"b.png": "cat", "sub/a.png": "dog"}'),
+    ("a.json", '[{"path": "b.png", "label": "cat"}, {"label": "dog", "path": "sub/a.png"}]'),
     ("a.txt", "b.png cat\nsub/a.png\tdog\n"),
 ]
 """Every form of a file that says: b.png is a cat, sub/a.png is a dog."""

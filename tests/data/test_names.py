@@ -105,12 +105,10 @@ def test_too_few_names_without_a_list() -> None:
     assert "--classes FILE" in message
 
 
-def test_unknown_names_show_both_lists_and_near_misses() -> None:
+def test_unknown_names_show_both_lists() -> None:
     message = refusal(["Cat", "dogs", "aardvark", "cow"], class_names=CLASSES)
     assert "3 of 4 labels are not class names of the model" in message
-    assert "'Cat' (did you mean 'cat'?)" in message
-    assert "'dogs' (did you mean 'dog'?)" in message
-    assert "'aardvark'," in message
+    assert "'Cat', 'aardvark', 'dogs'." in message
     assert "3 class names are 'cat', 'cow', 'dog'" in message
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
 from tna_onnx.data.options import Request
-from tna_onnx.data.source import NO_LABELS, require_samples, split_rows
+from tna_onnx.data.source import NO_LABELS, halves, require_samples, split_rows
 from tna_onnx.errors import DataError, UsageError
 
 N = 7
@@ -156,24 +156,6 @@ def arrow(folder: Path, compression: str | None = None) -> Case:
     return Case(folder / "calib.arrow", PAIR, folder / "calib.arrow", needle)
 
 
-def saved_dataset(folder: Path) -> Case:
-    """As `datasets.Dataset.save_to_disk` lays it out."""
-    pa = pytest.importorskip("pyarrow")
-    root = folder / "calib"
-    root.mkdir()
-    names = [f"data-0000{part}-of-00002.arrow" for part in range(2)]
-    for name, rows in zip(names, (slice(0, 4), slice(4, N)), strict=True):
-        cells = [{"bytes": encoded(row), "path": None} for row in range(N)[rows]]
-        table = pa.table({"img": cells, "label": LABELS[rows]})
-        with pa.ipc.new_stream(root / name, table.schema) as writer:
-            writer.write_table(table)
-    (root / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
-    (root / "dataset_info.json").write_text(
-        json.dumps({"features": {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}})
-    )
-    return Case(root, [IMAGE], root / names[1], b"IDAT", {"class_names": ["a", "b"]})
-
-
 def precomputed(folder: Path) -> Case:
     path = write_npz(folder / "calib.npz", {"features": X.reshape(N, -1), "labels": LABELS})
     return Case(path, [spec("features", (None, 6))], path, path.read_bytes()[10:12], {"kind": "features"})
@@ -189,7 +171,7 @@ def generator(folder: Path) -> Case:
             part = slice(start, start + 3)
             yield {"x": X[part], "ids": IDS[part], "labels": LABELS[part]}
 
-    return Case(batches, PAIR)
+    return Case(batches(), PAIR)
 
 
 def reader(folder: Path) -> Case:
@@ -216,7 +198,7 @@ def url(folder: Path) -> Case:
 KINDS: list[Callable[[Path], Case]] = [
     arrays, wider_arrays, images, integer_images, flat_folder, skipping, manifest, labels_apart,
     text_table, parquet_of_numbers, numbers_in_memory, parquet, parquet_images,
-    arrow, lambda folder: arrow(folder, "lz4"), saved_dataset, precomputed, mapping,
+    arrow, lambda folder: arrow(folder, "lz4"), precomputed, mapping,
     generator, reader, url,
 ]  # fmt: skip
 NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]
@@ -260,6 +242,12 @@ def test_law_2_rows_are_taken_by_index(opened: tuple[Source, list[InputSpec]], s
     whole = gather(source, N)
     for name, joined in gather(source, size, np.array(rows)).items():
         np.testing.assert_array_equal(joined, whole[name][rows], strict=True)
+
+
+def test_law_2_rows_of_a_part_are_its_own() -> None:
+    for part in halves(open_source({"x": X, "ids": IDS, "labels": LABELS}, PAIR, 2), 0, ("one", "two")):
+        np.testing.assert_array_equal(gather(part, 2)["ids"], IDS[part.rows])
+        np.testing.assert_array_equal(gather(part, 2, np.array([-1, 0]))["ids"], IDS[part.rows[[-1, 0]]])
 
 
 def test_law_3_batches_are_fresh_and_in_the_inputs_dtype(opened: tuple[Source, list[InputSpec]]) -> None:

@@ -16,9 +16,9 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import EngineFields, FeatureFields
+from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.images.recipe_search import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import clusters_of, source_weights

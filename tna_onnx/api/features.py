@@ -325,10 +325,7 @@ def _table_files(data: Data) -> TableFiles | None:
         return None
     if not isinstance(data.samples, (str, Path)):
         return None
-    place = str(data.samples)
-    if not is_url(place) and Path(place, "state.json").exists():
-        return None
-    return find_table_files(place)
+    return find_table_files(str(data.samples))
 
 
 def _of_tables(

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import setting
@@ -31,11 +31,13 @@ class DataFormat:
 
 
 _TABLES = (".parquet", ".arrow", ".feather", ".ipc")
+SAVED = ("state.json", "dataset_dict.json")
+"""What `datasets` writes into the folder of a data set that it saves, or of several."""
 
 # In the order in which they are tried.
 DATA_FORMATS: dict[str, DataFormat] = {
     "npz": DataFormat("arrays:open_arrays", files=(".npz",)),
-    "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
+    "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, *SAVED)),
     "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.
     "folder": DataFormat("image_files:open_folder"),
@@ -79,20 +81,8 @@ Layout: TypeAlias = Literal["NCHW", "NHWC"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest", "lanczos"]
 
 
-class _Fields(TypedDict, total=False):
-    """Arguments of `tna_onnx.data.images.preprocess.Recipe` that presets set."""
-
-    resize: int
-    crop: int
-    crop_pct: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    color: Color
-    interpolation: Interpolation
-    per_image: bool
-
-
-PRESET_FIELDS: dict[str, _Fields] = {
+PRESET_FIELDS: dict[str, dict[str, Any]] = {
+    # Arguments of `tna_onnx.data.images.preprocess.Recipe`.
     # All in RGB order. The evaluation transform of torchvision's ImageNet classifiers (first weights of each).
     "imagenet": {"resize": 256, "crop": 224, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
     # timm: IMAGENET_INCEPTION_MEAN and _STD (data/constants.py) with crop_pct and interpolation of `tf_inception_v3`;

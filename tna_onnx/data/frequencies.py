@@ -1,6 +1,6 @@
 """Class frequencies that the user states: `uniform`, numbers, or a file.
 
-A file is JSON, a list or an object {class: number}; or text, a number or `class,number` a line. Classes are named, if
+A file is JSON, a list or an object {class: number}; or CSV with two columns, class and number. Classes are named, if
 the model's names are known, or numbered.
 """
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.foreign import parse_json, read_text, text_lines
+from tna_onnx.data.foreign import parse_json, read_text, repeated
 from tna_onnx.data.labels import listed
+from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError, UsageError
 
 UNIFORM = "uniform"
@@ -55,28 +56,15 @@ def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence
 def _from_file(path: Path, where: str, limits: Limits) -> Any:
     if not path.is_file():
         raise UsageError(f"{path}: no such file; {where} takes '{UNIFORM}' or a file of class frequencies")
-    text = read_text(path, limits)
     if path.suffix.lower() == ".json":
-        return parse_json(text, str(path), "write a list of numbers")
-    lines = [line.strip() for line in text_lines(text) if line.strip()]
-    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
-    numbers = [_is_number(row[-1]) for row in cells]
-    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):  # the first row names the columns
-        cells = cells[1:]
-    if cells and all(len(row) == 2 for row in cells):
-        twice = [name for name, _ in cells if sum(name == second for second, _ in cells) > 1]
-        if twice:
-            raise DataError(f"{path}: class {twice[0]!r} has several lines; {_PRIOR_ADVICE}")
-        return {name: _number(value, str(path)) for name, value in cells}
-    return [_number(",".join(row), str(path)) for row in cells]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return parse_json(read_text(path, limits), str(path), "write a list of numbers")
+    columns = read_columns(path, limits, lambda _: True)
+    if len(columns) != 2:
+        raise DataError(f"{path}: expected two columns, the class and its frequency, found {listed(columns)}")
+    names, numbers = (values.tolist() for values in columns.values())
+    if twice := repeated(names):
+        raise DataError(f"{path}: class {twice[0]!r} has several lines; {_PRIOR_ADVICE}")
+    return {str(name).strip(): _number(str(value), str(path)) for name, value in zip(names, numbers, strict=True)}
 
 
 def _number(text: str, where: str) -> float:

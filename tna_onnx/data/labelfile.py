@@ -2,8 +2,7 @@
 
 | suffix | content |
 |---|---|
-| `.csv`, `.tsv` | a header and rows; without a header one column (label) or two (path, label) |
-| `.jsonl`, `.json` | objects; or in JSON a list of labels, or a dict {path: label} |
+| `.csv`, `.tsv`, `.jsonl`, `.json` | a table with a column of labels, and of paths (`tna_onnx.data.textfile`) |
 | `.txt` | one label per line, or path, white space, label |
 | `.npy` | an array of labels |
 
@@ -12,29 +11,27 @@ Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others 
 
 from __future__ import annotations
 
-import csv
-import itertools
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import cell_array, parse_json, parsing, read_text, text_lines
+from tna_onnx.data.foreign import cell_array, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.array_files import read_npy
+from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray
 
-LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
+LABEL_FILES = (*DELIMITED, ".txt", ".npy")
 
 # Groups of names, tried one after the other: "label" is certain, a column "class" may hold something else, and "y" may
 # be a coordinate.
@@ -44,10 +41,6 @@ _PATH = (
     ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"),
 )
 
-_ROWS = (".csv", ".tsv")
-_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
-_BLOCK = 2**12  # rows whose cells become texts together
-
 
 @dataclass(frozen=True, eq=False)
 class LabelFile:
@@ -55,7 +48,7 @@ class LabelFile:
 
     paths: tuple[str, ...] | None
     labels: AnyArray = field(repr=False)
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
+    columns: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
 
 
 def read_label_file(
@@ -77,54 +70,12 @@ def read_label_file(
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
     if suffix == ".npy":
         return LabelFile(None, read_npy(path))
-    text = read_text(path, limits)
     if suffix == ".txt":
-        return _from_lines(path, text, is_path)
-    if suffix in _ROWS:
-        return _from_rows(path, *delimited_columns(path, text), label_column)
-    return _from_json(path, text_json(path, text), label_column)
-
-
-def delimited_columns(path: Path, text: str) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces.
-
-    The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
-    """
-    delimiter = "\t"
-    if path.suffix.lower() == ".csv":
-        first_line = text.partition("\n")[0]
-        delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
-    with parsing(str(path), "cannot be read as a table", "write it again"):
-        if "\0" in text:
-            raise ValueError("it holds a character NUL")
-        lines = (line[0] for line in _LINE.finditer(text))
-        # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
-        rows = filter(None, csv.reader(lines, delimiter=delimiter, strict=True))
-        first = next(rows, [])
-        if not first:
-            raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
-        # a text of many cells takes a tenth of what as many texts would
-        columns = [[cell] for cell in first]
-        below = 1
-        while block := [*itertools.islice(rows, _BLOCK)]:
-            for row in block:
-                if len(row) != len(first):
-                    raise DataError(
-                        f"{path}: expected {len(first)} cells in each row ({listed(first)}), found {len(row)} in row "
-                        f"{below} below the first; put text that holds {delimiter!r} in double quotes"
-                    )
-                below += 1
-            for column, cells in zip(columns, zip(*block, strict=True), strict=True):
-                column.append("\0".join(cells))
-    return first, ("\0".join(column).split("\0") for column in columns)
-
-
-def text_json(path: Path, text: str) -> Any:
-    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines."""
-    if path.suffix.lower() != ".jsonl":
-        return parse_json(text, str(path))
-    lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
-    return [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+        return _from_lines(path, read_text(path, limits), is_path)
+    columns = read_columns(path, limits, lambda _: True)
+    if label_column is None and [*columns] == ["1"]:  # numbers without a header
+        label_column = "1"
+    return _from_columns(path, columns, label_column)
 
 
 def find_label_column(
@@ -220,63 +171,17 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
         raise DataError(f"{path}: line {empty} is empty; write one label per line")
     pairs = [line.split(maxsplit=1) for line in lines]
     if all(len(pair) == 2 and is_path(pair[0]) for pair in pairs):
-        return LabelFile(tuple(pair[0] for pair in pairs), _values([pair[1].strip() for pair in pairs]))
-    return LabelFile(None, _values([line.strip() for line in lines]))
+        return LabelFile(tuple(pair[0] for pair in pairs), cell_array([pair[1].strip() for pair in pairs]))
+    return LabelFile(None, cell_array([line.strip() for line in lines]))
 
 
-def _from_rows(path: Path, first: list[str], columns: Iterator[list[str]], label_column: str | None) -> LabelFile:
-    header = [cell.strip() for cell in first]
-    start = 1
-    if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
-        # No known name: the first row is a sample.
-        if len(header) > 2:
-            raise DataError(
-                f"{path}: expected a first row with the names of the columns, path and label, found {listed(header)}; "
-                "add it"
-            )
-        header = ["path", "label"][-len(header) :]
-        start = 0
-    cells_of = {name: [cell.strip() for cell in cells[start:]] for name, cells in zip(header, columns, strict=True)}
-    return _from_columns(path, cells_of, label_column)
-
-
-def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
-    if isinstance(value, dict):
-        return LabelFile(tuple(value), _values(list(value.values())))
-    if not isinstance(value, list) or not value:
-        raise DataError(
-            f"{path}: expected a list of labels or of objects with path and label, or a dict of both, found "
-            f"{str(value)[:80]!r}; write it again"
-        )
-    if not any(isinstance(item, dict) for item in value):
-        return LabelFile(None, _values(value))
-    names: list[str] = []
-    if isinstance(value[0], dict):
-        names = list(value[0])
-    wrong = next((i for i, item in enumerate(value) if not isinstance(item, dict) or not set(names) <= set(item)), None)
-    if wrong is not None:
-        raise DataError(
-            f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
-            f"{str(value[wrong])[:80]!r} as number {wrong + 1}"
-        )
-    return _from_columns(path, {name: [item[name] for item in value] for name in names}, label_column)
-
-
-def _from_columns(path: Path, columns: dict[str, list[Any]], label_column: str | None) -> LabelFile:
+def _from_columns(path: Path, columns: dict[str, AnyArray], label_column: str | None) -> LabelFile:
     label = find_label_column(list(columns), label_column, str(path))
     further = {name: values for name, values in columns.items() if name != label}
     candidates = _named([*further], _PATH)
     if len(candidates) > 1:
         raise DataError(f"{path}: several columns can hold the paths ({listed(candidates)}); call the one 'path'")
-    labels = _values(columns[label])
     if not candidates:
-        return LabelFile(None, labels, further)
-    paths = tuple(map(str, further.pop(candidates[0])))
-    return LabelFile(paths, labels, further)
-
-
-def _values(labels: list[Any]) -> AnyArray:
-    """Return labels as an array: numbers if all are numbers, else objects, which `label_indices` checks."""
-    if all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in labels):
-        return np.array(labels)
-    return cell_array(labels)
+        return LabelFile(None, columns[label], further)
+    paths = tuple(str(name).strip() for name in further.pop(candidates[0]).tolist())
+    return LabelFile(paths, columns[label], further)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -244,7 +243,11 @@ def listed(names: Iterable[str]) -> str:
     >>> listed(["cat", "dog"])
     "'cat', 'dog'"
     """
-    return _cut([repr(name[:_MAX_NAME]) for name in names])
+    parts = [repr(name[:_MAX_NAME]) for name in names]
+    text = ", ".join(parts[:_MAX_LISTED])
+    if len(parts) > _MAX_LISTED:
+        text += f", and {len(parts) - _MAX_LISTED} more"
+    return text
 
 
 def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Sequence[str]) -> dict[str, int]:
@@ -263,26 +266,14 @@ def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Se
 
 
 def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str:
-    """Describe the names that the model does not have, and the names that they may stand for."""
-    folded = {_folded(name): name for name in class_names}
+    """Describe the names that the model does not have."""
     model_names = set(class_names)
     unknown = [name for name in names if name not in model_names]
-    # Close matches are looked for only where they are printed: the search goes through all class names.
-    parts = [_with_suggestion(name, folded) for name in unknown[:_MAX_LISTED]]
-    parts += unknown[_MAX_LISTED:]
     return (
-        f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {_cut(parts)}. "
+        f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {listed(unknown)}. "
         f"The model's {len(class_names)} class names are {listed(class_names)}. Correct one of the two lists, or use "
         "class indices"
     )
-
-
-def _with_suggestion(name: str, folded: dict[str, str]) -> str:
-    if len(name) > _MAX_NAME:  # no name of a class, and the search takes long
-        return repr(name[:_MAX_NAME])
-    for near in difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.8):
-        return f"{name!r} (did you mean {folded[near]!r}?)"
-    return repr(name)
 
 
 def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
@@ -313,17 +304,6 @@ def _check_indices(numbers: Sequence[str], where: str, class_names: Sequence[str
 def _plain_number(name: str) -> str:
     """Return the name of a class without the zeros around a whole number, as cells of numbers lose them."""
     return str(int(name.partition(".")[0])) if _INTEGER.fullmatch(name) or _WHOLE_FLOAT.fullmatch(name) else name
-
-
-def _cut(parts: list[str]) -> str:
-    text = ", ".join(parts[:_MAX_LISTED])
-    if len(parts) > _MAX_LISTED:
-        text += f", and {len(parts) - _MAX_LISTED} more"
-    return text
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name.strip().casefold())
 
 
 def _as_text(flat: AnyArray, where: str) -> AnyArray:

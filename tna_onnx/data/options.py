@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.source import AnyArray, IntArray
 
-_MAX_NAMES = 8  # in a message: enough to see which list it is
-
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
 """What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
 
@@ -119,12 +117,9 @@ class Data(DataFields):
                 listed_names = read_class_names(Path(where), self.limits)
             stated = tuple(map(str, listed_names))
             if len(stated) != n_classes:
-                first = ", ".join(stated[:_MAX_NAMES])
-                if len(stated) > _MAX_NAMES:
-                    first += ", ..."
                 raise UsageError(
-                    f"{where}: {len(stated)} class names ({first}) for a model with {n_classes} classes; give one name "
-                    "for each, in the order of the model's output"
+                    f"{where}: {len(stated)} class names ({listed(stated)}) for a model with {n_classes} classes; give "
+                    "one name for each, in the order of the model's output"
                 )
             return stated
         for names in (metadata_class_names(metadata), labels):

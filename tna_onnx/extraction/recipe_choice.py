@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, known_recipes
+from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, RecipeScore, RecipeSearch, known_recipes
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.images.recipe_search import RecipeScore, RecipeSearch
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.recipe_trials import (

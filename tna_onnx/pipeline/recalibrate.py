@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tna_onnx.data.images.recipe_search import source_search
+from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.source import sample_info_of
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel

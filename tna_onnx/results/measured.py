@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.recipe_search import RecipeSearch
+from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.labels import class_called
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import MAX_LEVEL

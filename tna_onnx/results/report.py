@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
-from tna_onnx.data.images.recipe_search import RecipeSearch
+from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.labels import listed
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE

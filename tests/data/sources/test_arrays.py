@@ -104,7 +104,8 @@ def test_broken_files_are_read_or_refused(
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x": X, "classes": LABELS}, r"no array 'labels'; the file has 'x', 'classes'"),
     ({"x": X, "y": LABELS, "target": LABELS}, "no array 'labels'"),
-    ({"images": X, "labels": LABELS}, "if 'images' is that input, rename it to 'x'"),
+    ({"images": X.astype(np.int64), "labels": LABELS}, "if 'images' is that input, store it in the model's shape"),
+    ({"images": X[:, :2], "labels": LABELS}, "no array for the model's input 'x'"),
     ({"a": X, "b": X, "labels": LABELS}, "for the model's input 'x'; the model wants 'x', the file has"),
     ({"x": X[:2], "labels": LABELS}, "3 labels for 2 samples"),
     ({"x": X[:0], "labels": LABELS[:0]}, "no samples"),
@@ -124,6 +125,18 @@ def test_labels_by_another_usual_name(tmp_path: Path, name: str) -> None:
     source = open_arrays(path, Request(inputs=[spec()], n_classes=3))
     np.testing.assert_array_equal(source.labels, LABELS)
     assert source.notes == (f"calib.npz: the labels are the array {name!r}",)
+
+
+def test_the_only_array_that_fits_is_the_only_input(tmp_path: Path) -> None:
+    arrays = {"images": X, "site": LABELS, "labels": LABELS}
+    for data in (write_npz(tmp_path / "calib.npz", arrays), arrays):
+        source = open_source(data, [spec()], 3, group_column="site")
+        np.testing.assert_array_equal(gather(source, 2)["x"], X)
+        assert "the input 'x' is the array 'images'" in source.notes[0]  # type: ignore[attr-defined]
+        with pytest.raises(DataError, match="no array for the model's input 'x'"):
+            open_source(data, [spec()], 3)
+    with pytest.raises(DataError, match="no array for the model's input 'x', 'z'"):
+        open_source(data, [spec(), spec("z")], 3, group_column="site")
 
 
 def test_arrays_of_inputs_are_no_labels(tmp_path: Path) -> None:

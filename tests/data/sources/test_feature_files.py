@@ -62,7 +62,6 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
     one = opened(tmp_path / "one.parquet")
     if mapped:
         monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
-        monkeypatch.setattr(module, "_DEALT", 1000)
         monkeypatch.setattr(module, "_DIGESTED", 64)
     for count, suffix in [(1, "parquet"), (37, "parquet"), (4, "arrow")]:
         other = opened(write_shuffled(tmp_path / f"{count}", count, suffix))
@@ -78,7 +77,6 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
     every = opened(write_shuffled(tmp_path / "all", 5))
     if mapped:
         monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
-        monkeypatch.setattr(module, "_DEALT", 1000)
         monkeypatch.setattr(module, "_DIGESTED", 64)
     digests = {every.source.digest()}
     for most in (20, 100, N - 1):

@@ -1,10 +1,6 @@
-"""Python objects as people have them: data frames, (X, y), arrays, data sets."""
+"""Python objects as people have them: data frames, (X, y), arrays; data sets are refused."""
 
-import dataclasses
-import gc
-import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -182,7 +178,7 @@ def test_masked_values_are_missing_ones() -> None:
     values = np.ma.array(X.astype(np.float32), mask=np.repeat(hidden[:, np.newaxis], 3, 1))
     for data in ((X, labels), {"X": X.astype(np.float32), "labels": labels}, {"X": values, "labels": LABELS}):
         with pytest.raises(
-            DataError, match=r"expected integers, found 1 of 70 .* in row 7|expected numbers, found objects"
+            DataError, match=r"expected integers, found 1 of 70 .* in row 7|expected dtype float32, found object"
         ):
             opened(data)
     with pytest.raises(DataError, match="expected a finite number of float32, found nan in row 7"):
@@ -246,50 +242,13 @@ def test_frequencies_of_pandas_are_by_class() -> None:
     np.testing.assert_array_equal(weights[0].frequencies, weights[1].frequencies)
 
 
-class DataSet:
-    """What a data set of `datasets` has, as far as it is used."""
-
-    features: Any = None
-    column_names = ("a", "b", "c", "label")
-
-    def __init__(self, table: Any) -> None:
-        self.table = table
-        self.written: list[Path] = []
-
-    def to_parquet(self, path: str) -> None:
-        pytest.importorskip("pyarrow.parquet").write_table(self.table, path)
-        self.written.append(Path(path))
-
-
-def test_data_sets_of_hugging_face_are_copied_and_the_copy_is_removed() -> None:
-    pa = pytest.importorskip("pyarrow")
-    data = DataSet(pa.table({**parts(), "label": LABELS}))
-    source = opened(data)
-    np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
-    assert source.describe() == "data set (70 samples, 3 classes)"
-    assert len(source.digest()) == 64
-    copy = data.written[0]
-    assert copy.is_file()
-    del source
-    gc.collect()
-    assert not copy.parent.exists()
-    with pytest.raises(UsageError, match="expected one data set, found 2; choose one of 'train', 'test'"):
-        opened({"train": data, "test": data})
-    file = io.BytesIO()
-    pytest.importorskip("PIL.Image").new("RGB", (6, 5)).save(file, "PNG")
-    images = DataSet(pa.table({"image": [{"bytes": file.getvalue(), "path": None}] * 3, "label": [0, 1, 2]}))
-    prepared: Any = opened(images, [spec("image", (None, 3, 5, 6))])
-    prepared = dataclasses.replace(prepared, notes=("in another way",))
-    gc.collect()
-    assert len(prepared.digest()) == 64
-    wrong = DataSet(pa.table({"a": X[:, 0], "label": LABELS}))
-    with pytest.raises(DataError, match="data set: column 'a' holds one number a row"):
-        opened(wrong)
-    assert not wrong.written[0].parent.exists()
-
-
-def test_datasets_itself() -> None:
+def test_data_sets_are_refused_with_their_batches_or_their_file() -> None:
     datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict({**parts(), "label": LABELS})
-    for given in (data, data.with_format("torch"), data.shuffle(seed=0).select(range(70))):
-        assert len(opened(given)) == 70
+    data = datasets.Dataset.from_dict({"X": X.astype(np.float32).tolist(), "label": LABELS})
+    for given in (data, data.to_iterable_dataset()):
+        with pytest.raises(
+            UsageError, match=r"expected its batches: .*data\.to_parquet\('calib\.parquet'\) of datasets"
+        ):
+            opened(given)
+    batches = data.with_format("numpy").cast_column("X", datasets.Sequence(datasets.Value("float32"))).iter(16)
+    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], X.astype(np.float32))

@@ -75,7 +75,7 @@ def test_the_copy_lives_as_long_as_it_is_used(tmp_path: Path, put: Any) -> None:
 
 
 def test_errors_name_the_url_and_leave_no_copy(tmp_path: Path, put: Any) -> None:
-    url = put(write_npz(tmp_path / "calib.npz", {"y": X, "labels": LABELS}))
+    url = put(write_npz(tmp_path / "calib.npz", {"y": X[:, :2], "labels": LABELS}))
     with pytest.raises(DataError, match=rf"^{url}: no array for the model's input 'x'"):
         open_source(url, [spec()], 2)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Parquet, Arrow and saved data sets: columns, labels, images, and that rows are not all loaded."""
+"""Parquet and Arrow: columns, labels, images, and that rows are not all loaded."""
 
 import json
 from pathlib import Path
@@ -258,38 +258,12 @@ def test_which_column_holds_the_images(tmp_path: Path) -> None:
     assert len(opened(path, IMAGE)) == 6
 
 
-# ---- saved data sets ----
-
-
-def saved(root: Path, **state: Any) -> Path:
-    root.mkdir(parents=True)
-    table = pa.table({"x": rows(X), "label": LABELS})
-    write(root / "data-00001-of-00002.arrow", table.slice(0, 4))
-    write(root / "data-00000-of-00002.arrow", table.slice(4))
-    names = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
-    (root / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names], **state}))
-    return root
-
-
-def test_a_saved_data_set_is_in_the_order_of_its_state(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(gather(opened(saved(tmp_path / "calib")), 4)["x"], X)
-
-
-def test_a_data_set_with_splits(tmp_path: Path) -> None:
-    saved(tmp_path / "train")
-    saved(tmp_path / "test")
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert f"choose one: {tmp_path / 'test'}, {tmp_path / 'train'}" in refusal(tmp_path)
-
-
-def test_a_data_set_with_an_order_of_its_own(tmp_path: Path) -> None:
-    assert "flatten_indices" in refusal(saved(tmp_path / "calib", _indices_data_files=[{"filename": "i.arrow"}]))
-
-
-def test_a_broken_state(tmp_path: Path) -> None:
-    root = saved(tmp_path / "calib")
-    (root / "state.json").write_text("{}")
-    assert "cannot be read" in refusal(root)
+@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
+def test_a_saved_data_set_is_refused_with_the_file_to_write(tmp_path: Path, name: str) -> None:
+    """The order of its rows may be in a file of its own."""
+    write(tmp_path / "data-00000-of-00001.arrow", pa.table({"x": rows(X), "label": LABELS}))
+    (tmp_path / name).write_text("{}")
+    assert "data_set.to_parquet('calib.parquet')" in refusal(tmp_path)
 
 
 def test_labels_apart(tmp_path: Path) -> None:

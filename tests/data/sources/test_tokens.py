@@ -127,19 +127,6 @@ def test_pairs_of_columns_that_are_named(folder: Path) -> None:
         opened(data, folder)
 
 
-def test_a_name_is_looked_up_in_the_cache_and_nothing_is_fetched(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(UsageError, match="nothing is downloaded"):
-        opened(table(folder), Path("org/name"))
-    kept = tmp_path / "hub" / "models--org--name" / "snapshots" / "abc"
-    kept.mkdir(parents=True)
-    (kept / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-    data = table(folder)
-    assert len(open_source(data, inputs(), 2, tokenizer="org/name")) == 6
-
-
 def test_refusals(folder: Path) -> None:
     data = table(folder)
     with pytest.raises(DataError, match=r"column 'text' holds text.*--tokenizer FOLDER"):

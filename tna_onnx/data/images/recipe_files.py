@@ -298,22 +298,20 @@ def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
     return None
 
 
+# Types of the values of a recipe in metadata; of others, numbers.
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("layout", "color", "interpolation"), (str,)),
+    **dict.fromkeys(("resize", "crop"), (int,)),
+    "per_image": (bool,),
+}
+
+
 def _stored(name: str, value: Any) -> Any:
-    """Convert a value of the metadata to the type of its field."""
-    if name in ("layout", "color", "interpolation"):
-        if isinstance(value, str):
-            return value
-    elif name in ("resize", "crop"):
-        if type(value) is int:
-            return value
-        if isinstance(value, list) and len(value) == 2 and all(type(side) is int for side in value):
-            return tuple(value)
-    elif name in ("mean", "std"):
-        if isinstance(value, list) and all(type(part) in (int, float) for part in value):
-            return tuple(float(part) for part in value)
-    elif name == "per_image":
-        if isinstance(value, bool):
-            return value
-    elif type(value) in (int, float):
-        return float(value)
-    raise ValueError(f"{name}: {value!r:.80}")
+    """Return a value of the metadata in the form of its field: lists as tuples."""
+    parts = [value]
+    if name in ("mean", "std") or (isinstance(value, list) and name in ("resize", "crop") and len(value) == 2):
+        value = tuple(value) if isinstance(value, list) else ()
+        parts = value or [None]
+    if not all(type(part) in _TYPES.get(name, (int, float)) for part in parts):
+        raise ValueError(f"{name}: {value!r:.80}")
+    return value

@@ -58,10 +58,6 @@ class NpzArrays:
             self._arrays[name] = array
         return self._arrays[name]
 
-    def loaded(self, name: str) -> AnyArray:
-        """Return an array of anything: labels may be names."""
-        return self.column(name)
-
     def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
         """Return the SHA-256 of the file that was read, even if another one has taken its place."""
         return self._sha256
@@ -140,10 +136,7 @@ class MappingArrays:
     values: Mapping[str, Any] = field(repr=False)
 
     def column(self, name: str) -> AnyArray:
-        """Return an array of numbers."""
-        return numeric_array(self.values[name], f"{self.where}: array {name!r}")
-
-    def loaded(self, name: str) -> AnyArray:
+        """Return an array, rows along axis 0."""
         return any_array(self.values[name])
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:
@@ -152,16 +145,4 @@ class MappingArrays:
 
 
 StoredArrays: TypeAlias = NpzArrays | MappingArrays
-"""Arrays by name: each as `column`, of numbers, or as `loaded`, of anything; and their `digest` with labels."""
-
-
-def numeric_array(value: Any, where: str) -> AnyArray:
-    """Return an array of numbers; a tensor of torch leaves its graph and device."""
-    try:
-        array = np.asarray(value) if isinstance(value, (list, tuple)) else any_array(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
-    if array.dtype.kind in "OUS":
-        actual = "objects" if array.dtype.hasobject else str(array.dtype)
-        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
-    return array
+"""Arrays by name, as `column`, and their `digest` with labels."""

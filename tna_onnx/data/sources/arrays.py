@@ -16,7 +16,7 @@ import numpy as np
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_npz
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_column, check_names, open_columns
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -54,24 +54,40 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
     where = stored.where
     label = labels_name(stored.names, request)
     in_data = request.labels is None
-    check_names(where, stored.names, request.inputs, need_labels=in_data, label=label)
-    inputs = [spec.name for spec in request.inputs]
-    columns = {name: stored.column(name) for name in inputs}
-    labels = labels_apart(request, stored.loaded(label) if in_data else None)
-    notes: tuple[str, ...] = ()
+    sample_info = {name: stored.column(name) for name in request.columns_beside(where, stored.names)}
+    arrays = {spec.name: spec.name for spec in request.inputs}  # input -> array
+    notes: list[str] = []
+    if (only := _only_array(stored, request, {label, LABELS, *sample_info})) is not None:
+        arrays = {request.inputs[0].name: only}
+        notes.append(f"{stored.title}: the input {request.inputs[0].name!r} is the array {only!r}")
+    inputs = [replace(spec, name=arrays[spec.name]) for spec in request.inputs]
+    check_names(where, stored.names, inputs, need_labels=in_data, label=label)
+    columns = {name: stored.column(array) for name, array in arrays.items()}
+    labels = labels_apart(request, stored.column(label) if in_data else None)
     if in_data and label not in (LABELS, request.label_column):
-        notes = (f"{stored.title}: the labels are the array {label!r}",)
+        notes.append(f"{stored.title}: the labels are the array {label!r}")
     return open_columns(
         title or f"arrays {stored.title}",
         where,
         request,
         columns,
         labels,
-        hashed=lambda indices: stored.digest(inputs, indices),
+        hashed=lambda indices: stored.digest([*arrays.values()], indices),
         label=label,
-        notes=notes,
-        sample_info={name: stored.loaded(name) for name in request.columns_beside(where, stored.names)},
+        notes=tuple(notes),
+        sample_info=sample_info,
     )
+
+
+def _only_array(stored: StoredArrays, request: Request, others: set[str]) -> str | None:
+    """Return the only array that can be the model's only input, under another name and of its shape and dtype."""
+    names = [name for name in stored.names if name not in others]
+    if len(request.inputs) != 1 or len(names) != 1 or request.inputs[0].name in stored.names:
+        return None
+    with contextlib.suppress(DataError):
+        check_column(stored.column(names[0]), request.inputs[0], stored.where)
+        return names[0]
+    return None
 
 
 def labels_name(names: list[str], request: Request) -> str:

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS
+from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, SAVED
 from tna_onnx.data.foreign import (
     check_inside,
     file_system,
-    foreign_json,
     is_url,
     optional,
     parsing,
-    read_text,
     regular_size,
 )
 from tna_onnx.errors import DataError, UsageError
@@ -42,9 +40,6 @@ UNFINISHED = "_unfinished"
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
 _SUFFIXES = DATA_FORMATS["table"].files
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
-# What `datasets` writes beside its Arrow files: how a data set is stored, and the names of its splits.
-_STATE = "state.json"
-_SPLITS = "dataset_dict.json"
 _SPOOLED = 512  # rows written at a time, at least: 50 MB of images of 100 kB
 _SPOOLED_BYTES = 2**25  # of small rows
 _BATCH = 2**14  # rows read at a time
@@ -103,10 +98,17 @@ def _local_names(path: Path) -> list[str]:
     if "*" in path.name:
         return [str(file) for file in path.parent.glob(path.name)]
     if path.is_dir():
+        _refuse_saved(path)
         return [str(file) for file in path.iterdir() if file.is_file()]
     if not path.is_file():
         return []
     return [str(path)]
+
+
+def _refuse_saved(folder: Path) -> None:
+    """Refuse a folder of `save_to_disk`: the order of its rows may be in a file of its own."""
+    if any((folder / name).is_file() for name in SAVED):
+        raise DataError(f"{folder}: is a data set saved by `datasets`; write data_set.to_parquet('calib.parquet')")
 
 
 def stream_schema(stream: Any, name: str) -> Any:
@@ -147,30 +149,12 @@ def table_batches(
 # ---- mapped tables of files here
 
 
-def table_files(path: Path, limits: Limits, data_root: str | Path | None) -> tuple[Path, ...]:
+def table_files(path: Path, data_root: str | Path | None) -> tuple[Path, ...]:
     """Return the files of a table, in order."""
     if path.is_file():
         return (path,)
-    if (path / _SPLITS).is_file():
-        splits = sorted(entry.name for entry in path.iterdir() if (entry / _STATE).is_file())
-        raise DataError(
-            f"{path}: holds several data sets; choose one: {', '.join(str(path / name) for name in splits)}"
-        )
-    if (path / _STATE).is_file():
-        check_inside(path, [_STATE], str(path), data_root)
-        with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
-            state = foreign_json(read_text(path / _STATE, limits))
-        entries = state.get("_data_files") if isinstance(state, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(e, dict) and "filename" in e for e in entries):
-            raise DataError(
-                f"{path / _STATE}: cannot be read: expected '_data_files', a list of objects with 'filename'; save the "
-                "data set again"
-            )
-        if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
-            raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
-        files = tuple(path / str(entry["filename"]) for entry in entries)
-    else:
-        files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
+    _refuse_saved(path)
+    files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES))
     if not files:
         raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
     check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)

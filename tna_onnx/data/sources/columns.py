@@ -147,7 +147,7 @@ def open_columns(
     inputs = tuple(request.inputs)
     # All of this is known before the first batch, so that a run does not fail after an hour.
     for spec in inputs:
-        _check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
+        check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
     lengths = {spec.name: columns[spec.name].shape[0] for spec in inputs}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
@@ -196,7 +196,7 @@ def check_names(
         if "arr_0" in names:
             advice += f": numpy.savez(file, {', '.join(f'{name}=...' for name in input_names)}, {LABELS}=...)"
         if len(input_names) == 1 and len(candidates) == 1:
-            advice = f"if {candidates[0]!r} is that input, rename it to {input_names[0]!r}"
+            advice = f"if {candidates[0]!r} is that input, store it in the model's shape and dtype"
         raise DataError(
             f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(input_names)}, the "
             f"file has {stored}; {advice}"
@@ -212,7 +212,8 @@ def check_names(
         )
 
 
-def _check_column(column: Column, spec: InputSpec, where: str) -> None:
+def check_column(column: Column, spec: InputSpec, where: str) -> None:
+    """Refuse a column whose shape or dtype the model does not take."""
     if not spec.shape:
         raise DataError(
             f"{where}: the model does not say which shape its input {spec.name!r} has; export it again with shapes of "

@@ -6,7 +6,6 @@ digests. `METADATA` is what `FeatureExtractor.describe` says.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -44,7 +43,6 @@ METADATA = b"tna_onnx"
 _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits follow from them
 _FILE = 2**28  # bytes of values after which a new file is begun
 _DIGESTED = 2**15  # rows whose digests are computed at a time
-_DEALT = 2**27  # bytes of values that are put in order at a time, four times
 _DIGEST = 16  # bytes of a row's digest
 
 
@@ -297,38 +295,11 @@ def _sorted(
 
 
 def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
-    """Return values[order], of all rows or of some.
-
-    Mapped files are read and written from start to end, since random rows bring in all pages: rows are first dealt out
-    to ranges of places, in the order in which they are read, and then put in order in each range.
-    """
-    n = len(order)
-    ordered = room((n, *values.shape[1:]), values.dtype)
-    size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _DEALT)))
-    rank = np.full(len(values), n)  # n is the rank of rows that are not selected
-    rank[order] = np.arange(n)
-    dealt = np.empty_like(order)  # rank of the row at each place
-    ends = np.arange(0, n, size)
-    for start in range(0, len(values), _DIGESTED):
-        ranks = rank[start : start + _DIGESTED]
-        selected = np.flatnonzero(ranks < n)
-        by_range = selected[np.argsort(ranks[selected] // size, kind="stable")]
-        counts = np.bincount(ranks[selected] // size, minlength=len(ends))
-        block = values[start : start + _DIGESTED][by_range]
-        first = 0
-        for number in np.flatnonzero(counts).tolist():
-            count = int(counts[number])
-            places = slice(int(ends[number]), int(ends[number]) + count)
-            ordered[places] = block[first : first + count]
-            dealt[places] = ranks[by_range[first : first + count]]
-            ends[number] += count
-            first += count
+    """Return values[order], of all rows or of some, with few of them in memory at a time."""
+    ordered = room((len(order), *values.shape[1:]), values.dtype)
+    for start in range(0, len(order), _DIGESTED):
+        ordered[start : start + _DIGESTED] = values[order[start : start + _DIGESTED]]
         release(values, slice(None), stays=0)
-        release(ordered, slice(None), stays=0)
-    for start in range(0, n, size):
-        block = np.empty_like(ordered[start : start + size])
-        block[dealt[start : start + size] - start] = ordered[start : start + size]
-        ordered[start : start + size] = block
         release(ordered, slice(None), stays=0)
     return ordered
 
@@ -381,8 +352,8 @@ def open_scores(
             if stored is None:
                 raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
             chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
-            values, labels = stored.column(chosen), stored.loaded(label)
-            columns = {name: stored.loaded(name) for name in wanted.values()}
+            values, labels = stored.column(chosen), stored.column(label)
+            columns = {name: stored.column(name) for name in wanted.values()}
     chosen_beside = {role: None if column is None else columns[column] for role, column in sample_info.items()}
     return LabelledScores(chosen, values, labels, chosen_beside)
 

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tna_onnx.data.choices import Limits
+    from tna_onnx.data.images.known_recipes import RecipeSearch
     from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.images.recipe_search import RecipeSearch
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
+    from tna_onnx.data.sources.tables import TableImages
+
+    ImageFiles: TypeAlias = "FolderImages | TableImages"
 
 T = TypeVar("T")
 
@@ -43,25 +46,6 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", 
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "calib"})
 _MAX_SKIPPED = 3  # names of skipped images in one line
 _GROUP = 256  # images that are handed to the threads at a time where nothing of their pixels is kept
-
-
-class ImageFiles(Protocol):
-    """Image files in a folder, an archive or a table; safe to read from several threads at once."""
-
-    def __len__(self) -> int:
-        """Return their number."""
-
-    def name(self, row: int) -> str:
-        """Return the name of file `row` for messages: its path, or its place in an archive or table."""
-
-    def open(self, row: int) -> Path | BinaryIO:
-        """Return file `row`."""
-
-    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
-        """Return SHA-256 (hex) that follows every byte of the files `rows`, and their labels.
-
-        `contents`: gives the SHA-256 (32 bytes) of each of them.
-        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +219,10 @@ class FolderImages:
             return io.BytesIO(self.system.cat_file(self.name(row)))
 
     def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
-        """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order."""
+        """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order.
+
+        `contents`: gives the SHA-256 (32 bytes) of each of them.
+        """
         names = (self.names[row] for row in rows.tolist())
         return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
 

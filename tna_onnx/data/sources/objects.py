@@ -4,8 +4,7 @@
 |---|---|
 | data frame of pandas or polars, table of pyarrow | a table: `tna_onnx.data.sources.inmemory` |
 | `(X, y)`, or an array with `labels=`; mapping of arrays by input name | arrays of all samples; (N,) each: a table |
-| data set of `datasets` | a Parquet file, with its images, in a temporary folder |
-| iterable, function without arguments, calibration data reader | batches: mappings, or inputs and labels in order |
+| iterable, calibration data reader | batches: mappings, or inputs and labels in order |
 
 Batches are read once into memory-mapped temporary files, so that memory does not grow with the samples.
 """
@@ -14,14 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import os
-import shutil
-import sys
 import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -31,12 +25,10 @@ from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_names_from_one_hot, listed
 from tna_onnx.data.source import NO_LABELS, shape_text
-from tna_onnx.data.sources.array_files import numeric_array
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
-from tna_onnx.data.sources.inmemory import aligned, open_in_memory
-from tna_onnx.data.sources.tables import open_table
-from tna_onnx.errors import DataError, NoLabels, TnaError, UsageError
+from tna_onnx.data.sources.inmemory import open_in_memory
+from tna_onnx.errors import DataError, NoLabels, UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.data.options import Request
@@ -44,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
-    """Read all batches of an iterable, of the iterable that a function without arguments returns, or of a reader."""
+    """Read all batches of an iterable or of a reader."""
     request.check_arrays(title)
     names = [spec.name for spec in request.inputs]
     input_names = list(names)
@@ -85,7 +77,7 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:
     """Return the arrays of one batch that are wanted, all of one length."""
     arrays = {
-        name: any_array(value) if name == LABELS else numeric_array(value, f"{where}: {name!r}")
+        name: any_array(value) if name == LABELS else _numeric_array(value, f"{where}: {name!r}")
         for name, value in _by_name(batch, input_names, where).items()
     }
     lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
@@ -134,30 +126,25 @@ class _FilledColumn:
         return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
 
 
+def _numeric_array(value: Any, where: str) -> AnyArray:
+    """Return an array of numbers; a tensor of torch leaves its graph and device."""
+    try:
+        array = np.asarray(value) if isinstance(value, (list, tuple)) else any_array(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
+    if array.dtype.kind in "OUS":
+        actual = "objects" if array.dtype.hasobject else str(array.dtype)
+        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
+    return array
+
+
 def _batches(data: Any, title: str) -> Iterator[Any]:
     """Return an iterator over what the object gives."""
     if hasattr(data, "get_next"):
         return iter(data.get_next, None)
-    if callable(data) and not isinstance(data, Iterable):
-        data = _called(data, title)
-        if hasattr(data, "get_next"):
-            return iter(data.get_next, None)
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
         return iter(data)
-    raise DataError(
-        f"{title}: expected batches from an iterable, from a function that returns one, or from get_next(), found "
-        f"{type(data).__name__}"
-    )
-
-
-def _called(function: Callable[..., Any], title: str) -> Any:
-    """Return what a function without arguments returns."""
-    with contextlib.suppress(ValueError):  # a compiled one that does not say what it takes
-        try:
-            inspect.signature(function).bind()
-        except TypeError as error:
-            raise DataError(f"{title}: found a function that takes arguments ({error}); call it with these") from error
-    return function()
+    raise DataError(f"{title}: expected an iterable, or an object with get_next(), found {type(data).__name__}")
 
 
 def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
@@ -193,7 +180,8 @@ def open_object(data: Any, request: Request) -> Source:
     if _is_set_of_items(data):
         raise UsageError(
             f"found a data set, {type(data).__name__}; expected its batches: torch's DataLoader(data, batch_size=64), "
-            "data.iter(batch_size=64) of datasets, data.iter_batches(batch_format='numpy') of Ray Data"
+            "data.iter(batch_size=64) of datasets, data.iter_batches(batch_format='numpy') of Ray Data; or a file: "
+            "data.to_parquet('calib.parquet') of datasets, which keeps images and the names of the classes"
         )
     if _is_pair(data, request):
         data, labels = data
@@ -205,15 +193,13 @@ def open_object(data: Any, request: Request) -> Source:
         request = dataclasses.replace(request, labels=stored)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
         data = data.collect()
-    if _is_hugging_face(data):
-        return _open_hugging_face(data, request)
     if _is_frame(data):
         return open_in_memory("data frame", "data frame", _frame_columns(data), request)
     if _is_array(data):
         return _open_array(any_array(data), request)
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
-    iterable = callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
+    iterable = hasattr(data, "get_next") or isinstance(data, Iterable)
     if iterable:
         request.check_no_table(type(data).__name__)
     if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
@@ -250,16 +236,11 @@ def _is_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "dtypes")
 
 
-def _is_hugging_face(data: Any) -> bool:
-    return all(hasattr(data, name) for name in ("features", "column_names", "to_parquet"))
-
-
 def _is_set_of_items(data: Any) -> bool:
-    """Tell whether data are a set of samples that have to be asked for one by one, or of Ray."""
+    """Tell whether data are a set of samples of torch, `datasets` or Ray, and no batches of them."""
     if type(data).__module__.startswith("ray.data") and hasattr(data, "iter_batches"):
         return True
-    # rows are made when they are asked for: what is stored is something else
-    if _is_hugging_face(data) and getattr(data, "format", {}).get("type") == "custom":
+    if all(hasattr(data, name) for name in ("column_names", "to_parquet")):
         return True
     recognised = isinstance(data, (str, Iterable)) or _is_array(data) or _is_frame(data)
     return not recognised and hasattr(data, "__getitem__") and isinstance(data, Sized)
@@ -298,10 +279,7 @@ def _open_array(values: AnyArray, request: Request) -> Source:
 
 
 def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
-    if data and all(_is_hugging_face(part) for part in data.values()):
-        raise UsageError(f"expected one data set, found {len(data)}; choose one of {listed(map(str, data))}")
     names = [spec.name for spec in request.inputs]
-    data = _in_one_order(data)
     # columns of a table: labels may be the only array that has another name in a mapping of inputs
     arrays = {str(name): any_array(values) for name, values in data.items()}
     flat = all(array.ndim == 1 for array in arrays.values())
@@ -310,44 +288,3 @@ def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
         return open_mapping(data, request)
     columns = {name: plain_column(array) for name, array in arrays.items()}
     return open_in_memory("arrays", "arrays", columns, request)
-
-
-def _in_one_order(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert {column: {row: value}}, the form of `DataFrame.to_dict`, to lists in one row order."""
-    if not data or not all(isinstance(column, Mapping) for column in data.values()):
-        return data
-    if any(any(isinstance(cell, (Mapping, list, np.ndarray)) for cell in column.values()) for column in data.values()):
-        return data
-    return aligned("mapping", {str(name): column for name, column in data.items()})
-
-
-def _open_hugging_face(data: Any, request: Request) -> Source:
-    folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
-    copy = folder / "dataset.parquet"
-    try:
-        _write(data, copy)
-        source = open_table(copy, request)
-    except (TnaError, OSError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, TnaError):
-            raise type(error)(str(error).replace(str(copy), "data set")) from error
-        raise UsageError(
-            f"{folder}: no room for a copy of the data set ({error}); set TMPDIR to a larger disk"
-        ) from error
-    named = dataclasses.replace(source, title="data set")
-    # of images, other preprocessing makes another source of the same files
-    weakref.finalize(getattr(named, "files", named), shutil.rmtree, folder, ignore_errors=True)
-    return named
-
-
-def _write(data: Any, path: Path) -> None:
-    """Write a data set to a Parquet file without the progress bar of `datasets`."""
-    library = sys.modules.get("datasets")
-    bars_enabled = library is not None and not library.are_progress_bars_disabled()
-    if library is not None and bars_enabled:
-        library.disable_progress_bars()
-    try:
-        data.to_parquet(str(path))
-    finally:
-        if library is not None and bars_enabled:
-            library.enable_progress_bars()

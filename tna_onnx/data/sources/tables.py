@@ -1,4 +1,4 @@
-"""Samples from tables: Parquet and Arrow files, folders of them, data sets saved by `datasets`, and text files.
+"""Samples from tables: Parquet and Arrow files, folders of them, and text files.
 
 `layout` decides which columns fill which input; bytes, or structs {bytes, path}, are images. Arrow is memory-mapped,
 and needed columns of Parquet are first written to a temporary file, so that memory does not grow with the data.
@@ -6,7 +6,6 @@ and needed columns of Parquet are first written to a temporary file, so that mem
 
 from __future__ import annotations
 
-import importlib
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column, read_text
+from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed, named_labels
 from tna_onnx.data.sources.arrow import (
@@ -29,9 +28,10 @@ from tna_onnx.data.sources.arrow import (
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.image_files import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory
+from tna_onnx.data.sources.inmemory import open_delimited, open_in_memory
 from tna_onnx.data.sources.layout import InputColumns, Kind, label_in, lay_out, plain_kinds
-from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
+from tna_onnx.data.sources.tokens import with_tokenizer
+from tna_onnx.data.textfile import DELIMITED
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import BinaryIO
 
-    from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
@@ -117,9 +116,6 @@ def _holds_images(types: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-INFO = "dataset_info.json"  # where `datasets` writes the features of a data set
-
-
 def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
     """Return the labels in a column of a table, as numbers or names."""
     column = table.column(name)
@@ -142,7 +138,7 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
 
 def label_names(schema: Any, name: str, path: Path, request: Request) -> list[str] | None:
     """Return the names that `datasets` stored for a column of class indices, where these decide; else None."""
-    names = _class_label(schema, name, path, request.limits)
+    names = _class_label(schema, name)
     # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
     if names is not None and request.class_names is None and len(names) != request.n_classes:
         raise DataError(
@@ -154,22 +150,11 @@ def label_names(schema: Any, name: str, path: Path, request: Request) -> list[st
     return names
 
 
-def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
+def _class_label(schema: Any, name: str) -> list[str] | None:
     """Return the class names that `datasets` stored for a column of indices; None if it stored none."""
-    info: Any = None
     try:
-        if b"huggingface" in (schema.metadata or {}):
-            info = foreign_json(schema.metadata[b"huggingface"])["info"]
-        elif path.is_dir() and (path / INFO).is_file():
-            info = foreign_json(read_text(path / INFO, limits))
-        names = info["features"][name]["names"]
-    except (
-        DataError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ):  # no such entry, or not in the form of `datasets`
+        names = foreign_json(schema.metadata[b"huggingface"])["info"]["features"][name]["names"]
+    except (ValueError, LookupError, TypeError, RecursionError):  # no such entry, or not in the form of `datasets`
         return None
     if not isinstance(names, list) or not names:
         return None
@@ -181,7 +166,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if path.is_file() and path.suffix.lower() in DELIMITED:
         return open_delimited(path, request)
     pyarrow = load_pyarrow()
-    files = table_files(path, request.limits, request.data_root)
+    files = table_files(path, request.data_root)
     schema = table_schema(files[0])
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     table = _Table(path, files, request, kinds)
@@ -198,9 +183,6 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
         return table.images(image_name)
     if with_tokenizer(request, kinds, table.label).tokenizer is not None:
         return table.in_memory([name for name, kind in kinds.items() if kind == "text"])
-    tokens = token_columns(kinds, request)
-    if tokens and table.is_ragged(tokens):
-        return table.in_memory([*tokens.values()])
     return table.numbers(lay_out(str(path), kinds, request, table.label))
 
 
@@ -231,7 +213,7 @@ class _Table:
         return f"table {resolved(self.path).name}"
 
     def in_memory(self, columns: list[str]) -> ArraySource:
-        """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
+        """Read columns into memory, for text and for samples with several label columns."""
         table, stored, sample_info = self._map(columns)
         values = {name: plain_column(cell_array(table.column(name).to_pylist())) for name in columns}
         request = self.request
@@ -283,12 +265,6 @@ class _Table:
             notes=(layout.note,) if layout.note else (),
             sample_info=sample_info,
         )
-
-    def is_ragged(self, tokens: Mapping[str, str]) -> bool:
-        compute = importlib.import_module("pyarrow.compute")
-        table = map_table(self.files, [tokens["ids"]], self.request.limits)
-        lengths = compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()
-        return need_padding(tokens, lengths, self.request)
 
     def _map(self, columns: list[str]) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
         """Return the table with these columns, the labels in it, and further columns that the request asks for."""

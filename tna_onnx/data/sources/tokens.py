@@ -1,12 +1,11 @@
 """Text as token ids, attention mask and token types, by a `tokenizer.json`; nothing is downloaded.
 
 Names of inputs say their roles. Samples are padded at their end to the longest, or to the model's fixed length, and cut
-to what model or tokenizer allow. Lists of ids are padded with 0 where the model takes a mask.
+to what model or tokenizer allow.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,10 @@ from tna_onnx.data.sources.columns import require_text
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray, InputSpec
-    from tna_onnx.data.sources.layout import Kind
+    from tna_onnx.data.source import AnyArray
 
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
@@ -144,29 +142,13 @@ def roles_of(request: Request) -> dict[str, str]:
 def _load(name: str, limits: Limits) -> tuple[Any, Path]:
     """Return the tokenizer and the folder that it lies in."""
     library = optional("tokenizers", "text", "turning text into tokens")
-    path = Path(name)
-    if not path.exists():
-        path = _downloaded(name)
-    file = path
-    if path.is_dir():
-        file = path / "tokenizer.json"
+    file = Path(name)
+    if file.is_dir():
+        file = file / "tokenizer.json"
     if not file.is_file():
         raise UsageError(f"{file}: no such file; give the folder of a tokenizer.json (tokenizer.save_pretrained)")
     with parsing(str(file), "cannot be read as a tokenizer", "save it again"):
         return library.Tokenizer.from_str(read_text(file, limits)), file.parent
-
-
-def _downloaded(name: str) -> Path:
-    """Return the folder in Hugging Face's cache that holds the tokenizer of this name."""
-    home = Path(os.environ.get("HF_HOME", Path("~/.cache/huggingface").expanduser()))
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}" / "snapshots"
-    snapshots = sorted(cache.glob("*/tokenizer.json"), key=lambda file: file.stat().st_mtime)
-    if not snapshots:
-        raise UsageError(
-            f"{name}: no such folder, and no tokenizer of this name is in the cache of Hugging Face; nothing is "
-            "downloaded: give the folder of a tokenizer.json"
-        )
-    return snapshots[-1].parent
 
 
 def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:
@@ -190,78 +172,3 @@ def _padding_id(tokenizer: Any) -> int:
     ids = [tokenizer.token_to_id(token) for token in _PADDING]
     # without a token for it, the mask alone tells what is padding
     return next((number for number in ids if number is not None), 0)
-
-
-# ---- lists of token ids
-
-_FILL = 0  # id of the padding, which a model with a mask ignores
-
-
-def token_columns(kinds: Mapping[str, Kind], request: Request) -> dict[str, str]:
-    """Return the columns of token lists for each role, `ids` first; empty if samples are something else."""
-    roles = roles_of(request)
-    if request.tokenizer is not None or request.columns or "mask" not in roles.values():
-        return {}
-    token_lists = {role: name for name, role in roles.items() if kinds.get(name) == "list"}
-    missing = {role for role in roles.values() if role not in token_lists}
-    # the mask follows from the lengths; nothing else does
-    if missing - {"mask"}:
-        return {}
-    return {"ids": token_lists.pop("ids"), **token_lists}
-
-
-def need_padding(tokens: Mapping[str, str], lengths: Iterable[int], request: Request) -> bool:
-    """Tell whether lists of tokens of these lengths differ, are shorter than the model's, or have no mask."""
-    fixed = {spec.shape[1] for spec in request.inputs} - {None}
-    return len({*lengths} | fixed) > 1 or "mask" not in tokens
-
-
-def padded(
-    where: str, lists: Mapping[str, tuple[str, Sequence[Any]]], request: Request
-) -> tuple[dict[str, AnyArray], str]:
-    """Return the array (N, T) of each input, and a line for reports."""
-    name, cells = lists["ids"]
-    lengths = [_length(where, name, row, cell) for row, cell in enumerate(cells)]
-    longest = max(lengths, default=0)
-    fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
-    if fixed is not None and longest > fixed:
-        row = lengths.index(longest)
-        raise DataError(
-            f"{where}: column {name!r}: {longest} tokens in row {row}, and the model takes {fixed}; cut the lists as "
-            "the model's tokenizer does"
-        )
-    width = fixed or longest
-    masked = np.arange(width) < np.array(lengths)[:, None]
-    arrays = {}
-    for spec in request.inputs:
-        role = roles_of(request)[spec.name]
-        if role not in lists:
-            arrays[spec.name] = masked.astype(spec.dtype)
-            continue
-        arrays[spec.name] = _padded_array(where, spec, lists[role], masked)
-    mask_note = "the mask covers that" if "mask" in lists else "the mask is made of the lengths of the lists"
-    return arrays, f"lists of {name!r} padded with id {_FILL} at their end to {width} tokens; {mask_note}"
-
-
-def _length(where: str, name: str, row: int, cell: Any) -> int:
-    if cell is None or not hasattr(cell, "__len__") or isinstance(cell, str) or not len(cell):
-        raise DataError(f"{where}: column {name!r}: expected a list of token ids in row {row}, found {cell!r:.60}")
-    return len(cell)
-
-
-def _padded_array(where: str, spec: InputSpec, column: tuple[str, Sequence[Any]], masked: AnyArray) -> AnyArray:
-    """Put the cells of a column where `masked` is true."""
-    name, cells = column
-    array = np.full(masked.shape, _FILL, spec.dtype)
-    for row, cell in enumerate(cells):
-        values = np.asarray(cell)
-        length = int(masked[row].sum())
-        if values.dtype.kind not in "iu" or values.shape != (length,):
-            raise DataError(
-                f"{where}: column {name!r}: expected a list of {length} integers in row {row}, as many as there are "
-                f"ids, found {cell!r:.60}"
-            )
-        array[row, :length] = values
-        if not np.array_equal(array[row, :length], values):
-            raise DataError(f"{where}: column {name!r}: row {row} does not fit into {spec.dtype}, the input's dtype")
-    return array

@@ -1,0 +1,145 @@
+"""Tables in text files: CSV, TSV, JSON and JSON Lines, as columns.
+
+A column of CSV is of numbers if each of its cells is one, or empty; else cells are truth values, lists, or text.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.foreign import cell_array, parse_json, parsing, plain_column, read_text, repeated, whole_numbers
+from tna_onnx.data.labels import listed
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.source import AnyArray
+
+DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
+
+_EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_TRUTH = {"true": True, "false": False}
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
+_BLOCK = 2**12  # rows whose cells become texts together
+
+
+def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = lambda _: False) -> dict[str, AnyArray]:
+    """Return name -> values (N,) of each column: numbers, or objects that are text, lists or None.
+
+    `is_text`: tells of the name of a column of CSV whether its cells are text, whatever they look like.
+    """
+    text = read_text(path, limits)
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        return _from_objects(path, _json_values(path, text))
+    first, columns = _delimited_columns(path, text)
+    del text
+    header = [cell.strip() for cell in first]
+    start = 1
+    if _is_sample(header):
+        header = [str(number + 1) for number in range(len(header))]
+        start = 0
+    if twice := repeated(header):
+        raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
+    values = {}
+    for name, cells in zip(header, columns, strict=True):
+        del cells[:start]
+        if is_text(name):
+            values[name] = cell_array([cell or None for cell in cells])
+        else:
+            values[name] = _parsed(cells, f"{path}: {name}")
+    return values
+
+
+def _is_sample(cells: list[str]) -> bool:
+    """Tell whether a first row holds numbers and no names; pandas calls columns without names 0, 1, 2, ..."""
+    return all(_NUMBER.fullmatch(cell) for cell in cells) and cells != [str(number) for number in range(len(cells))]
+
+
+def _parsed(texts: list[str], where: str) -> AnyArray:
+    """Convert text cells to the values that they denote."""
+    cells = {text: text.strip() for text in dict.fromkeys(texts)}
+    filled = [cell for cell in cells.values() if cell.lower() not in _EMPTY]
+    full = len(filled) == len(cells)
+    if not filled:
+        return cell_array(texts)
+    if full and all(map(_WHOLE.fullmatch, filled)):
+        whole = {text: int(cell) for text, cell in cells.items()}
+        return whole_numbers([whole[text] for text in texts])
+    if all(map(_NUMBER.fullmatch, filled)):
+        values = {text: math.nan if cell.lower() in _EMPTY else float(cell) for text, cell in cells.items()}
+        return np.array([values[text] for text in texts])
+    if full and all(cell.lower() in _TRUTH for cell in filled):
+        return np.array([_TRUTH[cells[text].lower()] for text in texts])
+    if full and all(cell[0] == "[" and cell[-1] == "]" for cell in filled):
+        lists = {text: parse_json(cell, where) for text, cell in cells.items()}
+        return cell_array([lists[text] for text in texts])
+    return cell_array(texts)
+
+
+def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
+    if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+        raise DataError(
+            f"{path}: expected a list with an object for each sample, as pandas writes it by "
+            "frame.to_json(path, orient='records')"
+        )
+    names = list(records[0])
+    wrong = next((number for number, record in enumerate(records) if list(record) != names), None)
+    if wrong is not None and set(records[wrong]) != set(names):
+        raise DataError(
+            f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
+            f"{listed(records[wrong])} as number {wrong + 1}"
+        )
+    return {name: plain_column(cell_array([record[name] for record in records])) for name in names}
+
+
+def _delimited_columns(path: Path, text: str) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces.
+
+    The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
+    """
+    delimiter = "\t"
+    if path.suffix.lower() == ".csv":
+        first_line = text.partition("\n")[0]
+        delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
+    with parsing(str(path), "cannot be read as a table", "write it again"):
+        if "\0" in text:
+            raise ValueError("it holds a character NUL")
+        lines = (line[0] for line in _LINE.finditer(text))
+        # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
+        rows = filter(None, csv.reader(lines, delimiter=delimiter, strict=True))
+        first = next(rows, [])
+        if not first:
+            raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
+        # a text of many cells takes a tenth of what as many texts would
+        columns = [[cell] for cell in first]
+        below = 1
+        while block := [*itertools.islice(rows, _BLOCK)]:
+            for row in block:
+                if len(row) != len(first):
+                    raise DataError(
+                        f"{path}: expected {len(first)} cells in each row ({listed(first)}), found {len(row)} in row "
+                        f"{below} below the first; put text that holds {delimiter!r} in double quotes"
+                    )
+                below += 1
+            for column, cells in zip(columns, zip(*block, strict=True), strict=True):
+                column.append("\0".join(cells))
+    return first, ("\0".join(column).split("\0") for column in columns)
+
+
+def _json_values(path: Path, text: str) -> Any:
+    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines."""
+    if path.suffix.lower() != ".jsonl":
+        return parse_json(text, str(path))
+    lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
+    return [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
