@@ -156,11 +156,3 @@ def test_what_the_graph_shows_to_be_probabilities_is_not_said_to_be_logits() -> 
     model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
     with pytest.raises(UnsupportedModel, match="holds probabilities"):
         tna_onnx.evaluate(model, (x, x[:, 0] > 0), model_options=tna_onnx.ModelOptions(output_kind="logits"))
-
-
-def test_columns_as_outputs_are_refused_with_the_export_that_works() -> None:
-    x = np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
-    forest = ensemble.RandomForestClassifier(20, random_state=0).fit(x, np.arange(100) % 3)
-    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": "columns"}).SerializeToString()
-    with pytest.raises(UnsupportedModel, match=r"columns of one array.*'zipmap': False"):
-        tna_onnx.evaluate(model, (x, np.arange(100) % 3))

@@ -14,7 +14,7 @@ from docs.generated import RESULTS, field_lines, json_fields
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import few
 from tests.support import PLAIN, TILTED, cli, words_of
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.results.as_json import from_json, to_json
 
 FAST = [*words_of(PLAIN), "--quiet"]

@@ -22,7 +22,7 @@ from onnx import TensorProto
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_tensors, copy_model
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, digest_in, is_external, pieces, place_of, type_name
 
 # Longer texts do not fit beside a name on a line of the terminal.

@@ -105,11 +105,7 @@ def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence
     # of the output that was named; of all where none of them has a head
     own = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
     subject = f"output '{node}' has no linear head" if node in model.outputs else f"no linear head is called '{node}'"
-    hint = "and the model has none"
-    if len(by_node) == 1:
-        hint = f"the only one is '{next(iter(by_node))}', which is used without --head"
-    elif by_node:
-        hint = f"choose one of {', '.join(by_node)}"
+    hint = f"the model has {', '.join(by_node) or 'none'}"
     raise UnsupportedModel(f"{model.name}: {subject}; {hint}{_reasons(own or ([] if by_node else refusals))}")
 
 

@@ -15,16 +15,24 @@ import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
-from tna_onnx.graph.cut import cut_at, tail_nodes
+from tna_onnx.graph.bounds import attribute_of, input_at, subgraph_inputs
+from tna_onnx.graph.cut import ancestors, cut_at, tail_nodes
 from tna_onnx.graph.head import BOXES, SeveralHeads, choose_head, is_box_output, purpose
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.options import LABEL_KINDS
-from tna_onnx.graph.quantum import quantum
-from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
+from tna_onnx.graph.readout import (
+    CLASSES_LAST,
+    ONE,
+    OPEN_AXIS,
+    Head,
+    Readout,
+    class_axis_of,
+    has_positions,
+    quantization_step,
+)
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.tensors import FLOAT_TYPES
+from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.output_steps import (
@@ -302,8 +310,6 @@ def choose_readout(
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
-    if output is None:
-        _refuse_columns(model)
     readouts = []
     reasons = []
     untold = []
@@ -326,31 +332,6 @@ def choose_readout(
         names = ", ".join(readout.output for readout in readouts)
         raise SeveralHeads(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
     return readouts[0]
-
-
-# What makes an output of a column.
-_TAKERS = ("ArrayFeatureExtractor", "Cast", "Gather", "Reshape", "Slice", "Squeeze")
-
-
-def _refuse_columns(model: Model) -> None:
-    """Refuse outputs that are a class each, columns of one array, as skl2onnx writes with zipmap='columns'."""
-    columns = [name for name in model.outputs if _is_column(model, name)]
-    makers = [model.maker(name, _TAKERS) for name in columns]
-    names = {maker.output[0] for maker in makers if maker is not None}
-    if len(columns) > 1 and len(names) == 1 and None not in makers:
-        raise UnsupportedModel(
-            f"{model.name}: outputs {', '.join(columns)} are columns of one array, a class each; expected one output "
-            "for all classes: export the model with options={'zipmap': False}"
-        )
-
-
-def _is_column(model: Model, name: str) -> bool:
-    """Whether a graph output (N,) is a Reshape of a Slice."""
-    node = model.producer(name)
-    if node is None or node.op_type != "Reshape" or len(model.sizes(name) or ()) != 1:
-        return False
-    before = model.producer(node.input[0])
-    return before is not None and before.op_type == "Slice"
 
 
 def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
@@ -421,7 +402,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         output_slack=walked.output_slack,
         class_axis=class_axis,
         multi_label=multi_label,
-        quantum=quantum(model, walked.logits, columns) if holds == "probabilities" else 0.0,
+        quantum=_quantum(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )
 
 
@@ -595,3 +576,38 @@ def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
         return False
     weights = attribute_of(node, "class_weights", ())
     return bool(weights) and min(weights) >= 0 and max(weights) <= 1
+
+
+# What changes shape or type alone, or takes columns.
+_UNROUNDED = (
+    "ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Normalizer", "Reshape", "Slice", "Squeeze",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
+
+
+def _quantum(model: Model, tensor: str, n_classes: int) -> float | None:
+    """Return the step in which probabilities come that have no tensor of logits; None where the graph does not tell.
+
+    It is that of a quantiser, 1/T of T trees that vote, 1/k of k neighbours, or the rounding of 1 where 1 - p is stored
+    beside p.
+    """
+    node = model.maker(tensor, _UNROUNDED)
+    if node is None:
+        return None
+    if node.op_type == "DequantizeLinear":
+        return quantization_step(model, node.output[0]) or None
+    if node.op_type == "TreeEnsembleClassifier" and attribute_of(node, "post_transform", b"NONE") == b"NONE":
+        return 1 / max(1, len(np.unique(attribute_of(node, "class_treeids", ()))))
+    if node.domain == "ai.onnx.ml" and node.op_type.endswith("Classifier"):
+        return n_classes * epsilon("float32") if n_classes == 2 else 0.0
+    return _share_of_neighbours(model, tensor)
+
+
+def _share_of_neighbours(model: Model, tensor: str) -> float | None:
+    """Return 1/k where the k nearest of stored samples are on the way to a tensor; else None."""
+    for k in ancestors(model, tensor):
+        node = model.proto.graph.node[k]
+        count = model.constant_tensor(input_at(node, 1)) if node.op_type == "TopK" else None
+        if count is not None:
+            return 1 / max(1, int(model.array(count).item()))
+    return None

@@ -20,7 +20,7 @@ from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.guarding.deciding import decision_entry
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers

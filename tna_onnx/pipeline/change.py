@@ -39,9 +39,8 @@ from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_candidates, label_outputs
 from tna_onnx.graph.load import PARSER_ERROR, Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, annotate, block_of, calibrated_heads, head_key, provenance
-from tna_onnx.graph.options import OUTPUT_KINDS, ModelOptions
+from tna_onnx.graph.options import OUTPUT_KINDS, Difference, ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, Layout, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout, shown_sizes

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.numerics.isotonic import Corp, Curve, Decomposition
 from tna_onnx.numerics.metrics import BEYOND_CHANCE, Metrics, debiased_ece, expected_ece
 from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, with_slope

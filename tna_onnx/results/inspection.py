@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.graph.walk.steps import Refusal
 
 

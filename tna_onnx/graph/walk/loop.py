@@ -23,8 +23,6 @@ _STANDARD = ("", "ai.onnx")
 
 # Every fork follows all its operands: a ladder of sums or products would be walked 2^forks times.
 _MAX_FORKS = 4
-# Names in a message.
-_MAX_LISTED = 4
 
 # Inputs without which an operator means nothing; 1 for those that are not here. Damaged files have fewer.
 _MIN_INPUTS = {
@@ -128,25 +126,17 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     before = _standard_step(state, node, index)
     if before is not None:
         return before
-    if node.op_type == "SequenceConstruct" and state.tensor in state.model.outputs:
-        raise Refused(_list_of_arrays(node))
     reason = f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
+    if node.op_type == "SequenceConstruct":
+        reason = (
+            "SequenceConstruct makes a list of arrays, one a task; make each an output of the graph, or export "
+            "scikit-learn's OneVsRestClassifier, which trains the classifiers of MultiOutputClassifier"
+        )
     if node.op_type == "Concat":
         reason = f"Concat puts {len(node.input)} tensors side by side: no one layer gives all classes"
     if node.name.startswith(f"{PREFIX}/"):
         reason += "; tna-onnx wrote this node: start from the original model"
     raise Refused(reason)
-
-
-def _list_of_arrays(node: onnx.NodeProto) -> str:
-    """Say what to do with scores that are a list of arrays, one a task, as scikit-learn's MultiOutputClassifier has."""
-    heads = " or ".join(f"--head {name}" for name in node.input[:_MAX_LISTED])
-    more = " ..." if len(node.input) > _MAX_LISTED else ""
-    return (
-        f"SequenceConstruct makes a list of {len(node.input)} arrays, one a task; make them outputs of the graph, each "
-        f"by itself, and calibrate one after the other: {heads}{more}. If each task is a label of 0 and 1, export "
-        "OneVsRestClassifier in place of MultiOutputClassifier: it trains the same classifiers"
-    )
 
 
 def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head | None:

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from types import SimpleNamespace
 
 from tna_onnx.data.images.preprocess import plain
-from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.html.blocks import (
