@@ -48,7 +48,7 @@ RUNS = {
     "none-isotonic": f"calibrate model.onnx {CROSS} --search none --map isotonic",
     "limit": f"calibrate model.onnx {HELD_OUT} --ensemble-size inf",
     "nll-full-grid": f"calibrate model.onnx {HELD_OUT} --objective nll --ensemble-size 20",
-    "adaece": f"calibrate model.onnx {HELD_OUT} --objective adaece --bins 10 --confidence-level 90",
+    "adaece": f"calibrate model.onnx {HELD_OUT} --objective adaece --bins 10",
     "details": f"calibrate model.onnx {HELD_OUT} --report out.html",
     "refused-gate": f"calibrate model.onnx {HELD_OUT} --max-ece 0.5",
     "refused-data": "calibrate model.onnx --calib nowhere/",

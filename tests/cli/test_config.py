@@ -74,7 +74,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())
     (folder / "settings/tna.toml").write_text(
         'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "bias"\nsearch = "none"\n'
-        'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire = "improvement"\nconfidence-level = 90\n'
+        'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire = "improvement"\nbins = 12\n'
         f'eval = "{small.test.as_posix()}"\n[evaluate]\nmin-accuracy = 100\n'
     )
     result = cli("calibrate", small.model, "--config", "settings/tna.toml")
@@ -83,7 +83,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     report = json.loads((folder / "settings/r.json").read_text())
     assert report["map"] == "bias"
     assert (report["settings"]["gates"]["max_ece"], report["settings"]["gates"]["require"]) == (50, "improvement")
-    assert report["settings"]["confidence_level"] == 90
+    assert report["settings"]["bins"] == 12
     result = cli(
         "calibrate", small.model, "--config", "settings/tna.toml", "--max-ece", "0", "--map", "ts", "-o", "p.onnx"
     )

@@ -38,7 +38,6 @@ FILES: dict[str, dict[str, object]] = {
     "appended": {"map": "irova", "search": "none"},
     "features": {"map": "aar", "search": "none"},
     "decided": {"map": "bias", "search": "none", "decide": "macro-f1"},
-    "kept": {"map": "bias", "search": "none", "keep_decision": True},
     "guarded": {"map": "bias", "search": "none", "add": ("accept", "set", "ood"), "risk": 20.0},
 }
 

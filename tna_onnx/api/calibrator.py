@@ -398,7 +398,7 @@ def fit(
     """
     stated = stated_in(combined(settings, Settings, map=map, predictions=predictions, seed=seed))
     for name in stated:
-        if name not in (*FIT_SETTINGS, "map_objective"):
+        if name not in (*FIT_SETTINGS, "map_objective", "confidence_level"):
             raise UsageError(f"{name} is about the head of a model, and fit has scores alone; leave it out")
     given = data if isinstance(data, Data) else Data(data)
     for name in stated_in(given):

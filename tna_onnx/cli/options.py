@@ -32,6 +32,7 @@ from tna_onnx.files import model_file, name_problem
 from tna_onnx.graph.options import ModelLimits, ModelOptions
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.pipeline.settings import Settings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 if TYPE_CHECKING:
     from tna_onnx.data import Recipe
@@ -448,7 +449,7 @@ page_option = click.option(
 )
 
 table_options = field_options(Settings, "bins", "positive")
-confidence_option = field_options(Settings, "confidence_level")
+confidence_option = field_options(ShiftSettings, "confidence_level")
 
 RECIPE_PARTS = ("resize", "crop", "scale", "mean", "std", "color", "interpolation")
 """Fields of Recipe that have an option of the same name."""

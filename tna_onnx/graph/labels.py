@@ -23,9 +23,6 @@ from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
 
-ORIGINAL_CLASS = "original_class"
-"""Output of a written file with the class that its input predicts, which is no answer of the file."""
-
 # What changes shape or type of labels alone.
 _PASSED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 # What takes classes by their places, and which inputs these are: (classes, places).
@@ -89,8 +86,7 @@ def answer_of(model: Model, output: ClassOutput) -> LabelOutput | None:
     """Return the output with the class of each sample, as the graph shows it; None where there is none."""
     if output.multi_label or output.several:
         return None
-    found = label_outputs(model, output.name, output.n_classes)
-    return next((label for label in found if label.name != ORIGINAL_CLASS), None)
+    return next(iter(label_outputs(model, output.name, output.n_classes)), None)
 
 
 def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput | None:

@@ -88,7 +88,6 @@ class NodeOps:
         self._axes = ""
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self.outputs: list[str] = []
 
     @property
     def tiny(self) -> float:
@@ -153,12 +152,6 @@ class NodeOps:
         if self._dtype == np.float16:  # runtimes have no ArgMax of it
             a = self._node("Cast", [a], to=onnx.TensorProto.FLOAT)
         return self._node("ArgMax", [a], axis=1, keepdims=0)
-
-    def class_output(self, a: str, output: str) -> None:
-        """Write the first of the largest entries of each row as a further output of the graph; no word of the maps."""
-        self.first_class(a)
-        self.nodes[-1].output[:] = [output]
-        self.outputs.append(output)
 
     def class_names(self, places: str, names: Sequence[int | str], kind: int, shape: list[int], output: str) -> None:
         """Write the names of classes in places (N,) as `output`, in ONNX's type `kind`; no word of the maps."""

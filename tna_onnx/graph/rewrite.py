@@ -393,8 +393,6 @@ def _insert(
     last = write_map(ops, raw, features)
     if features != source:
         ops.cast_behind(source, features)
-    if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
-        raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     if again := {*names_in(model.proto.graph)} & {raw, *ops.names} - {*other_outputs.likeliest}:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
@@ -403,8 +401,6 @@ def _insert(
     _settle_others(model, other_outputs, block, result)
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
-    integers = onnx.TensorProto.INT64
-    proto.graph.output.extend(helper.make_tensor_value_info(name, integers, [None]) for name in ops.outputs)
     if map_opset(model) != model.opset:
         result.opset = map_opset(model)
         others = [entry for entry in model.proto.opset_import if entry.domain not in ("", "ai.onnx")]

@@ -52,7 +52,6 @@ from tna_onnx.pipeline.steps import (
     DecisionStep,
     Decoder,
     Encoder,
-    OriginalClass,
 )
 
 _FORMAT = 1
@@ -429,10 +428,7 @@ def _replay(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
         block=step["block"],
         other_outputs=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
     )
-    maps = change.maps
-    if maps and isinstance(maps[0], OriginalClass):
-        maps = maps[1:]
-    for fitted in (change.folded, *maps):
+    for fitted in (change.folded, *change.maps):
         _require_shape(readout, fitted, file)
     _require_place(model, readout, change)
     _require_outputs(model, readout, change.other_outputs)

@@ -135,8 +135,6 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
 def _writing(task: Task, labels: LabelCheck) -> Writing:
     """Refuse a map that the graph cannot hold, or that lacks classes, before the search and not after it."""
     settings = task.settings
-    if settings.keep_decision and (task.readout.several or task.readout.multi_label):
-        raise UnsupportedModel(f"{task.model.name}: --keep-decision is for models that predict one class a sample")
     writing = Writing(task)
     writing.require(settings.resolved_map)
     labels.require(settings.resolved_map)

@@ -39,7 +39,6 @@ from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
 from tna_onnx.pipeline.other_outputs import labels_of_samples
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.steps import OriginalClass
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
@@ -291,8 +290,6 @@ def notes_on(
     labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
     if compared.changed_labels and (few := _scarce(labelled, compared.recall)):
         notes.append(f"predicted classes change, and what happens to the recall of {_unknown(few)}")
-    if job.settings.keep_decision and outcome.keeps_predictions:
-        notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]

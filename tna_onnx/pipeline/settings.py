@@ -27,11 +27,11 @@ EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
 
-FIT_SETTINGS = ("map", "predictions", "bins", "positive", "seed", "trust_labels", "confidence_level")
+FIT_SETTINGS = ("map", "predictions", "bins", "positive", "seed", "trust_labels")
 """Settings that matter for scores alone, without a head to search."""
 
 RECORDED = (
-    "max_accuracy_drop", "method", "search", "map", "predictions", "keep_decision", "fold", "ets_loss", "map_objective",
+    "max_accuracy_drop", "method", "search", "map", "predictions", "fold", "ets_loss", "map_objective",
     "quantized_head", "trust_labels",
 )  # fmt: skip
 """Settings that reports record beside those of the search."""
@@ -82,12 +82,6 @@ class Settings:
         "accuracy falls, and no class loses much recall; change: where accuracy does not fall, and labels become the "
         "likeliest class; keep: never, and a map that would change them is clamped: the predicted class is raised "
         "just above the others.",
-        section=_FITTED,
-    )
-    keep_decision: bool = setting(
-        False,
-        "If predicted classes may change, also write the class that the input model predicts, as output "
-        "original_class. The map is appended as nodes, and no weight is tilted.",
         section=_FITTED,
     )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
@@ -154,7 +148,7 @@ class Settings:
         "per class, or store them as float.",
         section=_FITTED,
     )
-    confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
+    confidence_level: float = setting(95.0, LEVEL, unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -165,11 +159,6 @@ class Settings:
             )
         if self.predictions == "keep":
             self._check_kept()
-        if self.keep_decision and self.resolved_search not in ("auto", "none"):
-            raise UsageError(
-                f"--keep-decision: a tilted weight (--search {self.resolved_search}) cannot keep the classes of the "
-                "input; leave one of the two out"
-            )
         _ = self.for_search  # ranges are checked there
         check_level(self.confidence_level)
 
@@ -178,8 +167,6 @@ class Settings:
         """The search after `method`."""
         if self.search == "auto" and self.method == "tna":
             return "sparse"
-        if self.search == "auto" and self.keep_decision:
-            return "none"
         return self.search
 
     @property

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.graph import decisions
 from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
-from tna_onnx.graph.labels import ORIGINAL_CLASS, UNCHANGED, OutputChange
+from tna_onnx.graph.labels import UNCHANGED, OutputChange
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Layout
 from tna_onnx.maps import map_of_class
@@ -51,20 +51,6 @@ class Added:
     def folded(self) -> Folding:
         """Return the shift."""
         return Folding(1.0, np.asarray(self.bias, np.float64))
-
-
-@dataclass(frozen=True)
-class OriginalClass:
-    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are."""
-
-    output: ClassVar[str] = ORIGINAL_CLASS
-    keeps_order: ClassVar[bool] = True
-    for_classes: ClassVar[bool] = True
-
-    def forward(self, op: NodeOps, logits: str, features: str = "") -> str:  # noqa: ARG002 - as every map is called
-        """Write the output, and return the logits."""
-        op.class_output(logits, self.output)
-        return logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +176,7 @@ class Decoder:
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Added, OriginalClass, OutputChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
+        Added, OutputChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         operating_points.DecisionRule,
     )

@@ -28,7 +28,7 @@ from tna_onnx.maps.clamp import can_clamp
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
-from tna_onnx.pipeline.steps import Change, OriginalClass
+from tna_onnx.pipeline.steps import Change
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA
@@ -232,11 +232,9 @@ class Writing:
         task = self.task
         folding = self.folding(outcome)
         maps: tuple[Any, ...] = ()
-        if task.settings.keep_decision and not outcome.keeps_predictions:
-            maps = (OriginalClass(),)
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         if folding is None and outcome.fitted is not None:
-            maps += (outcome.fitted,)
+            maps = (outcome.fitted,)
         change = Change(
             **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
             maps=maps,
@@ -284,8 +282,7 @@ class Writing:
     def _folds(self, name: str) -> bool:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
         head, settings = self.task.head, self.task.settings
-        # the logits of the input are there only where the map comes behind them
-        if self.kept or (settings.keep_decision and not _keeps_order(name)):
+        if self.kept:
             return False
         # in front of a new weight, labels are those of the source
         if not _keeps_order(name) and self._labels_need_scores:
