@@ -15,7 +15,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
-from tna_onnx.drawing import draw_with as _draw_with
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from tna_onnx.data import PRESETS, Recipe
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Data
-    from tna_onnx.drawing import Drawing
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
@@ -133,15 +131,6 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 
 # Silent until the program attaches a handler; without this one Python would print warnings on standard error.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
-
-
-def _notebook() -> Drawing:
-    from tna_onnx.render import notebook  # noqa: PLC0415 - drawing is for results that somebody looks at
-
-    return notebook
-
-
-_draw_with(_notebook)
 
 
 def __getattr__(name: str) -> Any:

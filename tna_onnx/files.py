@@ -110,10 +110,10 @@ def write_file(path: Path, content: bytes) -> None:
     A link stays a link, to a new file. Pipes and devices are written to as they are: they have no content to lose. So
     is a file in a folder where nothing can be renamed, as it is mounted into a container.
 
-    Raises OSError: the file cannot be written, or is a pipe that nobody has opened to read within a minute.
+    Raises OSError: the file cannot be written.
     """
     if not is_replaced(path):
-        with _open_in_place(path) as stream:
+        with path.open("wb") as stream:
             stream.write(content)
         return
     try:
@@ -122,29 +122,6 @@ def write_file(path: Path, content: bytes) -> None:
         if error.errno not in _CANNOT_REPLACE or not os.access(path, os.W_OK):
             raise
         path.write_bytes(content)
-
-
-def _open_in_place(path: Path) -> BinaryIO:
-    """Open what is not replaced. To open a pipe that nobody reads may take for ever, so there is a limit to that.
-
-    Raises OSError: it cannot be opened, or nobody reads the pipe in time.
-    """
-    if not path.is_fifo():
-        return path.open("wb")
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            if time.monotonic() > end:
-                text = f"is a pipe that nobody has opened to read for {_PATIENCE:g} seconds"
-                raise OSError(errno.ENXIO, text, str(path)) from error
-            time.sleep(_PAUSE)
-        else:
-            os.set_blocking(descriptor, True)
-            return os.fdopen(descriptor, "wb")
 
 
 def _replace(target: Path, content: bytes) -> None:

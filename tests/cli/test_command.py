@@ -24,7 +24,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Small
 from tests.support import TILTED, cli, ok, refused, run, words_of
 from tna_onnx import errors
-from tna_onnx.cli.command import SECTIONS, Command, Group, group, joined_lists
+from tna_onnx.cli.command import SECTIONS, Command, Group, group
 from tna_onnx.errors import DataError
 
 OWN = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
@@ -155,18 +155,6 @@ def test_what_may_be_meant(words: list[str], says: str) -> None:
 def test_choices_and_devices_in_any_case(small: Small, tmp_path: Path) -> None:
     words = ["--search", "None", "--map", "TS", "--device", "CPU", "-o", tmp_path / "o.onnx"]
     ok("calibrate", small.model, small.calib, *words)
-
-
-def test_lists_with_spaces() -> None:
-    flags = ["--mean", "--std", "--crop"]
-    assert joined_lists(["m", "--mean", "1", ".5", "-2e-3", "--std", "1,2", "x"], flags) == [
-        "m", "--mean", "1,.5,-2e-3", "--std", "1,2", "x",
-    ]  # fmt: skip
-    assert joined_lists(["--mean", "[0.1,", "0.2]", "--crop", "224"], flags) == ["--mean", "0.1,0.2", "--crop", "224"]
-    assert joined_lists(["--mean", "x", "1"], flags) == ["--mean", "x", "1"]
-    assert joined_lists(["--", "--mean", "1", "2"], flags) == ["--", "--mean", "1", "2"]
-    result = cli("evaluate", "m.onnx", "data", "--mean", "0.1", "0.2", "x")
-    assert "unexpected extra argument" in result.stderr
 
 
 def test_inspect_writes_json_like_the_others(small: Small, tmp_path: Path) -> None:

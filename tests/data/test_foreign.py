@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from PIL import Image
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tests.support import cli
-from tna_onnx import files
 from tna_onnx.data import InputSpec, Recipe, open_source, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import foreign_json, outside
@@ -318,20 +316,3 @@ def test_names_that_no_file_can_have(small: Small, words: list[str]) -> None:
     names = {"model.onnx": small.model, "data.npz": small.test}
     result = cli("evaluate", *(names.get(word, word) for word in words))
     assert (result.exit_code, "too long" in result.stderr) == (2, True), result.output
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
-def test_a_pipe_that_nobody_reads_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_PATIENCE", 0.2)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(OSError, match="nobody has opened"):
-        files.write_file(pipe, b"text")
-    read: list[bytes] = []
-    monkeypatch.setattr(files, "_PATIENCE", 30.0)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    content = os.urandom(300_000)  # more than a pipe holds
-    files.write_file(pipe, content)
-    reader.join(30)
-    assert read == [content]

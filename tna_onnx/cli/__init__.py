@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 
-from tna_onnx.cli.terminal import ended, loading, stop_reported
+from tna_onnx.cli.terminal import ended, loading
 from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
 
 __all__ = ["main"]
@@ -30,7 +30,6 @@ def main() -> None:
     try:
         group(prog_name="tna-onnx")
     except KeyboardInterrupt as error:  # the group reports one inside a command; this one came before or after it
-        stop_reported()
         sys.exit(getattr(error, "exit_code", INTERRUPTED))
     except OSError as error:  # commands turn theirs into other errors, so this is the help that could not be printed
         drop(sys.stdout)

@@ -3,16 +3,15 @@
 import contextlib
 import errno
 import importlib
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment, settings_shown
-from tna_onnx.cli.terminal import drop, interruption, print_error, resource_error, stop_reported
+from tna_onnx.cli.terminal import drop, interruption, print_error, resource_error
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
@@ -84,36 +83,6 @@ def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str,
     yield "", list(params.values())
 
 
-# What stands for a list of numbers in the help.
-_LISTS = ("NUMBERS", "PIXELS")
-_NUMBER = re.compile(r"\[?[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[],]*", re.IGNORECASE)
-
-
-def joined_lists(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
-    """Put commas between the numbers behind flags that take a list.
-
-    >>> joined_lists(["--mean", "0.5", "0.4,", "0.3", "data/"], ["--mean"])
-    ['--mean', '0.5,0.4,0.3', 'data/']
-    """
-    lists = set(flags)
-    joined: list[str] = []
-    todo = list(arguments)
-    while todo:
-        argument = todo.pop(0)
-        joined.append(argument)
-        if argument == "--":
-            return joined + todo
-        if argument not in lists:
-            continue
-        parts = []
-        # a first value that is no number is for click to refuse
-        while todo and _NUMBER.fullmatch(todo[0]):
-            parts.append(todo.pop(0).strip("[],"))
-        if parts:
-            joined.append(",".join(parts))
-    return joined
-
-
 _FEW = 10  # options that one screen holds
 _SHOWN = 60  # characters of a name that is too long to be shown
 
@@ -157,11 +126,10 @@ class Command(click.Command):
             super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with commas put between the numbers of a list."""
-        lists = [opt for param in self.params if param.metavar in _LISTS for opt in param.opts]
+        """Parse."""
         try:
             with naming_settings(ctx):
-                return super().parse_args(ctx, joined_lists(args, lists))
+                return super().parse_args(ctx, args)
         except click.UsageError as error:
             advice = self._advice(error)
             if not advice:
@@ -219,7 +187,6 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            stop_reported()
             print_error(interruption(ctx))
             ctx.exit(getattr(stop, "exit_code", INTERRUPTED))
         # only documented errors end here; any other is a bug, which `main` reports

@@ -60,9 +60,6 @@ def drop(stream: TextIO) -> None:
         os.close(null)
 
 
-_MOMENT = 0.1  # seconds
-_reported = threading.Event()  # that a command was told to stop: until then the signal is sent again
-_repeating: list[threading.Thread] = []  # those that send it
 _taken: dict[int, Any] = {}  # the handlers in whose place ours stand, by signal
 
 
@@ -87,7 +84,6 @@ def loading() -> None:
     # Python lets only the main thread set handlers; a program that calls `main` in another one keeps its own.
     if threading.current_thread() is not threading.main_thread():
         return
-    _reported.clear()
     _take(signal.SIGINT, signal.default_int_handler, signal.SIG_DFL)
     _take(signal.SIGTERM, signal.SIG_DFL, _leave)
     if sys.platform != "win32":
@@ -105,16 +101,12 @@ def loaded() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _taken:
             signal.signal(number, _stop)
-        sys.unraisablehook = _report_unraisable
 
 
 def ended() -> None:
-    """Put Python's handlers back, once no signal is on its way again."""
+    """Put Python's handlers back."""
     if threading.current_thread() is not threading.main_thread():
         return
-    _reported.set()
-    while _repeating:
-        _repeating.pop().join()
     while _taken:
         signal.signal(*_taken.popitem())
 
@@ -124,44 +116,12 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    """Raise what ends the command, unless it is on its way: what it removes must be removed to the end.
-
-    The exception may be lost: Python drops what is raised while an object is finalized, and a library that is being
-    loaded may take it for its own absence. So the signal comes again until the command has reported it.
-    """
-    if _reported.is_set() or _is_unwinding():
-        return
-    with contextlib.suppress(RuntimeError):  # no thread can be started
-        thread = threading.Thread(target=_repeat, args=(number,), daemon=True)
-        thread.start()
-        _repeating.append(thread)
-    raise Stopped(number)
-
-
-def _is_unwinding() -> bool:
+    """Raise what ends the command, unless it is on its way: what it removes must be removed to the end."""
     error = sys.exc_info()[1]
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__
-    return error is not None
-
-
-def _repeat(number: int) -> None:
-    while not _reported.wait(_MOMENT):
-        if sys.platform == "win32":
-            signal.raise_signal(number)  # `os.kill` ends the process there, whatever its handlers
-        else:
-            os.kill(os.getpid(), number)
-
-
-def stop_reported() -> None:
-    """Ignore further signals: the command has said that it was stopped, and ends."""
-    _reported.set()
-
-
-def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """Report an exception that Python drops; not an interruption, as its signal comes again."""
-    if not isinstance(unraisable.exc_value, Stopped):
-        sys.__unraisablehook__(unraisable)
+    if error is None:
+        raise Stopped(number)
 
 
 @contextlib.contextmanager

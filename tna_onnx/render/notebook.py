@@ -1,4 +1,4 @@
-"""Results in a notebook: a page in a frame of its own, so that its style stays inside; files."""
+"""Results in a notebook: a page in a frame of its own, so that its style stays inside; and as a file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,6 @@ from markupsafe import escape
 
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
-from tna_onnx.render.figures import write_figures
 from tna_onnx.render.html.pages import comparison_page, evaluation_page, study_page, to_html
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
@@ -31,13 +30,7 @@ def page(result: Any) -> str:
     return study_page(result)
 
 
-def save_page(result: Any, path: Path) -> Path:
+def save_page(result: Any, path: Path) -> None:
     """Write the page of a result."""
     with writing(path, UsageError):
         write_file(path, page(result).encode())
-    return path
-
-
-def save_figures(result: Any, folder: Path) -> tuple[Path, ...]:
-    """Write the figures of a result."""
-    return write_figures(result, folder)

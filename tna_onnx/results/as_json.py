@@ -19,7 +19,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from tna_onnx.drawing import drawing
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -141,6 +140,11 @@ Record = dict[str, Any]
 """A row by the names of its columns; numbers in the units that arguments have, as a reader sees them."""
 
 
+def _render(module: str) -> Any:
+    """Load what draws results: it lies above them, and is for those that somebody looks at."""
+    return importlib.import_module(f"tna_onnx.render.{module}")
+
+
 class Displayed(ABC):
     """Base class of results that display themselves in a notebook."""
 
@@ -163,7 +167,7 @@ class Displayed(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a page in a frame of its own, which loads nothing."""
-        return drawing().fragment(self)
+        return str(_render("notebook").fragment(self))
 
     def save_figures(self, folder: str | Path) -> tuple[Path, ...]:
         """Write the figures as SVG files into a folder, which is made if it is missing, and return their paths.
@@ -171,7 +175,7 @@ class Displayed(ABC):
         Raises:
             ResultError: a file cannot be written.
         """
-        return drawing().save_figures(self, Path(folder))
+        return tuple(_render("figures").write_figures(self, Path(folder)))
 
     def save_html(self, path: str | Path) -> Path:
         """Write the page, one file with its drawings inside, and return its path.
@@ -179,7 +183,8 @@ class Displayed(ABC):
         Raises:
             UsageError: it cannot be written.
         """
-        return drawing().save_page(self, Path(path))
+        _render("notebook").save_page(self, Path(path))
+        return Path(path)
 
 
 def data_frame(records: list[Record]) -> Any:
