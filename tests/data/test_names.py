@@ -87,7 +87,7 @@ def test_metadata(metadata: dict[str, str], names: tuple[str, ...] | None) -> No
 @given(st.lists(st.sampled_from(CLASSES), min_size=2).filter(lambda names: len(set(names)) > 1))
 def test_names_are_looked_up_in_the_models_order(names: list[str]) -> None:
     expected = np.array([CLASSES.index(name) for name in names])
-    for stored in (np.array(names), np.array(names, "S"), np.array(names, object), np.array(names)[:, np.newaxis]):
+    for stored in (np.array(names), np.array(names, object), np.array(names)[:, np.newaxis]):
         np.testing.assert_array_equal(label_indices(stored, len(names), 3, "labels", CLASSES), expected, strict=True)
 
 
@@ -123,7 +123,7 @@ def test_names_that_the_model_has_twice() -> None:
     [
         (np.array(["cat", None], object), "found None in row 1"),
         (np.array([3, "cat"], object), "found 3 in row 0"),
-        (np.array([b"\xff", b"cat"]), "UTF-8"),
+        (np.array([b"dog", b"cat"]), "found b.dog. in row 0"),
         (np.array([["cat", "dog"]]), r"found shape \(1, 2\)"),
         (np.array(["7", "0"]), "must lie in 0 to 2, but 1 of 2 do not"),
     ],

@@ -102,7 +102,7 @@ def label_indices(
 ) -> IntArray:
     """Return stored labels, numbers or names, as class indices, a new int64 array (N,).
 
-    `values`: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1); or `NO_LABELS`.
+    `values`: what `check_labels` takes, or names, str of shape (N,) or (N, 1); or `NO_LABELS`.
 
     >>> label_indices(np.array(["dog", "cat"]), 2, 3, "labels", class_names=["cat", "cow", "dog"])
     array([2, 0])
@@ -311,15 +311,13 @@ def _as_text(flat: AnyArray, where: str) -> AnyArray:
     if flat.dtype.kind == "U":
         return flat
     values = flat.tolist()
-    if all(isinstance(value, (str, bytes)) for value in values):
-        try:
-            return np.array([value.decode() if isinstance(value, bytes) else value for value in values])
-        except UnicodeDecodeError as error:
-            raise DataError(f"{where}: names of classes must be UTF-8 ({error}); store class indices") from error
-    wrong = next(row for row, value in enumerate(values) if not isinstance(value, (str, bytes)))
-    raise DataError(
-        f"{where}: expected class indices or names, found {values[wrong]!r} in row {wrong}; give every sample a label"
-    )
+    wrong = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{where}: expected class indices or names, found {values[wrong]!r} in row {wrong}; give every sample a "
+            "label of text"
+        )
+    return np.array(values)
 
 
 def _one_hot(labels: AnyArray) -> bool:
@@ -348,7 +346,6 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
 _KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
 
 _MAX_DIGITS = 18  # more are no index, and Python does not convert thousands of them
-_MAX_TEXT = 80  # characters of a value in a message: about a line of a terminal
 
 
 def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
@@ -408,7 +405,7 @@ def _name_list(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise DataError(
             f"{where}: expected class names, as a list of text or a dict of index and name, found "
-            f"{_shortened(value)}; write one name per class"
+            f"{value!r:.80}; write one name per class"
         )
     return tuple(value)
 
@@ -427,7 +424,7 @@ def _by_index(value: Any, where: str) -> Any:
     if sorted(by_index) != list(range(len(value))):
         raise DataError(
             f"{where}: expected a name for each of the indices 0 to {len(value) - 1}, found indices "
-            f"{_shortened(sorted(by_index))}; give every index once"
+            f"{sorted(by_index)!r:.80}; give every index once"
         )
     return [by_index[index] for index in range(len(value))]
 
@@ -436,10 +433,3 @@ def _is_index(value: object) -> bool:
     if isinstance(value, str):
         return value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    if len(text) > _MAX_TEXT:
-        return f"{text[: _MAX_TEXT - 3]}..."
-    return text

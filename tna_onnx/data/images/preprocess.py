@@ -36,22 +36,7 @@ FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, 
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """The steps of preprocessing with every choice made; built by `Recipe.resolve`.
-
-    Attributes:
-        resize: pixels of the shorter side, or (height, width), each at least 1; None keeps the size.
-        crop: centre crop, (height, width) in pixels, each at least 1; None keeps everything.
-        scale: factor on pixel values 0..255; no unit.
-        mean: subtracted after scaling, one value for each channel in the order of `color`, in units of scaled pixels.
-        std: divisor after that, one value for each channel in the order of `color`, in units of scaled pixels.
-        layout: order of the input's axes.
-        color: order of the channels.
-        interpolation: filter for resizing.
-        height: height that the model takes, pixels, at least 1; None for any.
-        width: width that the model takes, pixels, at least 1; None for any.
-        dtype: NumPy's name of the input's dtype.
-        per_image: whether mean and std are those of each image.
-    """
+    """A `Recipe` with every choice made, mean and std for each channel; and what the model takes."""
 
     resize: int | tuple[int, int] | None
     crop: tuple[int, int] | None
@@ -61,9 +46,9 @@ class ResolvedRecipe:
     layout: Layout
     color: Color
     interpolation: Interpolation
-    height: int | None
+    height: int | None  # that the model takes, pixels; None for any
     width: int | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # of the input
     per_image: bool = False
 
     def __call__(self, image: Image, limits: Limits = DEFAULT_LIMITS) -> AnyArray:

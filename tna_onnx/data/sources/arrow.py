@@ -1,7 +1,7 @@
 """Parquet and Arrow files: where they lie, their rows in batches or memory-mapped, and their columns as arrays.
 
-`table_batches` reads some thousand rows at a time; `map_table` gives any row, for which Parquet is first written as
-Arrow.
+`table_batches` reads some thousand rows at a time; `map_table` gives any row, for which columns are first written as
+plain Arrow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -189,32 +188,18 @@ def _readable(file: Path) -> Iterator[None]:
 
 
 def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
+    """Write these columns as plain Arrow, of which any row can be reached, and map that."""
     max_bytes = limits.expanded_bytes(regular_size(file))
-    with _readable(file):
+    with _readable(file), contextlib.closing(pa.memory_map(str(file))) as source:
         if file.suffix.lower() == ".parquet":
-            # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
-            parquet = load_parquet().ParquetFile(file, memory_map=True, pre_buffer=False)
+            parquet = load_parquet().ParquetFile(source, pre_buffer=False)
             metadata = parquet.metadata
             size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
             rows = _SPOOLED_BYTES * metadata.num_rows // max(1, size)
             batches = parquet.iter_batches(min(_BATCH, max(_SPOOLED, rows)), columns=list(columns))
-            table = _spooled(pa, parquet.schema_arrow, columns, batches, file, max_bytes)
-        else:
-            table = _map_arrow(pa, file, columns, max_bytes)
-        # Offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's.
-        table.validate(full=True)
-        return table
-
-
-def _map_arrow(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
-    source = pa.memory_map(str(file))
-    reader = _reader(pa, source)
-    batches = _batches(reader)
-    first = list(itertools.islice(batches, 1))  # a file compresses all of its batches or none
-    if all(_is_mapped(batch, source) for batch in first):
-        return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
-    # Compressed: all of it would have to be in memory.
-    return _spooled(pa, reader.schema, columns, itertools.chain(first, batches), file, max_bytes)
+            return _spooled(pa, parquet.schema_arrow, columns, batches, file, max_bytes)
+        reader = _reader(pa, source)
+        return _spooled(pa, reader.schema, columns, _batches(reader), file, max_bytes)
 
 
 def _reader(pa: Any, source: Any) -> Any:
@@ -234,16 +219,6 @@ def _batches(reader: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _is_mapped(batch: Any, source: Any) -> bool:
-    """Tell whether all values of a batch lie in the mapped file, so that none was decompressed into memory."""
-    at = source.tell()
-    source.seek(0)
-    first = source.read_buffer(1).address
-    source.seek(at)
-    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None and buffer.size]
-    return all(first <= buffer.address < first + source.size() for buffer in buffers)
-
-
 def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
     """Write record batches into a temporary file and map it."""
     schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
@@ -253,6 +228,8 @@ def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
                 subset = batch.select(schema.names)
+                # offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's
+                subset.validate(full=True)
                 if sink.tell() + subset.nbytes > max_bytes:
                     raise DataError(
                         f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "

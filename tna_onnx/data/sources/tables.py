@@ -1,7 +1,7 @@
 """Samples from tables: Parquet and Arrow files, folders of them, and text files.
 
-`layout` decides which columns fill which input; bytes, or structs {bytes, path}, are images. Arrow is memory-mapped,
-and needed columns of Parquet are first written to a temporary file, so that memory does not grow with the data.
+`layout` decides which columns fill which input; bytes, or structs {bytes, path}, are images. Needed
+columns are first written to a temporary file and mapped, so that memory does not grow with the data.
 """
 
 from __future__ import annotations
