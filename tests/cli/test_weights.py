@@ -17,9 +17,8 @@ from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import conformal_quantile
-from tna_onnx.numerics.positive import NO_CLASSES, positive_scores
+from tna_onnx.numerics.positive import NO_CLASSES, positive_scores, slope_and_intercept
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.numerics.slope import slope_and_intercept
 from tna_onnx.results.measured import MIN_SAMPLES, estimates_of, subgroups_of
 
 Arrays = dict[str, NDArray[Any]]

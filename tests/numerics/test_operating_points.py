@@ -131,6 +131,18 @@ def test_costs_are_least_where_the_probabilities_say() -> None:
     assert -float(value) == pytest.approx(float(cost[y, np.where(decided < 0, 3, decided)].mean()), rel=1e-6)
 
 
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_an_interval_of_a_cost_is_that_of_the_number_of_errors(level: float) -> None:
+    labels = np.arange(200) % 2
+    decided = np.where(np.arange(200) < 40, 1 - labels, labels)
+    rule = DecisionRule("ratio", 1, np.float32([[0, 1], [1, 0]]))
+    value, low, high = goal_interval(rule, decided, labels, "cost", level, 2)
+    most, least = stats.binom.ppf([(1 + level) / 2, (1 - level) / 2], 200, 0.2)
+    assert value == pytest.approx(-0.2)
+    # ends of 1,000 draws have a standard error of about a twentieth of the interval
+    assert [-low * 200, -high * 200] == pytest.approx([most, least], abs=3)
+
+
 @pytest.mark.slow
 def test_intervals_hold_what_new_samples_reach() -> None:
     """Cross-fitted F1 with its interval, 100 draws; a correct 95 % interval misses more than 14 with p < 0.001."""

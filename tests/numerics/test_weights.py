@@ -12,11 +12,10 @@ from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
-from tna_onnx.numerics.positive import positive_scores
+from tna_onnx.numerics.positive import positive_scores, slope_and_intercept
 from tna_onnx.numerics.reliability import Bins, CumulativeTest
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.numerics.slope import slope_and_intercept
 
 N = 600
 BINS = 15

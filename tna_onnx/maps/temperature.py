@@ -6,7 +6,7 @@ increases in beta, so the fit is its root; the derivatives are mean Var_p[s_i] a
 
     ETS    p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C,        w >= 0, sum w = 1, the result is log p
 
-The weights minimise the Brier score, a 3 x 3 problem on the simplex, or the NLL, by expectation maximisation.
+The weights minimise the Brier score, a 3 x 3 problem on the simplex, or the NLL.
 Source: Guo et al. (2017), section 4.2; Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 """
 

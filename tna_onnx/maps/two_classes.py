@@ -27,7 +27,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, listed_classes
 from tna_onnx.maps.isotonic import MIN_SAMPLES, Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.fitting import fit_logistic
+from tna_onnx.numerics.fitting import LogisticFit, fit_logistic
 from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.multinomial import shape_of
 from tna_onnx.numerics.ops import ArrayOps, Ops, WeightedLabels, plain_labels, to_host, weights_of
@@ -71,7 +71,7 @@ class Platt(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: Platt | None = None) -> Platt:  # noqa: ARG003
         """Fit a and c."""
         _check_two_classes(cls.name, reduce)
-        fit = fit_logistic(reduce, _log_odds)
+        fit = _logistic(reduce, _log_odds)
         slope = float(fit.weights[0])
         if not slope > 0:
             raise _not_increasing(cls.name)
@@ -94,6 +94,16 @@ def _not_increasing(name: str) -> DataError:
         f"{name}: the second class is not more frequent where the model says that it is more probable; check the "
         "labels, the class order and the preprocessing"
     )
+
+
+def _logistic(reduce: Reduce, features: Callable[[Any], Any]) -> LogisticFit:
+    """Fit labels of two classes to features of the logits; a function that can be pickled."""
+    f, labels = reduce(functools.partial(_features_of, features)).columns
+    return fit_logistic(f, plain_labels(labels), weights_of(labels))
+
+
+def _features_of(features: Callable[[Any], Any], logits: Any, labels: Any, *_: Any) -> SampleColumns:
+    return SampleColumns.of(to_host(features(logits)), labels)
 
 
 def _log_odds(logits: Any) -> Any:
@@ -136,14 +146,14 @@ class Beta(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: Beta | None = None) -> Beta:  # noqa: ARG003
         """Fit a, b and c."""
         _check_two_classes(cls.name, reduce)
-        two_sided = fit_logistic(reduce, functools.partial(_sides, (1.0, 1.0)))
+        two_sided = _logistic(reduce, functools.partial(_sides, (1.0, 1.0)))
         a, b = two_sided.weights.tolist()
         if min(a, b) >= 0 and max(a, b) > 0:
             return cls(a, b, two_sided.intercept)
         bounded = []
         for sides in ((1.0, 0.0), (0.0, 1.0)):
             # the column that is 0 has no variation and gets the weight 0
-            fit = fit_logistic(reduce, functools.partial(_sides, sides))
+            fit = _logistic(reduce, functools.partial(_sides, sides))
             if fit.weights.max() > 0:
                 bounded.append(fit)
         if not bounded:

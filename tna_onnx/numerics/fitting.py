@@ -11,18 +11,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
-
-from tna_onnx.numerics.ops import Blocked, plain_labels, to_host, total_weight, weigh
 
 FloatArray = NDArray[np.float64]
 
@@ -159,47 +155,31 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
 
 
 def mixture_weights(likelihoods: FloatArray, counts: FloatArray | None = None) -> FloatArray:
-    """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by sequential quadratic programming.
+    """Maximise sum_i log(likelihoods_i . w) over the probability simplex.
 
-    Gives (k,) weights. Source: Kim, Carbonetto, Stephens & Anitescu (2020), "A fast algorithm for maximum likelihood
-    estimation of mixture proportions using sequential quadratic programming". `likelihoods`: (N, k) non-negative, a
+    Gives (k,) weights. `likelihoods`: (N, k) non-negative, a
     positive one in every row; k small. `counts`: (N,) how much each row counts; None where all count the same.
 
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
     """
+    from scipy.optimize import minimize  # noqa: PLC0415 - heavy
+
     n, k = likelihoods.shape
-    if counts is not None:
-        counts = counts * (n / np.sum(counts))
-    # inside: every row has a positive likelihood there
-    weights = np.full(k, 1 / k)
-    mixed = likelihoods @ weights
-    for _ in range(50):  # the last step gains less than 1e-14 a sample
-        ratios = likelihoods / mixed[:, None]
-        slope = ratios.mean(axis=0) if counts is None else counts @ ratios / n
-        gram = ratios.T @ (ratios if counts is None else ratios * counts[:, None]) / n
-        # the minimum of the quadratic model, (v - w)' G (v - w) / 2 - slope' (v - w)
-        direction = simplex_weights(gram, gram @ weights + slope) - weights
-        gain = float(slope @ direction)
-        if gain <= 1e-14:
-            break
-        size = 1.0
-        while size > 1e-9:
-            following = mixed + size * (likelihoods @ direction)
-            # at the border a likelihood may vanish: half as far then
-            if following.min() > 0 and np.mean(_times(np.log(following / mixed), counts)) >= 1e-4 * size * gain:
-                break
-            size /= 2
-        weights = weights + size * direction
-        mixed = likelihoods @ weights
-    result: FloatArray = np.maximum(weights, 0) / np.maximum(weights, 0).sum()
+    shares = np.full(n, 1 / n) if counts is None else counts / np.sum(counts)
+
+    def loss(weights: FloatArray) -> tuple[float, FloatArray]:
+        mixed = np.maximum(likelihoods @ weights, np.finfo(np.float64).tiny)
+        return -float(shares @ np.log(mixed)), -(shares / mixed) @ likelihoods
+
+    simplex: Any = {"type": "eq", "fun": lambda weights: np.sum(weights) - 1, "jac": np.ones_like}
+    options: Any = {"ftol": 1e-15, "maxiter": 500}
+    limits = [(0, 1)] * k
+    found: Any = minimize(
+        loss, np.full(k, 1 / k), (), "SLSQP", jac=True, bounds=limits, constraints=simplex, options=options
+    )
+    result: FloatArray = np.maximum(found.x, 0) / np.maximum(found.x, 0).sum()
     return result
-
-
-def _times(values: FloatArray, counts: FloatArray | None) -> FloatArray:
-    if counts is None:
-        return values
-    return values * counts
 
 
 RIDGE = 0.05
@@ -229,77 +209,39 @@ class _SmallCurvature:
         return np.asarray(np.linalg.solve(self.matrix, r), np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """g = (1, standardised f) of logits; it can be pickled where `features` can."""
-
-    features: Callable[[Any], Any]
-    mean: FloatArray
-    scale: FloatArray
-
-    def __call__(self, logits: Any) -> Any:
-        f = self.features(logits)
-        xp = array_api_compat.array_namespace(f)
-        device = array_api_compat.device(f)
-        f = (f - xp.asarray(self.mean, device=device)) / xp.asarray(self.scale, device=device)
-        return xp.concat([xp.ones_like(f[:, :1]), f], axis=1)
-
-
-def fit_logistic(reduce: Callable[..., Any], features: Callable[[Any], Any]) -> LogisticFit:
-    """Fit w.
-
-    `reduce`: runs over chunks of (logits, labels), logits (B, 2). `features`: logits -> f, (B, k) float64; a function
-    that can be pickled. A column without variation gets 0.
-    """
-    count, *sums = reduce(Blocked(functools.partial(_moments, features)))
-    total, square = np.split(np.array(sums), 2)
-    mean = total / count
-    spread = np.sqrt(np.maximum(square / count - mean * mean, 0))
+def fit_logistic(features: FloatArray, labels: NDArray[np.int64], weights: FloatArray | None = None) -> LogisticFit:
+    """Fit w to (N, k) features of samples with (N,) labels 0 and 1, and their weights; a constant column gets 0."""
+    counts = np.ones(len(labels)) if weights is None else weights
+    total = float(np.sum(counts))
+    mean = counts @ features / total
+    spread = np.sqrt(np.maximum(counts @ features**2 / total - mean * mean, 0))
     # below this share of the mean, a spread is the rounding of two equal numbers
     scale = np.where(spread > 1e-7 * np.abs(mean), spread, np.inf)
-    columns = _Columns(features, mean, scale)
-    loss = functools.partial(_loss, reduce, columns)
+    columns = np.column_stack([np.ones(len(labels)), (features - mean) / scale])
+    strength = RIDGE / total
+
+    def loss(w: FloatArray) -> tuple[float, FloatArray, _SmallCurvature]:
+        value, gradients, hessian = logistic_terms(columns, columns @ w, labels == 1, counts)
+        curvature = _SmallCurvature(hessian / total + 2 * strength * np.eye(len(w)))
+        return value / total + strength * float(w @ w), gradients.sum(axis=0) / total + 2 * strength * w, curvature
+
     w = convex_minimum(loss, np.zeros(1 + len(mean)))
-    weights = w[1:] / scale
-    return LogisticFit(float(w[0] - weights @ mean), weights, loss(w)[0])
+    return LogisticFit(float(w[0] - w[1:] / scale @ mean), w[1:] / scale, loss(w)[0])
 
 
-def _moments(features: Callable[[Any], Any], logits: Any, labels: Any, *_: Any) -> FloatArray:
-    """Sums over samples of (1, f, f^2)."""
-    f = features(logits)
-    xp = array_api_compat.array_namespace(f)
-    sums = (to_host(xp.sum(weigh(values, labels), axis=0)) for values in (f, f * f))
-    return np.concatenate([[total_weight(labels)], *sums])
-
-
-def _loss(reduce: Callable[..., Any], columns: _Columns, w: FloatArray) -> tuple[float, FloatArray, _SmallCurvature]:
-    """Return the value, the gradient and the curvature of the loss."""
-    k = len(w)
-    sums = reduce(Blocked(functools.partial(_sums, columns, w)))
-    n = float(sums[0])
-    strength = RIDGE / n
-    gradient = sums[2 : 2 + k] / n + 2 * strength * w
-    hessian = sums[2 + k :].reshape(k, k) / n + 2 * strength * np.eye(k)
-    return float(sums[1]) / n + strength * float(w @ w), gradient, _SmallCurvature(hessian)
-
-
-def _sums(columns: _Columns, w: FloatArray, logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
-    """Sums over samples of (1, NLL, its gradient, its Hessian)."""
-    g = columns(logits)
-    xp = array_api_compat.array_namespace(g)
-    device = array_api_compat.device(g)
+def logistic_terms(
+    columns: FloatArray, odds: FloatArray, event: NDArray[np.bool_], weights: FloatArray
+) -> tuple[float, FloatArray, FloatArray]:
+    """Return the NLL of events under (N,) log odds, and in the (N, k) columns its gradients, (N, k), and Hessian."""
     # the sign makes the two labels one case: -log p(y) = log(1 + exp -own)
-    sign = xp.asarray(2.0 * np.asarray(plain_labels(labels)) - 1, device=device)
-    label_logits = sign * (g @ xp.asarray(w, device=device))
-    small = xp.exp(-xp.abs(label_logits))
-    nll = xp.log1p(small) + xp.clip(-label_logits, 0, None)
+    sign = np.where(event, 1.0, -1.0)
+    own = sign * odds
+    small = np.exp(-np.abs(own))
     # 1 - p(y), without cancellation on either side
-    wrong = xp.where(label_logits > 0, small, xp.ones_like(small)) / (1 + small)
-    spread = small / (1 + small) ** 2
-    gradient = -(weigh(sign * wrong, labels) @ g)
-    hessian = (g * weigh(spread, labels)[:, None]).T @ g
-    host = [np.ravel(to_host(part)) for part in (gradient, hessian)]
-    return np.concatenate([[total_weight(labels), float(xp.sum(weigh(nll, labels)))], *host])
+    wrong = np.where(own > 0, small, 1) / (1 + small)
+    value = float(weights @ (np.log1p(small) + np.maximum(-own, 0)))
+    bent = columns * (weights * small / (1 + small) ** 2)[:, None]
+    return value, columns * (-weights * sign * wrong)[:, None], bent.T @ columns
 
 
 # Length of a gradient (`convex_minimum`) from which full steps mostly overshoot, and one that a minimum never has.

@@ -9,13 +9,16 @@ distance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.fitting import logistic_terms
 from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metrics import (
     MIN_EACH,
@@ -27,9 +30,10 @@ from tna_onnx.numerics.metrics import (
     metric_value,
 )
 from tna_onnx.numerics.reliability import Bins, normal_cdf
-from tna_onnx.numerics.residuals import CrossFit, corrected_errors, mean_and_error
+from tna_onnx.numerics.residuals import CrossFit, cluster_sums, corrected_errors, mean_and_error
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.numerics.slope import slope_and_intercept
+
+FloatArray = NDArray[np.float64]
 
 # Points of the integral over the largest ECE of several labels.
 _GRID = 400
@@ -160,6 +164,83 @@ def with_slope(positive: Positive, scores: SampleScores, level: float = 0.95) ->
     lines = slope_and_intercept(scores.confidence, scores.hit, z, scores.clusters, scores.weights)
     found = {name: None if line is None else Estimate(*line, level) for name, line in lines.items()}
     return replace(positive, slope=found["slope"], intercept=found["intercept"])
+
+
+# Of calibration slopes: the smallest doubt that float32 tells, steps of Newton's method, and where it ends.
+_CERTAIN = 2.0**-24  # float32 tells no smaller doubt
+_STEPS = 50
+_CONVERGED = 1e-10
+_SEPARATED = 50.0  # beyond, the likelihood has no maximum: all events are certain
+
+
+def slope_and_intercept(
+    p: NDArray[Any],
+    event: NDArray[np.bool_],
+    z: float,
+    clusters: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
+) -> dict[str, tuple[float, float, float] | None]:
+    """Return `slope` and `intercept`, each with the ends of its interval; None where there is no maximum.
+
+    slope      logit P(y = 1) = a + b logit p     b < 1: probabilities are too extreme; b > 1: too timid
+    intercept  logit P(y = 1) = a + logit p       a < 0: probabilities are too high on average; a > 0: too low
+
+    Standard errors are those of the sandwich estimator over clusters.
+    Source: Cox, Biometrika 45 (1958); Van Calster et al., BMC Medicine 17 (2019).
+
+    `p`: stated probabilities, (N,). `event`: whether it came, (N,). `clusters`: numbers of the groups that samples come
+    in, (N,); None where they are independent. `weights`: of the samples, (N,); None where all count the same.
+
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.random(20000)
+    >>> found = slope_and_intercept(p, rng.random(20000) < p, 1.96)
+    >>> found["slope"][1] < 1 < found["slope"][2], found["intercept"][1] < 0 < found["intercept"][2]
+    (True, True)
+    """
+    p = np.clip(np.asarray(p, np.float64), _CERTAIN, 1 - _CERTAIN)
+    odds = np.log(p) - np.log1p(-p)
+    ones = np.ones_like(odds)
+    counted = ones if weights is None else weights
+    line = _fit(np.stack([ones, odds], axis=1), 0 * odds, np.asarray(event), counted, z, clusters)
+    level = _fit(ones[:, None], odds, np.asarray(event), counted, z, clusters)
+    return {"slope": None if line is None else line[1], "intercept": None if level is None else level[0]}
+
+
+def _fit(
+    columns: FloatArray,
+    offset: FloatArray,
+    event: NDArray[np.bool_],
+    weights: FloatArray,
+    z: float,
+    clusters: NDArray[np.int64] | None,
+) -> list[tuple[float, float, float]] | None:
+    """Fit log odds = columns w + offset by Newton's method; return (w, low, high) of each coefficient."""
+    w = np.zeros(columns.shape[1])
+    loss, gradients, hessian = logistic_terms(columns, offset, event, weights)
+    for _ in range(_STEPS):
+        if np.linalg.cond(hessian) > 1 / np.finfo(float).eps:
+            return None
+        step = -np.linalg.solve(hessian, gradients.sum(axis=0))
+        if np.max(np.abs(step)) < _CONVERGED:
+            break
+        # far from the maximum a whole step may lead too far
+        while True:
+            new, gradients, hessian = logistic_terms(columns, columns @ (w + step) + offset, event, weights)
+            if new <= loss or np.max(np.abs(step)) <= _CONVERGED:
+                break
+            step = step / 2
+        w, loss = w + step, new
+        if np.max(np.abs(w)) > _SEPARATED:
+            return None
+    else:
+        return None
+    sums = gradients if clusters is None else cluster_sums(gradients, clusters)
+    if len(sums) < 2:
+        return None
+    inverse = np.linalg.inv(hessian)
+    covariance = len(sums) / (len(sums) - 1) * inverse @ (sums.T @ sums) @ inverse
+    reach = [z * math.sqrt(value) for value in np.diag(covariance)]
+    return [(float(value), float(value - far), float(value + far)) for value, far in zip(w, reach, strict=True)]
 
 
 def worst_positive(
