@@ -220,22 +220,11 @@ def test_logits_of_a_model_that_gives_probabilities(tmp_path: Path) -> None:
 # --- class names
 
 
-@pytest.mark.parametrize("how", ["txt", "config.json", "metadata"])
 def test_class_names_decide_what_a_folder_is(
-    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, how: str
+    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
 ) -> None:
-    file, flags, metadata = tmp_path / "config.json", [], {}
-    if how == "txt":
-        file = animals.classes
-    else:
-        file.write_text(json.dumps({"id2label": {str(k): name for k, name in enumerate(NAMES)}}))
-    if how == "metadata":
-        metadata = {"id2label": json.dumps(dict(enumerate(NAMES)))}
-    else:
-        flags = ["--classes", file]
-    model = network(tmp_path / "m.onnx", metadata)
-    data = class_folders(animals, tmp_path)
-    found = evaluated(model, data, tmp_path, "--scale", 1, *flags)
+    model = network(tmp_path / "m.onnx", {"id2label": json.dumps(dict(enumerate(NAMES)))})
+    found = evaluated(model, class_folders(animals, tmp_path), tmp_path, "--scale", 1)
     assert_same(found["metrics"], reference[0]["metrics"])
 
 
@@ -291,10 +280,7 @@ def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[list[object], int, str]] = {
     "no such path": (["none"], 2, "no such file or folder"),
-    "no such URL": (["memory://nothing/there.npz"], 2, "there is nothing there"),
-    "no such scheme": (["none://a/b.npz"], 2, "cannot be opened"),
     "unknown suffix": (["M/model.onnx"], 4, "found .onnx"),
-    "code": (["M/loader.py:load"], 2, "no such file or folder"),
     "no labels file": (["D", "--labels", "none.csv"], 2, "none.csv: no such file"),
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
     "no preprocessing file": (["D", "--preset", "none.json"], 2, "none.json"),
@@ -306,11 +292,8 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_paths(animals: Animals, tmp_path: Path, case: str) -> None:
     flags, code, message = WRONG[case]
-    if "://" in str(flags[0]):
-        pytest.importorskip("fsspec")
     given = [str(f).replace("M/", f"{animals.model.parent}/") if f != "D" else animals.npz for f in flags]
     for command in (
-        ["evaluate", animals.model, "--data", *given],
         ["calibrate", animals.model, "-o", tmp_path / "o.onnx", "--calib", *given],
         ["features", animals.model, "--cache", tmp_path / "cache", "--data", *given],
     ):

@@ -284,22 +284,6 @@ def test_model_and_data_in_the_other_order(table: Path) -> None:
     assert "export the model to ONNX first" in refusal(table, "calib.csv", model="model.pt")
 
 
-def test_a_stray_folder_beside_numbered_ones(tmp_path: Path, small: Small) -> None:
-    pytest.importorskip("PIL")
-    node = helper.make_node("Flatten", ["image"], ["flat"])
-    head = helper.make_node("MatMul", ["flat", "weight"], ["logits"], name="head")
-    weight = {"weight": np.ones((4, 3), np.float32)}
-    model = small_model([node, head], {"image": ["N", 1, 2, 2]}, {"logits": ["N", 3]}, weight)
-    onnx.save(model, tmp_path / "model.onnx")
-    from PIL import Image
-
-    for name in ("0", "1", "2", "new"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        Image.new("L", (2, 2)).save(tmp_path / "photos" / name / "a.png")
-    assert "4 class folders for a model with 3 classes" in refusal(tmp_path, "photos")
-    assert "all but 'new' are numbers" in refusal(tmp_path, "photos")
-
-
 def test_objects_of_python(table: Path) -> None:
     with pytest.raises(UsageError, match=r"as a tuple, \(X, y\)"):
         evaluate(table / "model.onnx", [ROWS, LABELS])

@@ -41,61 +41,29 @@ def test_indices_pass_unchanged_whatever_their_type(values: list[int], dtype: st
     assert not np.shares_memory(checked, stored)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool])
-def test_one_hot(dtype: npt.DTypeLike) -> None:
-    message = refusal(np.eye(3, dtype=dtype))
-    assert "found shape (3, 3)" in message
-    assert "argmax" in message
-
-
-@pytest.mark.parametrize("labels", [["cat", "dog"], [b"cat", b"dog"], [True, False], [1j, 0j]])
-def test_other_types(labels: list[object]) -> None:
-    array = np.asarray(labels)
-    assert f"expected integers, found {array.dtype}" in refusal(array)
-
-
-@pytest.mark.parametrize(
-    ("labels", "first"),
-    [
-        ([0.0, 1.5, 2.5], "2 of 3 values that are not, first 1.5 in row 1"),
-        ([0.0, 1.0, np.nan], "1 of 3 values that are not, first nan in row 2"),
-        ([np.inf, 1.0, 0.0], "1 of 3 values that are not, first inf in row 0"),
-    ],
-)
-def test_floats_that_are_not_whole(labels: list[float], first: str) -> None:
-    assert first in refusal(labels)
-
-
 @pytest.mark.parametrize(
     ("labels", "found"),
     [
+        (np.eye(3, dtype=bool), "found shape (3, 3)"),
+        (["cat", "dog"], "expected integers, found <U3"),
+        ([1j, 0j], "expected integers, found complex128"),
+        ([0.0, 1.5, 2.5], "2 of 3 values that are not, first 1.5 in row 1"),
+        ([0.0, 1.0, np.nan], "1 of 3 values that are not, first nan in row 2"),
+        ([np.inf, 1.0, 0.0], "1 of 3 values that are not, first inf in row 0"),
         ([0, 1, 3, 7], "2 of 4 do not (smallest 0, largest 7)"),
-        ([1, 2, 7], "1 of 3 do not (smallest 1, largest 7)"),
         ([-1, 0, 1], "1 of 3 do not (smallest -1, largest 1)"),
-        ([0.0, 1.0, 5.0], "1 of 3 do not (smallest 0.0, largest 5.0)"),
         (np.array([0, 2**64 - 1], np.uint64), f"1 of 2 do not (smallest 0, largest {2**64 - 1})"),
         ([0.0, 1e300], "1 of 2 do not (smallest 0.0, largest 1e+300)"),
+        ([1, 2, 3], "smallest 1, largest 3); they seem to start at 1: subtract 1"),
     ],
 )
-def test_range(labels: npt.ArrayLike, found: str) -> None:
+def test_what_is_no_class_index(labels: npt.ArrayLike, found: str) -> None:
     message = refusal(labels)
-    assert "3 classes, so labels must lie in 0 to 2" in message
     assert found in message
-    assert "subtract 1" not in message
-
-
-def test_labels_that_start_at_one() -> None:
-    assert "smallest 1, largest 3); they seem to start at 1: subtract 1" in refusal([1, 2, 3])
+    assert ("subtract 1" in message) == ("subtract 1" in found)
 
 
 # ---- class folders ----
-
-
-def folders_refused(names: list[str], n_classes: int) -> str:
-    with pytest.raises(DataError) as caught:
-        folder_labels(names, n_classes, "calib")
-    assert str(caught.value).startswith("calib: ")
-    return str(caught.value)
 
 
 @given(st.integers(2, 300), st.data())
@@ -108,16 +76,18 @@ def test_names_are_numbered_in_alphabetical_order() -> None:
     assert folder_labels(["dog", "Zebra", "cat", "10"], 4, "calib") == {"10": 0, "Zebra": 1, "cat": 2, "dog": 3}
 
 
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_the_order_of_names_cannot_be_told(n_classes: int) -> None:
-    message = folders_refused(["dog", "cat", "bird"], n_classes)
-    assert f"3 class folders for a model with {n_classes} classes" in message
-    assert "order is unknown" in message
-    assert "'bird', 'cat', 'dog'" in message
-
-
-def test_equal_numbers() -> None:
-    assert "same number ('1', '01')" in folders_refused(["1", "0", "01"], 3)
+@pytest.mark.parametrize(
+    ("names", "n_classes", "found"),
+    [
+        (["dog", "cat", "bird"], 2, "order is unknown (found 'bird', 'cat', 'dog')"),
+        (["dog", "cat", "bird"], 4, "3 class folders for a model with 4 classes"),
+        (["0", "1", "2", "new"], 3, "all but 'new' are numbers"),
+        (["1", "0", "01"], 3, "same number ('1', '01')"),
+    ],
+)
+def test_folders_whose_classes_cannot_be_told(names: list[str], n_classes: int, found: str) -> None:
+    with pytest.raises(DataError, match=re.escape(found)):
+        folder_labels(names, n_classes, "calib")
 
 
 @pytest.mark.parametrize(
