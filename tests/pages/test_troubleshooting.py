@@ -71,7 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (samples, labels) in images.items():
         np.savez(folder / f"{name}.npz", image=samples, labels=labels)
     np.savez(folder / "unlabelled.npz", image=x)
-    np.savez(folder / "renamed.npz", pictures=x, labels=y)
+    np.savez(folder / "renamed.npz", pictures=x, masks=x, labels=y)
     write_models(folder, rng.standard_normal((4, 3)).astype(np.float32))
     assert cli("calibrate", DEMO, folder / "some.npz", "--map", "ts", "-o", folder / "new.onnx").exit_code == 0
     return folder

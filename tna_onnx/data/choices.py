@@ -189,8 +189,7 @@ class DataFields:
     )
     tokenizer: str | Path | None = setting(
         None,
-        "Turn text into tokens. Give the folder of a tokenizer.json, or the name of a tokenizer in the cache of "
-        "Hugging Face.",
+        "Turn text into tokens. Give the folder of a tokenizer.json.",
         section=_SECTION,
         unit="FOLDER",
         parse="path",

@@ -79,7 +79,6 @@ USAGE_ERRORS = [
     (Recipe(std=(math.nan,)), "--std must be finite"),
     (Recipe(mean=(math.inf,)), "--mean must be finite, got"),
     (Recipe(scale=0.0), "--scale .* got 0.0"),
-    (Recipe(scale=1e37), "--scale 1e.37"),
     (Recipe(std=(1e-50,)), r"--std .*1e-50"),
     (Recipe(crop_pct=0.0), "crop_pct must be above 0 and at most 1, got 0.0"),
     (Recipe(crop_pct=math.nan), "crop_pct must be above 0 and at most 1, got nan"),
@@ -119,13 +118,6 @@ def test_resize_and_crop_pct_displace_each_other() -> None:
 def test_integer_inputs_are_not_normalised(recipe: Recipe) -> None:
     with pytest.raises(UsageError, match="'image' takes uint8 pixels as they are"):
         recipe.resolve(spec("image", NCHW.shape, np.uint8))
-
-
-def test_half_precision_overflow() -> None:
-    half = spec("image", NCHW.shape, np.float16)
-    assert Recipe(scale=256.0).resolve(half).scale == 256  # 255 * 256 = 65280; float16 ends at 65504
-    with pytest.raises(UsageError, match=r"'image' \(float16\) cannot hold"):
-        Recipe(scale=257.0).resolve(half)
 
 
 # --- Pixels of model inputs against a direct computation
