@@ -1,8 +1,8 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
 The loss of (a, m) is the NLL at its own temperature. A coarse grid is thinned out on more and more images; coordinates
-go downhill by parabolas. The result is the likeliest pair of numbers near by; simple ones are likelier. It runs
-4,000 images at most.
+go downhill by parabolas. That runs 4,000 images at most, and no more than there are. `likeliest` then tells neighbours
+apart: it fits a parabola to 1,024 images at most, nine times over, and takes simple numbers for likelier.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FOLLOWED = 32  # images that tell neighbours apart
 _STEPS = (0.7, 0.2)  # of log |a|, as points of the grid are a factor 4 apart, and of m
 _FINEST = 0.3  # of these steps
 _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1))  # where a parabola is fitted
-_STAR_STEPS = (0.2, 0.1)  # of log |a|, and of m
+_STAR_STEPS = (0.1, 0.05)  # of log |a|, and of m
 _USUAL = 0.45  # the mean of photographs
-_REACH = 1.0  # of these steps: how far the parabola is trusted
-_MOST_FITTED = 512
+_CLOSER = ((2, 128), (2, 128), (1, 256))  # in these steps, and on how many images, the centre moves
+_REACH = 2  # of these steps: how far the parabola is trusted
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 
 
@@ -50,7 +50,7 @@ class _Search:
 
     def run(self, points: Sequence[Point], count: int) -> list[Trial]:
         """Run the first `count` images under each point; under none where there are not so many left to run."""
-        trials = [self.seen.get(point) or self.trial(*point) for point in points]
+        trials = [self.seen.get(point) or _trial(self.images, self.like, point) for point in points]
         cost = sum(max(0, count - len(trial)) for trial in trials)
         if cost > self.left:
             return []
@@ -62,11 +62,6 @@ class _Search:
     def nll(self, point: Point, count: int) -> float:
         """Return the NLL of the first images under a point."""
         return float(np.mean(self.seen[point].losses[:count]))
-
-    def trial(self, a: float, m: float, color: Color, unit: float | None = None) -> Trial:
-        """Return a trial at a point, without any images yet."""
-        recipe = affine_recipe(replace(self.like.named.recipe, color=color), a, m, unit)
-        return self.images.trial(NamedRecipe(f"{a:.3g} times (pixels of 0 to 1, minus {m:.3g})", recipe))
 
 
 def affine_search(images: TrialImages, best: Trial) -> Trial | None:
@@ -99,9 +94,14 @@ def affine_search(images: TrialImages, best: Trial) -> Trial | None:
     lowest = _downhill(search, start, count)
     if lowest == usual:
         return None
-    found = _likeliest(search, lowest)
-    images.run([found], final)
-    return found
+    images.run([search.seen[lowest]], final)
+    return search.seen[lowest]
+
+
+def _trial(images: TrialImages, like: Trial, point: Point, unit: float | None = None) -> Trial:
+    """Return a trial at a point, without any images yet, with the sizes of another."""
+    a, m, color = point
+    return images.trial(NamedRecipe("", affine_recipe(replace(like.named.recipe, color=color), a, m, unit)))
 
 
 def _downhill(search: _Search, start: Point, count: int) -> Point:
@@ -156,19 +156,21 @@ def _point_of(trial: Trial) -> Point:
     return 255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color
 
 
-def _likeliest(search: _Search, around: Point) -> Trial:
-    """Return the trial of the likeliest numbers near a point, where the NLL is a parabola and simple numbers are usual.
+def likeliest(images: TrialImages, near: Trial) -> Trial:
+    """Return the trial, not run yet, of the likeliest numbers near one, where the NLL is a parabola.
 
     With n images, the logarithm of the probability is -n NLL, minus the nats that it takes to write the numbers down.
     """
-    a, m, color = around
-    count = min(_MOST_FITTED, search.left // len(_STAR))
-    star = [_moved(_moved(around, 1, _STAR_STEPS[1] * y), 0, _STAR_STEPS[0] * x) for x, y in _STAR]
-    if not search.run(star, count):
-        return search.trial(*around)
-    nlls = [search.nll(point, count) for point in star]
-    parabola = np.linalg.solve(_terms(*np.array(_STAR, float).T), nlls)
-    least, found = math.inf, search.trial(*around)
+    point = _point_of(near)
+    grid = np.linspace(-1, 1, 41)
+    x, y = (each.ravel() for each in np.meshgrid(grid, grid))
+    for width, count in _CLOSER:
+        k = int(np.argmin(_terms(x, y) @ _parabola(images, near, point, width, count)))
+        point = _between(point, width * x[k], width * y[k])
+    a, m, color = point
+    count = len(images.rows)
+    parabola = _parabola(images, near, point, 1, count)
+    least, found = math.inf, _trial(images, near, point)
     for unit, cost in ((1.0, 0.0), (255.0, 1.5)):  # what a pixel of 255 becomes by `scale`
         means, stds = _numbers(unit), _numbers(unit)
         mean, std = (grid.ravel() for grid in np.meshgrid(list(means), [number for number in stds if number > 0]))
@@ -180,8 +182,20 @@ def _likeliest(search: _Search, around: Point) -> Trial:
         k = int(np.argmin(nats))
         if nats[k] < least:
             least = float(nats[k])
-            found = search.trial(math.copysign(unit / std[k], a), mean[k] / unit, color, unit)
+            found = _trial(images, near, (math.copysign(unit / std[k], a), mean[k] / unit, color), unit)
     return found
+
+
+def _parabola(images: TrialImages, like: Trial, centre: Point, width: float, count: int) -> FloatArray:
+    """Return the parabola of the NLL of the first images around a point, as factors of `_terms`."""
+    star = [_trial(images, like, _between(centre, width * x, width * y)) for x, y in _STAR]
+    images.run(star, count)
+    return np.asarray(np.linalg.solve(_terms(*np.array(_STAR, float).T), [trial.nll for trial in star]), np.float64)
+
+
+def _between(point: Point, x: float, y: float) -> Point:
+    """Return a point that is so many steps of the star away."""
+    return _moved(_moved(point, 1, _STAR_STEPS[1] * y), 0, _STAR_STEPS[0] * x)
 
 
 def _terms(x: FloatArray, y: FloatArray) -> FloatArray:

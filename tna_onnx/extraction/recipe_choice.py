@@ -4,23 +4,26 @@ The recipe with the least NLL at its own temperature is taken. It is refused whe
 where one scale and one offset do clearly better (`affine_search`), and where no trained model is so far off.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, RecipeScore, RecipeSearch, known_recipes
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.affine_search import affine_search
+from tna_onnx.extraction.affine_search import affine_search, likeliest
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     DROPPED,
     ENOUGH,
     FIRST,
     SAMPLES,
+    Change,
     Trial,
     TrialImages,
     best_of,
@@ -32,7 +35,8 @@ from tna_onnx.extraction.recipe_trials import (
 )
 
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
-_MIN_GAIN = 0.03  # of the accuracy
+_PROMISING = 1.0  # standard errors by which a scale and an offset, found on few images, are worth more
+_MIN_GAIN = 0.04  # nats, of the NLL
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
@@ -67,7 +71,7 @@ def choose_recipe(
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
-        _refuse_order(images, best)
+        _refuse_unlisted(images, best)
         _refuse_affine(images, best)
     suspicion = best.suspicion(images.labels)
     why = ""
@@ -158,45 +162,63 @@ def _refuse_affine(images: TrialImages, best: Trial) -> None:
     if best.resolved.dtype.kind != "f" or images.source.mixed_sizes or leaves_nothing_to_gain(best.logs, labels):
         return
     found = affine_search(images, best)
-    if found is None or not best.loses_clearly(found):
+    if found is None or best.z(found) <= _PROMISING:
+        return
+    found = likeliest(images, found)
+    images.run([best, found], len(images.rows))
+    if not best.loses_clearly(found) or best.behind(found)[0] <= _MIN_GAIN:
         return
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
         return
-    n = min(len(best), len(found))
-    before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == labels[:n])) for each in (best, found))
-    if after - before <= _MIN_GAIN:
-        return
+    before, after = (each.accuracy(images.labels) for each in (best, found))
     how = "another scale or offset"
     if found.resolved.scale < 0:
         how = "inverted pixels (of a negative)"
     raise DataError(
-        f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {n:,} of these images the "
-        f"accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {how}. If the model "
-        f"was trained with that, add {found.named.flags}{_if_images(images, best)}"
+        f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {len(found):,} of these "
+        f"images the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {how}. If "
+        f"the model was trained with that, add {found.named.flags}{_if_images(images, best)}"
     )
 
 
-def _refuse_order(images: TrialImages, best: Trial) -> None:
-    """Refuse images whose channels suit the model clearly better in an order that is neither RGB nor BGR."""
-    labels = images.labels[: len(best)]
-    if best.resolved.color == "L" or leaves_nothing_to_gain(best.logs, labels):
+def _refuse_unlisted(images: TrialImages, best: Trial) -> None:
+    """Refuse images that suit the model clearly better prepared in a way that no option can state."""
+    if best.resolved.color == "L" or leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
         return
-    others = [replace(images.trial(best.named), order=order) for order in _ORDERS]
-    images.run(others, ENOUGH)
-    found = best_of(others)
-    if not best.loses_clearly(found):
+    ways: dict[str, Change] = {"each channel of each image standardised": _standardised}
+    for order in _ORDERS:
+        name = "".join(best.resolved.color[k] for k in order)
+        ways[f"channels in the order {name}"] = functools.partial(_reorder, order)
+    others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
+    images.run(list(others.values()), ENOUGH)
+    found = best_of(list(others.values()))
+    if best.z(found) > 0:
+        images.run([found], SAMPLES)
+    if not best.loses_clearly(found) or _rarely_right(images, found):
         return
-    images.run([found], SAMPLES)
-    n = min(len(best), len(found))
-    before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == labels[:n])) for each in (best, found))
-    if after - before <= _MIN_GAIN or not best.loses_clearly(found):
+    images.run([best, found], len(images.rows))
+    if best.behind(found)[0] <= _MIN_GAIN:
         return
-    order = "".join(best.resolved.color[k] for k in found.order)
+    before, after = (each.accuracy(images.labels) for each in (best, found))
+    name = next(name for name, trial in others.items() if trial is found)
     raise DataError(
-        f"{images.source.describe()}: the model takes the channels in another order than RGB or BGR: on {n:,} of these "
-        f"images the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {order}. "
-        f"Images cannot be given in that order; give arrays{_if_images(images, best)}"
+        f"{images.source.describe()}: no option prepares images as the model takes them: on {len(found):,} of these "
+        f"the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {name}. Give "
+        f"arrays that are prepared so{_if_images(images, best)}"
     )
+
+
+def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return channels in another order."""
+    return np.take(values, order, axis)
+
+
+def _standardised(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Take mean and standard deviation out of each channel of each image."""
+    pixels = tuple(k for k in (1, 2, 3) if k != axis)
+    centred = values - values.mean(pixels, keepdims=True)
+    unit: NDArray[Any] = centred / np.maximum(centred.std(pixels, keepdims=True), np.finfo(np.float32).eps)
+    return unit
 
 
 def _if_images(images: TrialImages, best: Trial) -> str:

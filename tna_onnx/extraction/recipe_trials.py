@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.runtime import Session
 
 FloatArray = NDArray[np.float64]
+Change = Callable[[NDArray[Any], int], NDArray[Any]]  # of a batch with the axis of its channels
 
 FIRST = 32
 """Images of the first round."""
@@ -77,7 +78,7 @@ class Trial:
     resolved: ResolvedRecipe
     logs: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     losses: FloatArray = field(default_factory=lambda: np.zeros(0))
-    order: tuple[int, ...] = ()  # in which the channels go in, if it is another one
+    change: Change | None = None  # of prepared images, before they go in
 
     @functools.cached_property
     def pixels(self) -> ResolvedRecipe:
@@ -197,8 +198,9 @@ class TrialImages:
             for batch in self.batches(pixels, start, end):
                 for trial, logs in zip(group, parts, strict=True):
                     values = trial.resolved.values(batch)
-                    if trial.order:
-                        values = np.ascontiguousarray(np.take(values, trial.order, trial.channel_axis))
+                    if trial.change is not None:
+                        changed = trial.change(values, trial.channel_axis)
+                        values = np.ascontiguousarray(changed, values.dtype)
                     logs.append(self._logs(values))
             for trial, logs in zip(group, parts, strict=True):
                 trial.add(logs, self.labels)
