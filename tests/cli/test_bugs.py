@@ -17,11 +17,6 @@ from tests.support import cli, ok, refused, run
 from tna_onnx.errors import INTERNAL_ERROR
 
 # Where a bug is planted, as code that runs before the command line.
-READER = """
-import tna_onnx.graph.walk.loop as planted
-def head_at(*_): raise AttributeError('planted')
-planted.head_at = head_at
-"""
 FIT = """
 from tna_onnx.maps.temperature import Temperature
 def fit(*_, **__): raise BrokenPipeError('planted')
@@ -51,7 +46,6 @@ def assert_bug(done: subprocess.CompletedProcess[str], error: str) -> None:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (READER, "AttributeError"),
         (PARSER, "KeyError"),
         (FIT, "BrokenPipeError"),  # no error where it comes from a stream
     ],

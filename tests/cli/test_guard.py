@@ -122,9 +122,6 @@ def test_no_unknown_samples_are_refused(small: Small, tmp_path: Path) -> None:
     empty = {"x": loaded(small.test)["x"][:0]}
     with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
         with_options(tna_onnx.guard, small.model, small.calib, ood_data=empty, **words)
-    with_options(tna_onnx.guard, small.model, small.calib, **words)
-    with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
-        tna_onnx.evaluate(tmp_path / "g.onnx", small.test, ood_data=empty)
 
 
 def test_the_range_of_the_coverage_holds_that_of_many_equal_scores(small: Small, tmp_path: Path) -> None:

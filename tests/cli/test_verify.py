@@ -151,21 +151,6 @@ def save(path: Path, nodes: Sequence[onnx.NodeProto], tensors: dict[str, np.ndar
     return path
 
 
-def test_functions_that_calibrate_inlined(small: Small, tmp_path: Path) -> None:
-    model, output = onnx.load(small.model), tmp_path / "o.onnx"
-    relu = [helper.make_node("Relu", ["a"], ["b"], name="inner")]
-    model.functions.append(helper.make_function("local", "Act", ["a"], ["b"], relu, [helper.make_opsetid("", 17)]))
-    model.opset_import.append(helper.make_opsetid("local", 1))
-    model.graph.node[1].CopyFrom(helper.make_node("Act", ["h"], ["features"], name="act", domain="local"))
-    onnx.save(model, tmp_path / "m.onnx")
-    ok("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *SEARCHED)
-    result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
-    assert result.exit_code == 0, result.output
-    back, found = verified(output, tmp_path / "m.onnx", tmp_path)
-    assert back.exit_code == 1
-    assert ("function", "Act", "added") in lines(found, explained=False)
-
-
 # --- other outputs
 
 

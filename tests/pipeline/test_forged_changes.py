@@ -28,7 +28,7 @@ from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.pipeline.change import _seal, _text_of, prove, write_change
-from tna_onnx.pipeline.steps import Added, Change, OriginalClass
+from tna_onnx.pipeline.steps import Added, Change
 
 TS = Temperature(2.0)
 _SHIFT_WORDS = ("method", "samples")
@@ -75,14 +75,12 @@ FORGED: dict[str, dict[str, Any]] = {
     "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
     **{f"positions: {layout}": _behind(Bias(2.0, BIAS), shape=layout) for layout in (Layout(5, 1), Layout(4, -1))},
     "nodes of another name": _behind(TS, block="backbone"),
-    "class of what is calibrated": _behind(Bias(2.0, BIAS), OriginalClass()),
     "two: scores as labels": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("b",), (0, 1, 2, 3, 4))),
 }
 
 HONEST: dict[str, dict[str, Any]] = {
     "folded": {"folded": TS},
     "behind": _behind(TS),
-    "class of the input": _behind(OriginalClass(), Bias(2.0, BIAS)),
     "predictions kept": _behind(clamped_fit(Bias(2.0, BIAS), 5)),
     "labels: predictions kept": _behind(clamped_fit(LabelPlatt((2.0,) * 5, (0.5,) * 5), 0)),
     "labels: behind": _behind(LabelPlatt((2.0,) * 5, (0.0,) * 5)),

@@ -1,6 +1,5 @@
 """Results that show themselves: a short repr, plain values, rows with units, figures and pages; all in one way."""
 
-import builtins
 import importlib
 import json
 import math
@@ -12,7 +11,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN, with_options
+from tests.support import with_options
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import Displayed, from_json
 
@@ -70,16 +69,6 @@ def test_rows_have_the_units_of_arguments(results: dict[str, Any], small: Small)
         tna_onnx.evaluate(
             small.model, small.test, device="cpu", gates=tna_onnx.Gates(max_nll=rows["nll"]["value"] - 1e-6)
         )
-
-
-def test_settings_come_back_in_the_units_of_the_arguments(small: Small) -> None:
-    words = {**PLAIN, "search": "sparse", "max_accuracy_drop": 1.5, "confidence_level": 90, "angle_step": 30.0}
-    report = with_options(tna_onnx.calibrate, small.model, small.calib, dry_run=True, **words)
-    assert {name: report.settings[name] for name in ("max_accuracy_drop", "confidence_level", "angle_step")} == {
-        "max_accuracy_drop": 1.5,
-        "confidence_level": 90,
-        "angle_step": 30.0,
-    }
 
 
 def test_rows_hold_differences_with_intervals(results: dict[str, Any]) -> None:
@@ -148,14 +137,3 @@ def test_figures_are_reliability_diagrams(results: dict[str, Any], kind: str, pa
     files = {path.name: path.read_text("utf-8") for path in results[kind].save_figures(tmp_path)}
     assert len(re.findall(r">[^<]*ECE \d+\.\d+ %<", files["reliability.svg"])) == panels
     assert len(files) > 1 or kind != "detailed"
-
-
-def test_results_are_made_without_pandas(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def guarded(name: str, *rest: Any) -> Any:
-        assert name.partition(".")[0] != "pandas"
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", guarded)
-    repr(tna_onnx.evaluate(small.model, small.test, device="cpu"))

@@ -250,14 +250,6 @@ def test_a_row_that_loses_accuracy_is_neither_best_nor_counted() -> None:
     assert "that of TS +TNA (comp.), 1.33 %" in said
 
 
-def test_rows_of_the_limit_that_come_to_one_temperature_say_so() -> None:
-    values = {key: [(0.43, 0.02), (0.44, 0.03)] for key in (("none", "none"), ("none", "ts"), ("sparse", "ts"))}
-    for count, expected in ((0, [("sparse", "ts")]), (10, [])):
-        runs = runs_of(values, count)
-        assert main_table.as_temperature([*values], runs) == expected
-        assert [note.mark for note in main_table.footnotes_of([*values], runs, (9, 9))] == ["‡"] * len(expected)
-
-
 def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.MonkeyPatch) -> None:
     data = problem(samples=150)
     monkeypatch.setattr(recalibrations, "GRID_STEP", 5.0)

@@ -29,7 +29,6 @@ def calibrate(
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
     teacher: ModelSource | None = None,
-    ood_data: Any = None,
     output: str | Path | None = None,
     map: MapChoice | None = None,  # noqa: A002 - the word of the command line
     search: Search | None = None,
@@ -67,8 +66,6 @@ def calibrate(
         teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
             which a quantised one was made. The labels of `calib` are not read; without `eval`, a quarter of the samples
             is kept for the report.
-        ood_data: with the output `ood` of `guard`, samples that the model should not know, for the report. Their labels
-            are not used.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
         map: calibration map, such as `ts`; chosen by default, as are `search` and `predictions`; see `Settings`.
@@ -80,7 +77,7 @@ def calibrate(
             preprocessor_config.json (Hugging Face) or config.json (timm).
         classes: class names in the model's order, or a file with them.
         settings: all of search, map and intervals.
-        data: how `calib`, `eval` and `ood_data` are read, without samples.
+        data: how `calib` and `eval` are read, without samples.
         gates: limits on the result.
         guard: decisions to add to the file, whose thresholds come from half of `calib`.
         model_options: which head or output.
@@ -135,11 +132,8 @@ def calibrate(
         if decisions is not None:
             raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    unknown = arguments.beside_of(ood_data, job.calib, reading)
-    if unknown is not None and (decisions is None or "ood" not in decisions.add):
-        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher, unknown])
-    arguments.check_targets(output, others=[teacher, unknown])
+    arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher])
+    arguments.check_targets(output, others=[teacher])
     if figures is not None and Path(figures).is_file():
         raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
     missed: GateMissed | None = None
@@ -152,7 +146,7 @@ def calibrate(
             else:
                 from tna_onnx.guarding.guard import recalibrate_and_guard
 
-                result = recalibrate_and_guard(job, decisions, unknown, callback)
+                result = recalibrate_and_guard(job, decisions, callback)
         except GateMissed as error:
             result, missed = error.result, error
     # that of a run that missed a gate too

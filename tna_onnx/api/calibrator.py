@@ -5,7 +5,6 @@ The scores go through an ONNX model that hands them on, so choice, report and fi
 
 from __future__ import annotations
 
-import base64
 import inspect
 import sys
 from collections.abc import Mapping
@@ -15,20 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx._version import __version__
 from tna_onnx.api.arguments import ProgressWord, check_targets, checked, combined, stated_in
 from tna_onnx.data.foreign import any_array, plain_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
 from tna_onnx.errors import DataError, UsageError, in_words_of_python
-from tna_onnx.fields import plain_value
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import FIT_SETTINGS, MapChoice, Predictions, Settings
 from tna_onnx.results.report import Report
 
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
 _LAYER_ERROR = 1e-3  # of logits that a layer gives, of their size: float16 has 5e-4
-_FORM = 1  # of `to_dict`; goes up when an older version would misread it
 
 Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
@@ -58,7 +54,7 @@ class Calibrator:
         scores_: what the columns are.
         method_: what was chosen, in a word.
         parameters_: what a reader wants to know of the fitted map.
-        report_: the whole `Report`; None after `from_dict`.
+        report_: the whole `Report`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 600)
@@ -114,7 +110,7 @@ class Calibrator:
         settings = {name: getattr(self, name) for name in ("map", "predictions", "bins", "seed", "trust_labels")}
         data = Data({"scores": values, "labels": labels}, groups=groups, weights=sample_weight)
         report = calibrated(data, self.scores_, layer, settings)
-        self.report_: Report | None = report
+        self.report_ = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
         self._model: bytes = report.recalibrated.SerializeToString()
@@ -165,45 +161,6 @@ class Calibrator:
         from tna_onnx.graph.load import load_model
 
         return load_model(self._model).proto
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return settings and fitted state as JSON-able values."""
-        self._require_fitted()
-        return {
-            "form": _FORM,
-            "version": __version__,
-            "settings": plain_value(self.get_params()),
-            "scores": self.scores_,
-            "classes": self.classes_.tolist(),
-            "columns": self.n_features_in_,
-            "method": self.method_,
-            "parameters": self.parameters_,
-            "model": base64.b64encode(self._model).decode("ascii"),
-        }
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Calibrator:
-        """Return what `to_dict` described; it has no `report_`.
-
-        Raises:
-            DataError: it is nothing that `to_dict` gave, or of a later version.
-        """
-        try:
-            if state["form"] != _FORM:
-                raise DataError(
-                    f"state of form {state['form']!r}; expected {_FORM}: another version of tna-onnx wrote it"
-                )
-            restored = cls(**state["settings"])
-            restored.classes_ = np.array(state["classes"])
-            restored.scores_ = state["scores"]
-            restored.n_features_in_ = state["columns"]
-            restored.method_ = state["method"]
-            restored.parameters_ = dict(state["parameters"])
-            restored.report_ = None
-            restored._model = base64.b64decode(state["model"], validate=True)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"not the state of a Calibrator ({error!r}); pass what to_dict returned") from error
-        return restored
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 - scikit-learn's word
         """Return the settings by name."""

@@ -26,13 +26,13 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
-from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
+from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.files import resolved
 from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
+from tna_onnx.guarding.measure import outlier_scores, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import POSITIVE_ECE
@@ -167,7 +167,6 @@ class RunSettings:
     batch_size: int
     progress: Progress
     level: float
-    unknown: Data | None
 
 
 def run_model(
@@ -185,9 +184,6 @@ def run_model(
         data = replace(data, expect_accuracy=None)
     classifier = Classifier(model, output, settings.device, data)
     data, source = classifier.preparation.settle(data, samples.open(classifier))
-    unknown = None
-    if settings.unknown is not None:
-        unknown = open_unknown(classifier, settings.unknown, source)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
@@ -204,7 +200,6 @@ def run_model(
         size,
         advance,
         settings.level,
-        unknown,
         names=classifier.names,
         label=answer_of(model, output),
     )
@@ -293,7 +288,6 @@ def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
     data: Any,
     *,
-    ood_data: Any = None,
     labels: Any = None,
     preset: Recipe | str | Path | None = None,
     classes: Sequence[str] | str | Path | None = None,
@@ -318,8 +312,6 @@ def compare(
         data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `expect_accuracy` is for the baseline, and
             whose `by` compares the models in subgroups too. For models with different inputs they are opened several
             times and must give the same samples in the same order.
-        ood_data: samples that the models should not know, for guarded models with the output `ood`; in the same forms
-            as `data`. Their labels are not used.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
         preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
             preprocessor_config.json (Hugging Face) or config.json (timm).
@@ -354,14 +346,11 @@ def compare(
     arguments.check_targets(json, report, others=[labelled, *(g.source for g in named)])
     where = parse_device(device)
 
-    unknown = arguments.beside_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
     _check_classes([(g, read_classifier(g.source, options)[1]) for g in named])
-    if unknown is not None:
-        require_outlier_score(read_classifier(g.source, options)[0] for g in named)
     samples = ComparedSamples(labelled, bins)
     with arguments.progress_callback(progress) as advance:
-        settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
+        settings = RunSettings(where, batch_size, advance, confidence_level)
         # one after the other: a session is closed before the next is opened
         runs = [
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == 0)

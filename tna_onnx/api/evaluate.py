@@ -28,14 +28,14 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, with_projections, with_quantum
 from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
-from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
+from tna_onnx.extraction.opened_samples import local_npz, open_inputs
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
-from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
+from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.positive import Classes, PositiveSide
@@ -77,7 +77,7 @@ _LEVEL = 0.05
 _FEWEST = 50
 
 _NEED_LABELS = ["group_column", "groups", "by", "weight_column", "weights", "class_prior", "expect_accuracy"]
-_NEED_LABELS += ["max_ece", "max_nll", "min_recall", "positive", "ood_data"]
+_NEED_LABELS += ["max_ece", "max_nll", "min_recall", "positive"]
 
 
 @checked
@@ -85,7 +85,6 @@ def evaluate(
     model: ModelSource,
     data: Any,
     *,
-    ood_data: Any = None,
     labels: Any = None,
     preset: Recipe | str | Path | None = None,
     classes: Sequence[str] | str | Path | None = None,
@@ -109,8 +108,6 @@ def evaluate(
         data: data with labels or without, as for `calibrate`, or a `tna_onnx.Data`, whose `by`, a column or values
             (N,), splits the samples into subgroups; features or logits of the model, or of the one that it is a
             recalibration of, go through the nodes behind them alone.
-        ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
-            may be any.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
         preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
             preprocessor_config.json (Hugging Face) or config.json (timm).
@@ -144,8 +141,6 @@ def evaluate(
     arguments.check_targets(json, others=[model, labelled])
     fields = EngineFields(engine, ray_options)
     options = model_options or ModelOptions()
-    if fields.on_ray and ood_data is not None:
-        raise UsageError("--engine ray takes no --ood-data; leave one of them out")
     with arguments.progress_callback(progress) as advance:
         if fields.on_ray:
             opened, scores, predicted = _scored_by_ray(model, labelled, options, fields, device, batch_size, advance)
@@ -156,7 +151,7 @@ def evaluate(
             try:
                 opened = _open(model, labelled, options, place, batch_size, bins)
             except NoLabels as missing:
-                said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None, "ood_data": ood_data}
+                said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None}
                 needed = [name for name in _NEED_LABELS if said.get(name) is not None]
                 if needed:
                     option = f"--{needed[0].replace('_', '-')}"
@@ -166,7 +161,7 @@ def evaluate(
                 except UnsupportedModel as error:
                     raise type(missing)(f"{missing}. Without labels: {error}") from error
                 return _finished(replace(expected, missed=gates.expected_missed(expected)), json)
-            scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
+            scores, predicted, decisions = _scored(opened, advance)
     scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
     notes = (
         *opened.notes,
@@ -239,17 +234,6 @@ def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device,
     return Opened(classifier, data, source, None, batch_size, notes, form=form)
 
 
-def _unknown(opened: Opened, ood_data: Any) -> Source | None:
-    """Return the samples that the model should not know; None without any."""
-    data = arguments.beside_of(ood_data, opened.data, {})
-    if data is None:
-        return None
-    require_outlier_score([opened.model])
-    if opened.form:
-        raise UsageError("--ood-data need a run of the network: give data for the model's inputs, not features")
-    return open_unknown(opened.classifier, data, opened.source)
-
-
 def _scored_by_ray(
     model: ModelSource,
     data: Data,
@@ -307,9 +291,7 @@ def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: Cla
     return replace(scored, preprocessing=run.recipe)
 
 
-def _scored(
-    opened: Opened, unknown: Source | None, progress: Progress
-) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
+def _scored(opened: Opened, progress: Progress) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
     gave_thresholds = decided_thresholds(opened.model, opened.digested, opened.data.limits)
     return score_guarded(
         opened.session,
@@ -318,7 +300,6 @@ def _scored(
         opened.source,
         opened.batch_size,
         progress,
-        unknown=unknown,
         fresh=None if gave_thresholds is None else not gave_thresholds,
         names=opened.classifier.names,
         label=None if opened.form else answer_of(opened.model, opened.output),

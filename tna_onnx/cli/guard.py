@@ -27,7 +27,12 @@ _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet",
 @options.written_options(".guard.onnx")
 @options.dry_run_option
 @options.field_options(GuardSettings)
-@options.ood_data_option
+@click.option(
+    "--ood-data",
+    type=click.Path(),
+    help="ood: samples that the model should not know. The report says how many raise the alarm; their labels are "
+    "not used.",
+)
 @click.option(
     "--set-threshold",
     multiple=True,

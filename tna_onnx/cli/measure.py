@@ -19,7 +19,6 @@ from tna_onnx.results.gates import Gates
 @options.model_argument
 @options.data_argument
 @options.labelled_data_options
-@options.ood_data_option
 @options.field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
 @options.data_options()
 @options.by_option
@@ -50,7 +49,6 @@ def evaluate(page: str | None, **arguments: Any) -> None:
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
 @options.labels_option
-@options.ood_data_option
 @options.confidence_option
 @options.page_option
 @options.data_options()

@@ -407,13 +407,6 @@ engine_options = field_options(EngineFields)
 feature_options = field_options(FeatureFields)
 model_options = field_options(ModelOptions)
 
-ood_data_option = click.option(
-    "--ood-data",
-    type=click.Path(),
-    help="ood: samples that the model should not know. The report says how many raise the alarm; their labels are "
-    "not used.",
-)
-
 result_options = together(
     click.option(
         "--json",

@@ -9,19 +9,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.cli.config import setting_flags
 from tna_onnx.cli.options import take_recipe
 from tna_onnx.cli.terminal import (
+    CACHE,
     check_result_file,
     default_output,
     loaded,
     named_files,
     print_error,
     standard_output,
-    watch,
 )
 from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, writing
 from tna_onnx.files import printable, write_file
@@ -108,8 +109,7 @@ def run_command(
         output = arguments["output"] or default_output(arguments["model"], ending)
     # looked at before the work: afterwards it could not be told from a file that this run wrote
     earlier = output is not None and Path(output).is_file() and not arguments.get("dry_run")
-    # the last step before the work: what changes from here on was written by this run
-    watch([output, *results.values(), page], arguments.get("cache"))
+    click.get_current_context().meta[CACHE] = arguments.get("cache")
     missed: GateMissed | None = None
     with progress_shown(not quiet) as progress:
         try:

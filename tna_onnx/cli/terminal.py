@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -209,41 +209,15 @@ def _missing_library(error: ImportError) -> str | None:
     return f"{library}, which tna-onnx needs, cannot be imported ({reason}); install tna-onnx again"
 
 
-_META = "tna_onnx.written"
-
-
-def watch(paths: Iterable[str | Path | None], cache: str | None = None) -> None:
-    """Remember the state of files before the work of the current command.
-
-    `paths`: files that the command may write; None stands for no file.
-    """
-    import click
-
-    states = {str(path): _state(path) for path in paths if path is not None}
-    click.get_current_context().meta[_META] = (states, cache)
-
-
 def interruption(ctx: click.Context) -> str:
-    """Say that a command was interrupted, what it has written and what it keeps."""
-    states, cache = ctx.meta.get(_META, ({}, None))
-    # A file that looks as it did before is an older one, so only changed files count as written.
-    written = [path for path, before in states.items() if _state(path) != before]
-    verb = {0: "was", 1: "is"}.get(len(written), "are")
-    message = f"Interrupted; {', '.join(written) or 'no file'} {verb} written."
-    if cache:
-        message += " The features computed so far are kept in the cache."
-    return message
+    """Say that a command was interrupted, and what it keeps; a file that it writes is whole, or not there."""
+    if ctx.meta.get(CACHE):
+        return "Interrupted. The features computed so far are kept in the cache."
+    return "Interrupted."
 
 
-def _state(path: str | Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written or replaced; None if there is no file."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    # the inode too: a file that is renamed into place may keep size and, on coarse clocks, time
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
+CACHE = "tna_onnx.cache"
+"""The folder of feature stores, in the `meta` of a command's context."""
 
 _PATHS_FILES = (
     "model",

@@ -216,7 +216,7 @@ def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     }
 
 
-def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | None, progress: Progress) -> Report:
+def recalibrate_and_guard(job: Job, settings: GuardSettings, progress: Progress) -> Report:
     """Recalibrate a model, add decisions, and write one file."""
     gates = job.gates
     if gates.min_recall and settings.decide:
@@ -224,7 +224,7 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | Non
             raise UsageError("--min-recall beside --decide needs --eval: the thresholds are chosen on the samples")
         gates = replace(gates, min_recall=None)  # of the decision, which the recalibration does not make
     target, fit, decide = _split(job, settings)
-    guarding = _Guarding(job, settings, fit, decide, unknown, target, progress)
+    guarding = _Guarding(job, settings, fit, decide, target, progress)
     return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, guarding.finish)
 
 
@@ -269,7 +269,6 @@ class _Guarding:
     settings: GuardSettings
     fit: Part
     decide: Part
-    unknown: Data | None
     target: Path
     progress: Progress
 
@@ -282,7 +281,6 @@ class _Guarding:
             calib=replace(_data(job.calib, self.decide), expect_accuracy=None),
             held_out=job.held_out,
             fit=_data(job.calib, self.fit),
-            unknown=self.unknown,
             # it says itself what its output is
             options=job.options,
             settings=self.settings,

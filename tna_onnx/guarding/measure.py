@@ -1,7 +1,7 @@
 """Measurements of a guarded model on samples, and whether a written file decides what was meant (`check_decisions`)."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
-from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
 from tna_onnx.graph.readout import quantization_step
 from tna_onnx.guarding.guard_settings import ADDITIONS
-from tna_onnx.guarding.thresholds import RecordingRunner, Thresholds, Values, collect_values
+from tna_onnx.guarding.thresholds import RecordingRunner, Thresholds, Values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
@@ -239,15 +239,6 @@ def outlier_scores(model: Model, output: ClassOutput) -> list[str]:
     return [name for role, name in guards_about(model, output).items() if role == "ood"]
 
 
-def require_outlier_score(models: Iterable[Model]) -> None:
-    """Refuse out-of-distribution samples where no model has an outlier score."""
-    if not any({"ood", "ood_alarm"} <= {*guards_of(model)} for model in models):
-        raise UsageError(
-            "--ood-data measures the output ood, which guard --add ood adds to a model; use such a model, or leave "
-            "--ood-data out"
-        )
-
-
 def score_guarded(
     session: Session,
     model: Model,
@@ -256,7 +247,6 @@ def score_guarded(
     batch_size: int,
     progress: Progress,
     level: float = 95.0,
-    unknown: Source | None = None,
     fresh: bool | None = None,
     names: Sequence[str] | None = None,
     label: LabelOutput | None = None,
@@ -278,16 +268,9 @@ def score_guarded(
     if rows is not None:
         decided = decided.take(rows)
         described += f", of which {len(rows):,} drawn by their weights"
-    detection: Detection | None = None
-    if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
-        roles = {role: guards[role] for role in ("ood", "ood_alarm")}
-        found = collect_values(session, output, roles, unknown, batch_size, progress, stage="unknown samples").values
-        detection = measure_detection(
-            decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
-        )
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
-    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, cost=cost)
+    decisions = measure(decided, called, level, described, fresh=fresh, cost=cost)
     return scores, predicted, decisions
 
 

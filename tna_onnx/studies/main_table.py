@@ -225,32 +225,13 @@ def less_accurate(rows: Sequence[Row], runs: Runs, sizes: tuple[int, int]) -> li
     return [row for row, high in changes if isinstance(high, float) and high < 0]
 
 
-def as_temperature(rows: Sequence[Row], runs: Runs) -> list[Row]:
-    """Return the rows with a search that came to the numbers of one temperature, as only the limit was left."""
-    if ("none", "ts") not in rows:
-        return []
-    return [
-        row
-        for row in rows
-        if row[0] in ("sparse", "complete")
-        and all(result.angle == 0 or result.members == 0 for result in runs.results[row])
-        and all(np.allclose(runs.of(row, name), runs.of(("none", "ts"), name), rtol=1e-3) for name in _FIRST)
-    ]
-
-
 def footnotes_of(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> tuple[Footnote, ...]:
     """Return what is to be known of some rows."""
-    texts = {
-        "†": "loses accuracy against the input, significantly; never the best of a column, and not counted.",
-        "‡": "as TS: where the accuracy must not fall, the search leaves the limit of many members, which is one "
-        "temperature.",
-    }
-    marked = {"†": less_accurate(rows, runs, sizes), "‡": as_temperature(rows, runs)}
-    return tuple(
-        Footnote(mark, tuple(rows.index(row) for row in marked[mark]), text, barred=mark == "†")
-        for mark, text in texts.items()
-        if marked[mark]
-    )
+    losing = less_accurate(rows, runs, sizes)
+    if not losing:
+        return ()
+    text = "loses accuracy against the input, significantly; never the best of a column, and not counted."
+    return (Footnote("†", tuple(map(rows.index, losing)), text, barred=True),)
 
 
 def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
