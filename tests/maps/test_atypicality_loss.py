@@ -74,29 +74,16 @@ def test_value_gradient_and_hessian_are_the_definition(
     np.testing.assert_allclose(turned, hessian, atol=bound * np.abs(np.diag(hessian)).max())
 
 
-def test_the_preconditioner_divides_by_the_hessian_without_pairs_of_classes() -> None:
+def test_the_preconditioner_divides_by_a_block_and_a_diagonal() -> None:
     logits, labels, atypicality = problem(classes=12)
     theta = np.r_[0.4, 0.02, -0.01, np.linspace(-1, 1, 12)]
     loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
-    rough = definition(theta, logits, labels, atypicality)[2]
-    rough[3:, 3:] = np.diag(np.diag(rough)[3:])
-    assert np.linalg.eigvalsh(rough).min() > 0
+    hessian = definition(theta, logits, labels, atypicality)[2]
+    rough = np.diag(np.diag(hessian))
+    rough[:3, :3] = hessian[:3, :3]
     curvature = loss.at(theta / loss.unit)[2]
     inverse = np.stack([curvature.divide(r * loss.unit) * loss.unit for r in np.eye(15)])
     np.testing.assert_allclose(inverse @ rough, np.eye(15), atol=1e-9)
-
-
-@pytest.mark.parametrize("scale", [1e-4, 3.0, 1e4])
-@pytest.mark.parametrize("p0", [0.0, 1.0, 100.0])
-def test_the_preconditioner_is_positive_definite(scale: float, p0: float) -> None:
-    """Also where rows are saturated, and where two classes are all there is: M itself is not, there."""
-    for classes in (2, 5):
-        logits, labels, atypicality = problem(scale, classes)
-        loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
-        curvature = loss.at(np.r_[p0, np.zeros(2 + classes)] / loss.unit)[2]
-        inverse = np.stack([curvature.divide(r) for r in np.eye(3 + classes)])
-        scaled = inverse / np.sqrt(np.diag(inverse) * np.diag(inverse)[:, None])
-        assert np.linalg.eigvalsh((scaled + scaled.T) / 2).min() > -1e-12
 
 
 @pytest.mark.parametrize("far", [-50.0, 0.0, 1e3])

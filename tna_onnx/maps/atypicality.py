@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, SampleColumns, without_features
 from tna_onnx.numerics.fitting import Curvature, convex_minimum
-from tna_onnx.numerics.multinomial import Arrow
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 from tna_onnx.numerics.threads import several_threads
@@ -206,6 +205,9 @@ _LEAST_FACTOR = 1e-3
 # Smallest curvature: far below any that matters. v has 2e-3 / C, p about one where anything is uncertain.
 _MIN_CURVATURE = 1e-12
 
+# Least eigenvalue of the preconditioner's block, of the largest; smaller ones are rounding.
+_MIN_EIGENVALUE = 1e-3
+
 # Logits less the largest that weigh anything: below it, the least exponential times their square would.
 _LEAST = -1e6
 
@@ -256,25 +258,36 @@ class AtypicalityLoss:
         of = Blocked(functools.partial(_loss_sums, theta))
         passed: _Passed = self.reduce(of, self.atypicality)
         means = passed.sums / self.size
-        shares, squares, *coupling = means[13:].reshape(5, self.classes)
+        shares, squares = means[13:].reshape(2, self.classes)
         gradient = np.r_[means[1:4], shares - self.frequency] + self.ridge * theta
         value = float(means[0] + theta @ (self.ridge * theta) / 2)
         # in float32 the curvature may vanish where the slope does not
         by_class = np.maximum(shares - squares + self.ridge[3:], _MIN_CURVATURE)
-        unit = self.unit[0]
-        rough = Arrow.of(means[4:13].reshape(3, 3) * unit**2, np.array(coupling) * unit, by_class)
-        return value, gradient * self.unit, _Curvature(self, theta, passed.kept, shares, rough)
+        by_power = _inverse(means[4:13].reshape(3, 3) * self.unit[0] ** 2)
+        return value, gradient * self.unit, _Curvature(self, theta, passed.kept, shares, by_power, by_class)
+
+
+def _inverse(block: FloatArray) -> FloatArray:
+    """Return the inverse of a symmetric matrix, scaled to a unit diagonal and with its eigenvalues made positive."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(block), _MIN_CURVATURE))
+    scaled = block * scale * scale[:, None]
+    # sums that are not finite have no eigenvalues; what comes of them is not finite either
+    values, vectors = np.linalg.eigh(scaled if np.all(np.isfinite(scaled)) else np.eye(len(scaled)))
+    sizes = np.maximum(values, max(_MIN_EIGENVALUE * values.max(), _MIN_CURVATURE))
+    inverse: FloatArray = (vectors / sizes) @ vectors.T * scale * scale[:, None]
+    return inverse
 
 
 @dataclass(frozen=True, eq=False)
 class _Curvature:
-    """The Hessian at theta, and its preconditioner [A B; B' D], which leaves out what couples two classes."""
+    """The Hessian at theta, and its preconditioner: a block for p, and the diagonal for v."""
 
     loss: AtypicalityLoss  # of which it is the Hessian
     theta: FloatArray  # (3 + C,) p and v
     kept: FloatArray  # (N, 4) max s, the logarithm of sum exp s', E_q[z], E_q[z^2]; s' without p(a) max s
     shares: FloatArray  # (C,) mean of q
-    rough: Arrow  # preconditioner
+    by_power: FloatArray  # (3, 3) inverse of the block
+    by_class: FloatArray  # (C,) diagonal
 
     def times(self, d: FloatArray) -> FloatArray:
         """Return the Hessian times d, (3 + C,)."""
@@ -287,7 +300,7 @@ class _Curvature:
 
     def divide(self, r: FloatArray) -> FloatArray:
         """Return M^-1 r, (3 + C,)."""
-        return self.rough.divide(r)
+        return np.concatenate([self.by_power @ r[:3], r[3:] / self.by_class])
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,9 +327,9 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 def _loss_sums(
     theta: FloatArray, logits: Any, labels: NDArray[np.int64], _features: Any, atypicality: FloatArray
 ) -> _Passed:
-    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2, B), and what `_Curvature` keeps of each sample.
+    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2), and what `_Curvature` keeps of each sample.
 
-    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z], B = a^k q (z - E_q[z]).
+    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z].
     """
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
@@ -331,9 +344,8 @@ def _loss_sums(
     weights = _exponentials(op, scores)
     label_logits = _host(own_column(z, labels))[:, 0]
     z = _bounded(z)
-    weighted = weights * z
     total, first, second = (
-        _host(row) for row in (row_sum(weights)[:, 0], xp.vecdot(weights, z), xp.vecdot(weighted, z))
+        _host(row) for row in (row_sum(weights)[:, 0], xp.vecdot(weights, z), xp.vecdot(weights * z, z))
     )
     mean = first / total
     square = second / total
@@ -341,12 +353,9 @@ def _loss_sums(
     nll = normaliser - (factor * label_logits + theta[3:][labels])
     by_power = (mean - label_logits) @ powers
     block = (powers * np.maximum(square - mean**2, 0)[:, None]).T @ powers
-    # sums over samples of q, of a^k E_q[z] q, of a^k q z and of q^2
-    share = powers / total[:, None]
-    of_weights = _over_rows(np.concatenate([share[:, :1], share * mean[:, None]], axis=1), weights)
-    squares = _over_rows(share[:, :1] ** 2, weights * weights)
-    coupling = _over_rows(share, weighted) - of_weights[1:]
-    sums = np.concatenate([[nll.sum()], by_power, block.ravel(), of_weights[0], squares[0], coupling.ravel()])
+    shares = _over_rows(1 / total, weights)
+    squares = _over_rows(1 / total**2, weights * weights)
+    sums = np.concatenate([[nll.sum()], by_power, block.ravel(), shares, squares])
     kept = np.stack([_host(largest)[:, 0], normaliser, mean, square], axis=1)
     return _Passed(sums, kept)
 
@@ -404,12 +413,12 @@ def _bounded(z: Any) -> Any:
     return xp.clip(z, _LEAST, 0.0)
 
 
-def _over_rows(rows: FloatArray, values: Any) -> FloatArray:
-    """Return rows.T @ values, (k, C), of (B, k) factors and (B, C) values."""
+def _over_rows(factors: FloatArray, values: Any) -> FloatArray:
+    """Return the sums (C,) of (B, C) values times (B,) factors."""
     xp = array_api_compat.array_namespace(values)
-    dtype = values.dtype if len(rows) <= _RUN else xp.float64
-    factors = xp.asarray(np.ascontiguousarray(rows.T), dtype=dtype, device=array_api_compat.device(values))
-    return _host(factors @ xp.astype(values, dtype, copy=False))
+    dtype = values.dtype if len(factors) <= _RUN else xp.float64
+    rows = xp.asarray(factors, dtype=dtype, device=array_api_compat.device(values))
+    return _host(rows @ xp.astype(values, dtype, copy=False))
 
 
 def _host(array: Any) -> FloatArray:

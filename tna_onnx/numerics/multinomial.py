@@ -3,7 +3,6 @@
     fit_scores    s' = x + D x + c,  x = P s / T, P = I - 11'/C;  D is a number, a diagonal or a matrix
                   loss = mean_i ( log sum_k exp s'_ik - s'_iy ) + sum_j strength_j theta_j^2,  theta = (D, c)
     ridge_path    f(P) = mean_i NLL( s_i + P u_i ; y_i ) + lambda |P|^2, each lambda from the stronger one before
-    Arrow         divides by [A B; B' D], D diagonal, by S = A - B D^-1 B' with its eigenvalues made positive
 
 With q = softmax(s'), the gradient has sums of q - onehot(y), and the Hessian times (E, w) those of q (t - E_q[t]),
 t = E x + w. Along the principal axes u it is nearly mean q_c (1 - q_c) mean u_j^2 + 2 lambda on its diagonal.
@@ -518,35 +517,3 @@ class _Problem:
             residual -= length * turned
             last = square
         return step, -float(np.vdot(gradient, step))
-
-
-# Least eigenvalue of S, of the largest, where A has been scaled to a unit diagonal. Smaller ones are rounding or due to
-# what M leaves out of the matrix that it stands for.
-_MIN_EIGENVALUE = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Arrow:
-    """The matrix M."""
-
-    inverse: FloatArray  # (j, j) S^-1
-    coupling: FloatArray  # (j, C) B
-    diagonal: FloatArray  # (C,) that of D
-
-    @classmethod
-    def of(cls, block: FloatArray, coupling: FloatArray, diagonal: FloatArray) -> Arrow:
-        """Take M apart: A, B and the diagonal of D."""
-        scale = 1 / np.sqrt(np.maximum(np.diag(block), _MIN_CURVATURE))
-        complement = (block - (coupling / diagonal) @ coupling.T) * scale * scale[:, None]
-        # sums that are not finite have no eigenvalues; what comes of them is not finite either
-        values, vectors = np.linalg.eigh(complement if np.all(np.isfinite(complement)) else np.eye(len(complement)))
-        sizes = np.abs(values)
-        sizes = np.maximum(sizes, max(_MIN_EIGENVALUE * sizes.max(), _MIN_CURVATURE))
-        inverse = (vectors / sizes) @ vectors.T * scale * scale[:, None]
-        return cls(inverse, coupling, diagonal)
-
-    def divide(self, r: FloatArray) -> FloatArray:
-        """Return M^-1 r, (j + C,)."""
-        by_class = r[len(self.inverse) :] / self.diagonal
-        by_power = self.inverse @ (r[: len(self.inverse)] - self.coupling @ by_class)
-        return np.concatenate([by_power, by_class - (by_power @ self.coupling) / self.diagonal])
