@@ -258,26 +258,6 @@ def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -
     ok("evaluate", table / "model.onnx", table / "calib.csv", "--label-column", "species")
 
 
-@pytest.mark.parametrize(
-    ("data", "flags", "told"),
-    [
-        ("calib.csv", ["--label-column", "Species"], "did you mean 'species'?"),
-        ("calib.csv", ["--labels", "species"], "use --label-column species"),
-        ("calibb.csv", [], "did you mean FOLDER/calib.csv?"),
-        ("nameless.npz", [], "numpy.savez(file, X=..., labels=...)"),
-        ("objects.npz", [], "np.array(names, dtype=str)"),
-        ("texts", ["--tokenizer", "t"], "write the texts into one, with a column for the label"),
-        ("texts.txt", ["--tokenizer", "t"], "a .txt file lists images, and the model takes none"),
-    ],
-)
-def test_data_that_cannot_be_meant(table: Path, data: str, flags: list[str], told: str) -> None:
-    np.savez(table / "nameless.npz", ROWS, LABELS)
-    np.savez(table / "objects.npz", X=ROWS, labels=LABELS.astype(str).astype(object))
-    (table / "texts").mkdir()
-    (table / "texts.txt").write_text("a text\n", "utf-8")
-    assert told.replace("FOLDER", str(table)) in refusal(table, data, *flags)
-
-
 def test_model_and_data_in_the_other_order(table: Path) -> None:
     assert "the model comes first, the data behind it" in refusal(table, "model.onnx", model="calib.csv")
     (table / "model.pt").write_bytes(b"PK\x03\x04 no model")

@@ -115,14 +115,6 @@ def test_the_only_input_takes_images() -> None:
         Request(inputs=[IMAGE, spec()], n_classes=3).image_input("calib")
 
 
-def test_arrays_take_no_recipe_and_need_an_input() -> None:
-    Request(inputs=[spec()], n_classes=3, preprocessing=Recipe()).check_arrays("calib.npz")
-    with pytest.raises(UsageError, match=r"calib\.npz: preprocessing applies to images only"):
-        Request(inputs=[spec()], n_classes=3, preprocessing=Recipe(crop=3)).check_arrays("calib.npz")
-    with pytest.raises(DataError, match=r"calib\.npz: the model has no inputs"):
-        Request(inputs=[], n_classes=3).check_arrays("calib.npz")
-
-
 # --- What a table does not say is refused, and what is asked for is never ignored
 
 

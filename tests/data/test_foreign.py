@@ -220,20 +220,6 @@ def test_json_that_is_hard(tmp_path: Path, text: str) -> None:
             refused()
 
 
-def test_labels_of_any_type(tmp_path: Path) -> None:
-    def opened(labels: Any) -> Any:
-        return open_source({"x": X, "labels": np.array(labels)}, [spec()], 2)
-
-    assert opened(LABELS.astype(np.uint64)).labels.tolist() == LABELS.tolist()
-    for labels in (
-        np.array([0, 1, 2**64 - 1, 1], np.uint64),
-        np.array([0, 1, -(2**63), 1]),
-        ["0", "1", "9" * 5000, "1"],
-    ):
-        with pytest.raises(DataError):
-            opened(labels)
-
-
 @pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "bins = " + "9" * 5000, "a = 1\0", "[[calibrate]]", "\xff"])
 def test_settings_that_are_hard(small: Small, tmp_path: Path, text: str) -> None:
     (tmp_path / "c.toml").write_bytes(text.encode("latin-1"))

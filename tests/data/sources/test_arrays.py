@@ -230,14 +230,6 @@ def test_more_than_memory(tmp_path: Path) -> None:
     assert gather(source, 2, np.array([0, -1]))["x"][1, -1] == 7
 
 
-def test_labels_apart(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X})
-    np.save(tmp_path / "y.npy", LABELS)
-    for labels in (tmp_path / "y.npy", str(tmp_path / "y.npy"), LABELS, [0, 1, 2]):
-        source = open_source(path, [spec()], 3, labels=labels)
-        np.testing.assert_array_equal(source.labels, LABELS)
-
-
 def test_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="preprocessing applies to images only"):
         open_source(write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS}), [spec()], 3, Recipe(scale=1.0))

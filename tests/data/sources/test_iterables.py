@@ -87,14 +87,6 @@ def test_batches_do_not_stay_in_memory() -> None:
     assert isinstance(source.columns["x"], np.memmap)
 
 
-def test_data_loaders_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    data = torch.utils.data.TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(LABELS))
-    source = opened(torch.utils.data.DataLoader(data, batch_size=3))
-    np.testing.assert_array_equal(gather(source, 4)["x"], X, strict=True)
-    np.testing.assert_array_equal(source.labels, LABELS)
-
-
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
 def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
     ends = np.minimum(np.cumsum([0, *sizes, 7]), 7)

@@ -117,13 +117,6 @@ def test_values_that_are_missing_or_of_python() -> None:
         opened(Frame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
 
 
-def test_the_digest_follows_values_and_labels() -> None:
-    digest = opened((X, LABELS)).digest()
-    assert opened((X.copy(), LABELS.tolist())).digest() == digest
-    assert opened((X[::-1], LABELS)).digest() != digest
-    assert opened((X, LABELS[::-1])).digest() != digest
-
-
 def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
     batches = tuple((X[part].astype(np.float32), LABELS[part]) for part in (slice(0, 35), slice(35, 70)))
     np.testing.assert_array_equal(gather(opened(batches), 16)["X"], X.astype(np.float32))
