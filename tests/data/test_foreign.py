@@ -121,7 +121,7 @@ def test_what_leads_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../secret.png", "{absolute}", "link.png"])
-@pytest.mark.parametrize("form", ["manifest", "labels", "table"])
+@pytest.mark.parametrize("form", ["manifest", "labels"])
 def test_names_that_lead_out_need_a_word(tmp_path: Path, path: str, form: str) -> None:
     data = write_folder(tmp_path / "data", ["0.png"])
     secret = tmp_path / "secret.png"
@@ -134,12 +134,6 @@ def test_names_that_lead_out_need_a_word(tmp_path: Path, path: str, form: str) -
     if form == "labels":
         opened = data
         options["labels"] = data / "list.csv"
-    if form == "table":
-        pa = pytest.importorskip("pyarrow")
-        parquet = pytest.importorskip("pyarrow.parquet")
-        cells = [{"bytes": None, "path": each} for each in ("0.png", name)]
-        parquet.write_table(pa.table({"image": cells, "label": [0, 1]}), data / "a.parquet")
-        opened = data / "a.parquet"
     with pytest.raises(DataError, match=r"lie outside .*--data-root"):
         gather(open_source(opened, [IMAGE], 2, PLAIN, **options), 2)
     source = open_source(opened, [IMAGE], 2, PLAIN, data_root=tmp_path, **options)

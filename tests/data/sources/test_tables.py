@@ -229,16 +229,6 @@ def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
     assert source.recipe() is not None
 
 
-def test_images_by_path(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    for seed in range(3):
-        (tmp_path / "below" / f"{seed}.png").write_bytes(encoded(seed))
-    cells = [{"bytes": None, "path": f"below/{seed}.png"} for seed in range(3)]
-    path = write(tmp_path / "a.parquet", pa.table({"image": cells, "label": LABELS[:3]}))
-    expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(3)]) / 255
-    np.testing.assert_allclose(gather(opened(path, IMAGE), 3)["pixels"], expected, rtol=0, atol=1e-6)
-
-
 def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
     cells = [{"bytes": encoded(seed) if seed != 1 else b"broken", "path": None} for seed in range(6)]
     cells[4] = {"bytes": None, "path": None}

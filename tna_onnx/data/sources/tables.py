@@ -1,6 +1,6 @@
 """Samples from tables: Parquet and Arrow files, folders of them, and text files.
 
-`layout` decides which columns fill which input; bytes, or structs {bytes, path}, are images. Needed
+`layout` decides which columns fill which input; bytes, or structs {bytes, path} with bytes, are images. Needed
 columns are first written to a temporary file and mapped, so that memory does not grow with the data.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column
+from tna_onnx.data.foreign import cell_array, foreign_json, plain_column
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed, named_labels
 from tna_onnx.data.sources.arrow import (
@@ -48,12 +48,11 @@ _IMAGE_NAMES = ("image", "img")
 
 @dataclass(frozen=True, eq=False)
 class TableImages:
-    """Images in a column of bytes, or of structs with `bytes` or `path`, of a mapped table."""
+    """Images in a column of bytes, or of structs with `bytes`, of a mapped table."""
 
     path: Path
     files: tuple[Path, ...]
     column: Any
-    data_root: str | Path | None = None
 
     def __len__(self) -> int:
         return len(self.column)
@@ -62,22 +61,14 @@ class TableImages:
         """Return the path of the table and the row."""
         return f"{self.path}: row {row}"
 
-    def open(self, row: int) -> Path | BinaryIO:
-        """Return the bytes of image `row`, or its path where only that is stored."""
+    def open(self, row: int) -> BinaryIO:
+        """Return the bytes of image `row`."""
         content = self.column[row].as_py()
-        path = None
         if isinstance(content, dict):
-            path = content.get("path")
             content = content.get("bytes")
-        if content is not None:
-            return io.BytesIO(content)
-        if path:
-            folder = self.path
-            if not folder.is_dir():
-                folder = folder.parent
-            check_inside(folder, [str(path)], self.name(row), self.data_root)
-            return folder / str(path)
-        raise DataError(f"{self.name(row)}: holds no image; remove that row")
+        if content is None:
+            raise DataError(f"{self.name(row)}: holds no bytes of an image; list paths in a CSV, path,label")
+        return io.BytesIO(content)
 
     def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
         """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
@@ -228,7 +219,7 @@ class _Table:
         path, request = self.path, self.request
         request.check_one_class(str(path))
         table, stored, sample_info = self._map([name])
-        images = TableImages(path, self.files, table.column(name), request.data_root)
+        images = TableImages(path, self.files, table.column(name))
         where = request.labels_where(f"{path}: column {self.label!r}")
         labels = labels_apart(request, stored)
         indices = request.class_indices(labels, len(images), where)
