@@ -28,7 +28,7 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import isotonic_log_odds
-from tna_onnx.numerics.threads import one_thread
+from tna_onnx.numerics.ops import one_thread
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import allowed_cores
 from tna_onnx.search.candidates import SearchSettings, choose

@@ -18,8 +18,7 @@ from tna_onnx.engine.placement import Host, OnDevice, float32_products, placemen
 from tna_onnx.errors import DeviceError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
-from tna_onnx.numerics.ops import to_host
-from tna_onnx.numerics.threads import LARGE
+from tna_onnx.numerics.ops import LARGE, to_host
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from tna_onnx.numerics import threads as module
-from tna_onnx.numerics.threads import one_thread, several_threads
+from tna_onnx.numerics import ops as module
+from tna_onnx.numerics.ops import one_thread, several_threads
 
 SMALL = (2000, 256, 10)
 LARGE = (2048, 2048, 1000)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DeviceError, TnaError
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.numerics.threads import LARGE, one_thread, several_threads
+from tna_onnx.numerics.ops import LARGE, one_thread, several_threads
 from tna_onnx.runtime import Device, allowed_cores
 
 # A device that is full or lost, in the words of torch; errors that tell of wrong calls are ours.

@@ -90,10 +90,9 @@ def _place_data(data: Path, place: Path) -> Path | None:
 
 
 def _remove_old_data(folder: Path, output: Path) -> None:
-    """Do step 3: remove intact data files of earlier models of this name that no model refers to."""
-    pattern = re.compile(re.escape(output.name) + rf"\.([0-9a-f]{{{_DIGITS}}})\.data")
-    # Large files are read before others have to wait.
-    old_files = [path for path in folder.iterdir() if _is_intact(path, pattern)]
+    """Do step 3: remove data files of earlier models of this name that no model refers to."""
+    pattern = re.compile(re.escape(output.name) + rf"\.[0-9a-f]{{{_DIGITS}}}\.data")
+    old_files = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
     if not old_files:
         return
     with alone_in(folder) as alone:
@@ -101,18 +100,6 @@ def _remove_old_data(folder: Path, output: Path) -> None:
             with contextlib.suppress(OSError):
                 if alone and not _named_in_folder(path):
                     path.unlink()
-
-
-def _is_intact(path: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a file has the name of this model's data, and its content the digest in that name."""
-    match = pattern.fullmatch(path.name)
-    if match is None:
-        return False
-    try:
-        with open_regular(path) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest().startswith(match[1])
-    except OSError:
-        return False
 
 
 def _named_in_folder(data: Path) -> bool:

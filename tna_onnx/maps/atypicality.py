@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, SampleColumns, without_features
 from tna_onnx.numerics.fitting import Curvature, convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, several_threads, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
-from tna_onnx.numerics.threads import several_threads
 
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
 _MIN_SCALE = 1e-6

@@ -32,11 +32,11 @@ from tna_onnx.numerics.ops import (
     plain_labels,
     row_max,
     row_sum,
+    several_threads,
     to_host,
     total_weight,
     weigh,
 )
-from tna_onnx.numerics.threads import several_threads
 
 FloatArray = NDArray[np.float64]
 

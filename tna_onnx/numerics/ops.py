@@ -1,4 +1,4 @@
-"""The word list of map formulas, run on NumPy or torch arrays (`ArrayOps`).
+"""The word list of map formulas, run on NumPy or torch arrays (`ArrayOps`), and threads of linear algebra.
 
 The graph layer writes the same words as ONNX nodes, so what is scored and what is shipped cannot drift. Every value is
 2-D, (N, C) or (N, 1), or a constant of shape [], [C] or a matrix.
@@ -6,8 +6,11 @@ The graph layer writes the same words as ONNX nodes, so what is scored and what 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -403,3 +406,63 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     values = np.asarray(logits, np.float64)
     probabilities: NDArray[np.float64] = ArrayOps(values).softmax(values)
     return probabilities
+
+
+LARGE = 2**28
+"""Multiplications of a product from which other threads are worth waking: 7 ms of one core.
+
+A waiting thread of OpenBLAS spins for about 25 ms, which costs more than it brings between small products. The number
+of threads follows from the size of the product alone, because the last bits of a product depend on it.
+"""
+
+# The number of threads is the whole process's: the first block that is entered sets it, the last one sets it back.
+_LOCK = threading.Lock()
+_ENTERED = [0]
+# libraries, their threads before, and those for large products
+_HELD: list[tuple[Any, int, int]] = []
+
+
+@contextlib.contextmanager
+def one_thread(cores: int) -> Iterator[None]:
+    """Give linear algebra of this process one thread for a block; `several_threads` gives large products more in it."""
+    with _LOCK:
+        if not _ENTERED[0]:
+            for library in _libraries():
+                before = library.get_num_threads()
+                _HELD.append((library, before, min(before, max(2, cores))))
+                library.set_num_threads(1)
+        _ENTERED[0] += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _ENTERED[0] -= 1
+            while not _ENTERED[0] and _HELD:
+                library, before, _ = _HELD.pop()
+                library.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def several_threads(*shape: int) -> Iterator[None]:
+    """Give a product in a block of `one_thread` the cores, if it is large; elsewhere it has them already.
+
+    `shape`: of the product (rows, columns) and the length of its sums: so many multiplications are made.
+    """
+    if math.prod(shape) < LARGE or not _HELD:
+        yield
+        return
+    for library, _, was_threaded in _HELD:
+        library.set_num_threads(was_threaded)
+    try:
+        yield
+    finally:
+        for library, _, _ in _HELD:
+            library.set_num_threads(1)
+
+
+def _libraries() -> list[Any]:
+    """Return a controller for the threads of each loaded library of linear algebra."""
+    import threadpoolctl  # noqa: PLC0415 - only searches need it
+
+    controllers: list[Any] = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+    return controllers
