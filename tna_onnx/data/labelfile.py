@@ -82,7 +82,6 @@ def find_label_column(
     names: Sequence[str],
     label_column: str | None,
     where: str,
-    texts: Sequence[str] = (),
     *,
     classes_in: Callable[[str], bool] | None = None,
 ) -> str:
@@ -109,8 +108,6 @@ def find_label_column(
         advice = "name the one with --label-column"
         if len(fitting) == 1:
             advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
-        elif len(texts) == 1 and not candidates:
-            advice = f"if {texts[0]!r} does, which is the only column of text, add --label-column {texts[0]}"
         raise DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
     (label,) = candidates
     named = [str(name).strip().lower() for name in names if str(name).strip()]

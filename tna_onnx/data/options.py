@@ -49,17 +49,6 @@ STORED = ("group", "weight")
 _EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
 
 
-def label_columns(label_column: str | None) -> tuple[str, ...]:
-    """Return the names of the label columns of a multi-label table; empty if at most one column is named.
-
-    >>> label_columns("sea, ship"), label_columns("label")
-    (('sea', 'ship'), ())
-    """
-    if label_column is None or "," not in label_column:
-        return ()
-    return tuple(name.strip() for name in label_column.split(","))
-
-
 @documented
 @dataclass(frozen=True, eq=False)
 class Data(DataFields):
@@ -93,6 +82,13 @@ class Data(DataFields):
         check_share(expect_accuracy=expected)
         if self.class_prior is not None and not (self.weights is None and self.weight_column is None):
             raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
+        if self.label_column is None or "," not in self.label_column:
+            return ()
+        return tuple(name.strip() for name in self.label_column.split(","))
 
     def with_prior(self, n_classes: int, names: Sequence[str] | None) -> Data:
         """Return the same samples with `class_prior` as their weights, if it is stated."""
@@ -129,9 +125,8 @@ class Data(DataFields):
             # numbers are names too where they are no places: a model of grades 3 to 8, say
             if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
                 return tuple(str(name) for name in names)
-        columns = label_columns(self.label_column)
-        if len(columns) == n_classes:
-            return columns
+        if len(self.label_columns) == n_classes:
+            return self.label_columns
         return None
 
     def check(
@@ -276,11 +271,6 @@ class Request(Data):
             )
 
     @property
-    def label_columns(self) -> tuple[str, ...]:
-        """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
-        return label_columns(self.label_column)
-
-    @property
     def no_inputs(self) -> frozenset[str]:
         """Columns that are read beside the inputs or dropped; they fill inputs only if the user names them for that."""
         sample_info = {column for column in self.sample_info.values() if isinstance(column, str)}
@@ -387,11 +377,6 @@ class Request(Data):
         if self.labels is NO_LABELS:
             labels = NO_LABELS
         return label_indices(labels, n_samples, self.n_classes, where, self.class_names)
-
-    def no_labels_apart(self, where: str) -> None:
-        """Refuse separate labels for samples that contain their own."""
-        if self.labels is not None and self.labels is not NO_LABELS:
-            raise UsageError(f"{where}: contains its labels; leave --labels out")
 
 
 def open_source(

@@ -22,7 +22,7 @@ from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, listed
 from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
-from tna_onnx.errors import DataError, NoLabels
+from tna_onnx.errors import DataError, NoLabels, UsageError
 from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
@@ -375,7 +375,8 @@ def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
 
 def open_manifest(path: Path, request: Request) -> ImageSource:
     """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped."""
-    request.no_labels_apart(str(path))
+    if request.labels is not None and request.labels is not NO_LABELS:
+        raise UsageError(f"{path}: contains its labels; leave --labels out")
     image_input = request.image_input(str(path))
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:

@@ -115,13 +115,12 @@ def label_in(
     not_labels = {*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns}
     columns = [name for name in kinds if name not in not_labels]
     names = label_candidates(columns, request.no_inputs, request.label_column)
-    texts = [name for name in names if kinds[name] == "text"]
 
     def classes_in(name: str) -> bool:
         return kinds[name] in ("number", "text") and holds_classes(values_of(name), request)
 
     try:
-        return find_label_column(names, request.label_column, where, texts, classes_in=classes_in)
+        return find_label_column(names, request.label_column, where, classes_in=classes_in)
     except DataError as error:
         needed = sum(_width(spec) or math.inf for spec in request.inputs)
         left = {*kinds} - {*_ROW_NUMBERS, *request.no_inputs}
