@@ -111,24 +111,6 @@ def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
     assert {type(value) for value in dataclasses.asdict(guard).values()} <= {str, int, float, bool, tuple}
 
 
-def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
-    one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
-    tna_onnx.calibrate(
-        small.model, small.calib, output=one, seed=3, gates=tna_onnx.Gates(max_nll=9.0), **PLAIN | {"map": "ets"}
-    )
-    report = tna_onnx.calibrate(
-        small.model,
-        tna_onnx.Data(small.calib),
-        output=two,
-        settings=tna_onnx.Settings(search="none", map="ets", seed=3),
-        gates=tna_onnx.Gates(max_nll=9.0),
-        device="cpu",
-    )
-    assert one.read_bytes() == two.read_bytes()
-    assert report.settings["seed"] == 3
-    assert report.settings["gates"] == dataclasses.asdict(tna_onnx.Gates(max_nll=9.0, max_accuracy_drop=0.3))
-
-
 def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
     calib = Data("calib/", labels="calib.csv", label_column="y", expect_accuracy=90)
     plain = arguments.held_out_of("eval/", calib, {"labels": "calib.csv"})

@@ -64,45 +64,6 @@ def test_the_file_stands_alone(fitted: Calibrator) -> None:
     np.testing.assert_allclose(softmax(calibrated.astype(np.float64), axis=1), fitted.predict_proba(logits), atol=1e-6)
 
 
-def test_features_of_the_last_layer_are_used() -> None:
-    rng = np.random.default_rng(0)
-    true = 0.5 * rng.standard_normal((C, 12))
-    x = rng.standard_normal((2 * N, 12)).astype(np.float32)
-    y = (x @ true.T + rng.gumbel(size=(2 * N, C))).argmax(axis=1)
-    weight, bias = 3 * true + rng.standard_normal((C, 12)), rng.standard_normal(C)
-    logits = x @ weight.T + bias
-    by_features = Calibrator().fit(logits[:N], y[:N], features=x[:N])
-    by_logits = Calibrator(map="bias").fit(logits[:N], y[:N])
-
-    def nll(p: np.ndarray) -> float:
-        return float(-np.log(p[np.arange(N), y[N:]]).mean())
-
-    of_features = by_features.predict_proba(x[N:])
-    assert nll(of_features) < nll(by_logits.predict_proba(logits[N:]))
-    report = tna_onnx.calibrate(
-        scores_model(weight.shape[1], (weight, bias)), {"scores": x[:N], "labels": y[:N]}, device="cpu"
-    )
-    assert by_features.method_ == report.method
-    (calibrated,) = outputs_of(by_features.to_onnx(), x[N:]).values()
-    np.testing.assert_allclose(softmax(calibrated.astype(np.float64), axis=1), of_features, atol=1e-6)
-    with pytest.raises(DataError, match="12"):
-        by_features.predict_proba(logits[N:])
-
-
-def test_features_that_are_not_those_of_the_logits() -> None:
-    logits, labels = samples()
-    x = np.random.default_rng(0).standard_normal((N, 7))
-    with pytest.raises(DataError, match="misses a logit"):
-        Calibrator().fit(logits, labels, features=x)
-    with pytest.raises(DataError, match="n < 599"):
-        Calibrator().fit(logits, labels, features=x[1:])
-    # any logits are a layer of as many features
-    with pytest.raises(DataError, match="n < 7"):
-        Calibrator().fit(logits[:8], labels[:8], features=x[:8])
-    with pytest.raises(DataError, match="probabilities"):
-        Calibrator().fit(softmax(logits, axis=1), labels, features=x)
-
-
 def test_labels_that_are_names_and_two_classes_as_one_column() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, N)

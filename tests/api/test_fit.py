@@ -101,7 +101,7 @@ def test_one_logit_within_0_and_1_is_doubted() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 400)
     second = 1 / (1 + np.exp(-4 * (labels - 0.5 + 0.5 * rng.standard_normal(400))))
-    model = scores_model(1, (np.ones((1, 1), np.float32), np.zeros(1, np.float32)))
+    model = scores_model(1)
     x = second.astype(np.float32)[:, None]
     (name,) = (i.name for i in model.graph.input)
     words: dict[str, Any] = {"output_kind": "logit", "device": "cpu"}

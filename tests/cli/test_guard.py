@@ -73,16 +73,6 @@ def test_unknown_samples_raise_the_alarm(guarded: tuple[Path, dict[str, Any]], d
     assert outputs_of(guarded[0], noise)["ood_alarm"].mean() > 3 * guarded[1]["decisions"]["alarms"]
 
 
-def test_python_gives_the_same_file(demo: Demo, guarded: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    add = ("confidence", "accept", "set", "ood")
-    settings = tna_onnx.GuardSettings(add=add)
-    result = tna_onnx.guard(
-        demo.model, demo.calib, eval=demo.test, output=tmp_path / "p.onnx", settings=settings, device="cpu"
-    )
-    assert (tmp_path / "p.onnx").read_bytes() == guarded[0].read_bytes()
-    assert result.decisions.coverage == guarded[1]["decisions"]["coverage"]
-
-
 @pytest.mark.parametrize(("score", "flags"), [("lac", ["--per-class"]), ("aps", []), ("raps", ["--per-class"])])
 def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp_path: Path) -> None:
     words = ["--eval", small.test, "-o", tmp_path / "g.onnx", "--json", tmp_path / "g.json", "-q", *flags]

@@ -15,7 +15,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import Small
-from tests.support import cli, ok, refused, with_options
+from tests.support import cli, ok, refused
 from tna_onnx import UsageError, evaluate
 from tna_onnx.errors import DataError
 
@@ -290,16 +290,6 @@ def test_errors_of_functions_name_arguments(table: Path) -> None:
             function(table / "model.onnx", table / "calib.csv")
         assert pickle.loads(pickle.dumps(function)) is function
     assert "--label-column" in refusal(table, "calib.csv")
-
-
-def test_x_and_y_are_arguments(table: Path) -> None:
-    names = np.array(["cat", "dog", "emu"])[LABELS]
-    fixed = {"map": "ts", "search": "none", "dry_run": True, "bins": 5, "trust_labels": True}
-    report = with_options(tna_onnx.calibrate, table / "model.onnx", ROWS, names, **fixed)
-    same = with_options(tna_onnx.calibrate, table / "model.onnx", (ROWS, LABELS), **fixed)
-    assert report.verdict == same.verdict
-    with pytest.raises(UsageError, match="y and labels"):
-        tna_onnx.calibrate(table / "model.onnx", ROWS, names, labels=LABELS)
 
 
 # ---- A folder as the Hub keeps it: the model in it, what the classes are called, how images become inputs

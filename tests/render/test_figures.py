@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import TILTED, WALKED, cli, with_options, words_of
+from tests.support import WALKED, cli, with_options, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import bars
 from tna_onnx.render.figures import chart_panels, figure_file, write_figures
@@ -100,28 +100,6 @@ def test_the_same_report_gives_the_same_bytes(report: Report, files: Path, tmp_p
     again = write_figures(report, tmp_path)
     assert {path.stem for path in again} == ALL
     assert [path.read_bytes() for path in again] == [(files / path.name).read_bytes() for path in again]
-
-
-@pytest.mark.parametrize(
-    ("options", "held_out"),
-    [
-        ({"search": "none"}, False),
-        ({"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"}, False),
-        ({"ensemble_size": 10, "map": "none", "max_accuracy_drop": 5.0}, True),
-        ({"bins": 1}, True),
-    ],
-    ids=str,
-)
-def test_every_kind_of_run_has_figures(
-    small: Small, tmp_path: Path, options: dict[str, object], held_out: bool
-) -> None:
-    data = small.test if held_out else None
-    made = with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
-    )
-    names = {path.stem for path in write_figures(made, tmp_path / "f")}
-    assert names >= {"reliability", "confidence", "risk-coverage"}
-    assert ("search" in names) == bool(made.angle)
 
 
 @pytest.mark.parametrize("count", range(1, 8))

@@ -24,9 +24,6 @@ from tna_onnx.pipeline.settings import FIT_SETTINGS, MapChoice, Predictions, Set
 from tna_onnx.results.report import Report
 
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
-_LAYER_ERROR = 1e-3  # of logits that a layer gives, of their size: float16 has 5e-4
-
-Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 class ScoresError(DataError, ValueError):
@@ -50,7 +47,7 @@ class Calibrator:
 
     Attributes:
         classes_: the labels in the order of the columns.
-        n_features_in_: number of columns that `predict_proba` reads: C, or n after a fit with features.
+        n_features_in_: number of columns that `predict_proba` reads, C.
         scores_: what the columns are.
         method_: what was chosen, in a word.
         parameters_: what a reader wants to know of the fitted map.
@@ -85,14 +82,12 @@ class Calibrator:
         self.trust_labels = trust_labels
 
     @in_words_of_python
-    def fit(self, X: Any, y: Any, features: Any = None, sample_weight: Any = None, groups: Any = None) -> Calibrator:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Calibrator:
         """Choose and fit a map.
 
         Args:
             X: scores (N, C); of two classes also (N,) or (N, 1), those of the second one.
             y: labels (N,): column numbers, or C distinct values, whose sorted order is that of the columns.
-            features: what the last linear layer computed the logits X from, (N, n), with N > n + 1: weights of that
-                layer are fitted too, as by the command, and `predict_proba` and the model read features then.
             sample_weight: how much each sample counts, (N,), zero or more; their unit does not matter.
             groups: which samples belong together, (N,) numbers or texts: folds and intervals are of groups then.
 
@@ -103,13 +98,10 @@ class Calibrator:
         self.scores_ = self.scores or _kind_of(X)
         values = checked_scores(X, self.scores_)
         labels, self.classes_ = column_numbers(y, values)
-        layer = None
-        if features is not None:
-            values, layer = _last_layer(features, values, self.scores_)
         self.n_features_in_ = int(values.shape[1])
         settings = {name: getattr(self, name) for name in ("map", "predictions", "bins", "seed", "trust_labels")}
         data = Data({"scores": values, "labels": labels}, groups=groups, weights=sample_weight)
-        report = calibrated(data, self.scores_, layer, settings)
+        report = calibrated(data, self.scores_, settings)
         self.report_ = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
@@ -117,7 +109,7 @@ class Calibrator:
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return calibrated probabilities (N, C) of scores (N, C), or of features (N, n) after a fit with features.
+        """Return calibrated probabilities (N, C) of scores (N, C).
 
         Raises:
             DataError: other columns than those of the fit.
@@ -153,10 +145,7 @@ class Calibrator:
         return float(np.mean(self.predict(X) == np.asarray(y)))
 
     def to_onnx(self) -> Any:
-        """Return a model by itself, an onnx.ModelProto: `scores` (N, C) -> `calibrated` (N, C), of the same kind.
-
-        After a fit with features, `scores` are the features (N, n).
-        """
+        """Return a model by itself, an onnx.ModelProto: `scores` (N, C) -> `calibrated` (N, C), of the same kind."""
         self._require_fitted()
         from tna_onnx.graph.load import load_model
 
@@ -207,47 +196,19 @@ class Calibrator:
         raise UsageError(message) if exceptions is None else exceptions.NotFittedError(message)
 
 
-def calibrated(
-    data: Data, scores: ScoresWord, layer: Layer | None, settings: Mapping[str, Any], **keywords: Any
-) -> Report:
+def calibrated(data: Data, scores: ScoresWord, settings: Mapping[str, Any], **keywords: Any) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
-    `data`: of arrays `scores` (N, C), or with a layer features (N, n), and `labels` (N,), column numbers. `scores`:
-    what the values, or the outputs of the layer, are. `layer`: weight (C, n) and bias (C,) of the layer from features
-    to logits. `settings`: fields of `Settings`. `keywords`: those of `calibrate`, whose errors it raises.
+    `data`: of arrays `scores` (N, C) and `labels` (N,), column numbers. `scores`: what the values are. `settings`:
+    fields of `Settings`. `keywords`: those of `calibrate`, whose errors it raises.
     """
     from tna_onnx.api.calibrate import calibrate
     from tna_onnx.graph.nodes import scores_model
 
-    model = scores_model(data.samples["scores"].shape[1], layer)
-    options = None
-    if layer is None:
-        settings = {**settings, "search": "none"}
-        options = ModelOptions(output_kind=scores)
-    return calibrate(model, data, settings=Settings(**settings), model_options=options, device="cpu", **keywords)
-
-
-def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:
-    """Return features (N, n), and the linear layer that gives the logits (N, C) of them, by least squares.
-
-    Raises ScoresError: no features of these logits.
-    """
-    if scores != "logits":
-        raise ScoresError("features go with logits: X holds probabilities")
-    values = checked_scores(features, "logits")
-    count, columns = values.shape
-    # as many rows as a layer has numbers for a class would be met by any logits
-    if count != len(logits) or count <= columns + 1:
-        raise ScoresError(f"features must have shape ({len(logits)}, n) with n < {len(logits) - 1}; got {values.shape}")
-    extended = np.column_stack([values.astype(np.float64), np.ones(count)])
-    solution = np.linalg.lstsq(extended, logits.astype(np.float64), rcond=None)[0]
-    error = float(np.abs(extended @ solution - logits).max())
-    if error > _LAYER_ERROR * (1 + float(np.abs(logits).max())):
-        raise ScoresError(
-            f"X is no linear layer of these features: the best one misses a logit by {error:.3g}; expected the inputs "
-            "of the layer that gave X, row by row"
-        )
-    return values, (solution[:-1].T.astype(np.float32), solution[-1].astype(np.float32))
+    model = scores_model(data.samples["scores"].shape[1])
+    chosen = Settings(**{**settings, "search": "none"})
+    options = ModelOptions(output_kind=scores)
+    return calibrate(model, data, settings=chosen, model_options=options, device="cpu", **keywords)
 
 
 def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
@@ -373,4 +334,4 @@ def fit(
         weights=parts.get("weights"),
         class_prior=given.class_prior,
     )
-    return calibrated(known, scores_of_file.kind, None, stated, output=output, json=json, progress=progress)
+    return calibrated(known, scores_of_file.kind, stated, output=output, json=json, progress=progress)

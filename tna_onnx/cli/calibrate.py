@@ -13,7 +13,7 @@ import click
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
+from tna_onnx.cli.config import VERBOSE, config_options
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
 from tna_onnx.data.choices import DataFields
 from tna_onnx.errors import UsageError
@@ -123,7 +123,7 @@ def _page(report: Any) -> str:
     from tna_onnx.cli.show import command_line
     from tna_onnx.render.html.pages import to_html
 
-    return to_html(report, command_line(), sources=setting_sources())
+    return to_html(report, command_line())
 
 
 @click.command(cls=Command, short_help="Calibrate logits or probabilities in files.")

@@ -103,12 +103,6 @@ def naming_settings(ctx: click.Context) -> Iterator[None]:
         raise UsageError(f"{where}: {error.message}") from error
 
 
-def setting_sources() -> dict[str, str]:
-    """Return what files and the environment set for the current command: flag -> value and source."""
-    applied = _applied(click.get_current_context())
-    return {_flag(option): f"{setting.text} ({setting.source})" for option, setting in applied}
-
-
 def setting_flags() -> list[str]:
     """Return what files and the environment set for the current command, as words of a command line."""
     ctx = click.get_current_context()

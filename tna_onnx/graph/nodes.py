@@ -323,23 +323,10 @@ def head_provenance(model: Model, output: str | None) -> dict[str, str]:
     return entries_of_head or entries
 
 
-def scores_model(columns: int, layer: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None) -> onnx.ModelProto:
-    """Return a model that hands on `scores` (N, columns) as `calibrated`, or what a linear layer makes of them.
-
-    `layer`: weight (C, columns) and bias (C,).
-    """
+def scores_model(columns: int) -> onnx.ModelProto:
+    """Return a model that hands on `scores` (N, columns) as `calibrated`."""
     node = helper.make_node("Identity", ["scores"], ["calibrated"], name="scores")
-    classes, values = columns, []
-    if layer is not None:
-        node = helper.make_node("Gemm", ["scores", "weight", "bias"], ["calibrated"], name="scores", transB=1)
-        classes = len(layer[0])
-        named = zip(layer, ("weight", "bias"), strict=True)
-        values = [numpy_helper.from_array(np.asarray(value, np.float32), name) for value, name in named]
-    graph = helper.make_graph(
-        [node],
-        "calibrator",
-        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["N", columns])],
-        [helper.make_tensor_value_info("calibrated", onnx.TensorProto.FLOAT, ["N", classes])],
-        values,
-    )
+    ports = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", columns]) for name in
+             ("scores", "calibrated")]  # fmt: skip
+    graph = helper.make_graph([node], "calibrator", ports[:1], ports[1:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -38,8 +36,7 @@ def progress_shown(visible: bool = True) -> Iterator[Callback]:
     elif console.is_terminal or (console.is_jupyter and _has_widgets()):
         yield from _bars(console)
     else:
-        with Lines() as lines:
-            yield lines
+        yield Lines()
 
 
 def _has_widgets() -> bool:
@@ -72,72 +69,32 @@ def _bars(console: Console) -> Iterator[Callback]:
 class Lines:
     """A progress callback that prints the end of each stage, and every half minute where the run is.
 
-    A short run prints nothing: lines wait until the run is no longer short.
+    A run prints nothing in its first seconds: a short one needs no lines.
     """
 
     def __init__(self, every: float = _EVERY, short: float = _SHORT) -> None:
         self._every = every
-        self._short = short
-        self._start = time.monotonic()
-        self._latest = "starting"
+        self._start = self._began = time.monotonic()
+        self._quiet_until = self._next = self._start + short
         self._stage = ""
-        self._began = self._start
-        self._left = ""
-        self._waiting: list[str] | None = []
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._clock = threading.Thread(target=self._tick, daemon=True)
-
-    def __enter__(self) -> Lines:
-        self._clock.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._clock.join()
+        self._ended = ""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Take note of where a stage is."""
-        ended = done >= total and self._latest != f"{stage}: {done:,} of {total:,}"
-        self._latest = f"{stage}: {done:,} of {total:,}"
+        """Print a line if it is time."""
         now = time.monotonic()
         if stage != self._stage:
-            self._stage = stage
-            self._began = now
-        # the first report of a stage says nothing of how fast it is
-        self._left = ""
-        if 0 < done < total and now > self._began:
-            self._left = f", about {(now - self._began) / done * (total - done):.0f} s left"
-        if ended:
-            self._say()
+            self._stage, self._began = stage, now
+        text = f"{stage}: {done:,} of {total:,}, {now - self._start:.0f} s"
+        if done >= total and stage != self._ended and now >= self._quiet_until:
+            self._ended = stage
+            self._print(text, now)
+        elif done < total and now >= self._next:
+            # the first report of a stage says nothing of how fast it is
+            left = f", about {(now - self._began) / done * (total - done):.0f} s left" if done else ""
+            self._print(f"so far, {text}{left}", now)
 
-    def _tick(self) -> None:
-        # in a thread of its own: stages that report nothing take long too
-        if self._ended.wait(self._short):
-            return
-        with self._lock:
-            waiting = self._waiting or []
-            self._waiting = None
-            for line in waiting:
-                _print(line)
-        if self._left:
-            self._say("so far, ")
-        while not self._ended.wait(self._every):
-            self._say("so far, ")
-
-    def _say(self, before: str = "") -> None:
-        seconds = time.monotonic() - self._start
-        line = f"{before}{self._latest}, {seconds:.0f} s{self._left if before else ''}"
-        with self._lock:
-            if self._waiting is None:
-                _print(line)
-            else:
-                self._waiting.append(line)
-
-
-def _print(line: str) -> None:
-    # a log that cannot be written does not end the work
-    with contextlib.suppress(OSError, ValueError):
-        print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
+    def _print(self, line: str, now: float) -> None:
+        self._next = now + self._every
+        # a log that cannot be written does not end the work
+        with contextlib.suppress(OSError, ValueError):
+            print(printable(line), file=sys.stderr, flush=True)  # noqa: T201

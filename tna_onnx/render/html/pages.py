@@ -6,7 +6,7 @@ only text that is not escaped is this package's own style sheet and script.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -146,12 +146,9 @@ def environment() -> Environment:
     return templates
 
 
-def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
-    """Write a report as a page; a report without details has fewer sections.
-
-    `sources`: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
-    """
-    sections = sections_of(report, command, sources)
+def to_html(report: Report, command: str = "") -> str:
+    """Write a report as a page; a report without details has fewer sections."""
+    sections = sections_of(report, command)
     version = report.versions.get("tna-onnx", "")
     return render_page(
         f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), checks(report)
@@ -172,7 +169,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [(look, word), *facts]
 
 
-def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
+def sections_of(report: Report, command: str = "") -> list[Section]:
     """Return the sections of the page; the arguments are those of `to_html`."""
     details = report.details
     parts: list[tuple[str, str, object]] = [("result", "Result", result(report))]
@@ -191,7 +188,7 @@ def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | 
             ("use", "Use it", use(report, details)),
             ("changes", changes_title, changes(report, details)),
         ]
-    parts.append(("run", "How it was made", run(report, details, command, sources)))
+    parts.append(("run", "How it was made", run(report, details, command)))
     return [
         Section(name, title, f"calibration_{name}", values, folds=name not in _ALWAYS_OPEN)
         for name, title, values in parts

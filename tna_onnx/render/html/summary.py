@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from types import SimpleNamespace
 
@@ -322,11 +322,9 @@ def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str
 _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
-def run(
-    report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None = None
-) -> SimpleNamespace:
-    """Return the values of the section; the arguments are those of `_run_terms`."""
-    return _with_numbers(report, "report", _run_terms(report, details, command, sources))
+def run(report: Report, details: Details | None, command: str) -> SimpleNamespace:
+    """Return the values of the section."""
+    return _with_numbers(report, "report", _run_terms(report, details, command))
 
 
 def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[Term, ...]) -> SimpleNamespace:
@@ -337,13 +335,8 @@ def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[Term, ...
     return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
 
 
-def _run_terms(
-    report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None
-) -> tuple[Term, ...]:
-    """Return what was run, on what, and when.
-
-    `sources`: settings that are not on it -> their values, and where these come from.
-    """
+def _run_terms(report: Report, details: Details | None, command: str) -> tuple[Term, ...]:
+    """Return what was run, on what, and when."""
     terms = [
         Term("Model", report.model),
         Term("SHA-256", report.model_sha256, code=True),
@@ -355,9 +348,6 @@ def _run_terms(
     if report.teacher is not None:
         terms.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
     terms.append(Term("Preprocessing", preprocessing_text(report.preprocessing)))
-    if sources:
-        values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
-        terms.insert(0, Term("From files and the environment", values))
     if command:
         terms.insert(0, Term("Command to repeat it", command, code=True))
     # held-out data can have a recipe of their own
