@@ -184,11 +184,14 @@ class Shifts:
         yield method, self.logits, Bias(1.0, np.array([self.shifts[method], 0.0, 0.0]))
 
 
-@pytest.mark.parametrize(("confidence", "taken"), [(0.505, True), (0.514, True), (0.516, False)])
-def test_a_clamp_may_cost_half_a_point_of_ece(confidence: float, taken: bool) -> None:
-    """The ECE of one temperature is one point here."""
+@pytest.mark.parametrize(
+    ("kept", "confidence", "taken"),
+    [(0.51, 0.505, True), (0.51, 0.514, True), (0.51, 0.516, False), (0.49, 0.52, True)],
+)
+def test_a_clamp_may_cost_half_a_point_of_ece(kept: float, confidence: float, taken: bool) -> None:
+    """The ECE of one temperature is one point here. Confidences on the other side of 1/2 differ by chance alone."""
     loss = 0.1 * np.sin(np.arange(N))  # rule 3 measures a gain by its spread
-    every = {INPUT: BEFORE, TS: scores(0.9 + loss, confidence=0.51), KEPT: scores(0.8, confidence=confidence)}
+    every = {INPUT: BEFORE, TS: scores(0.9 + loss, confidence=kept), KEPT: scores(0.8, confidence=confidence)}
     choice = Rule().choice(every, BEFORE)
     assert choice.method == (KEPT if taken else TS)
     assert choice.left_out == ({} if taken else {KEPT: "error"})

@@ -7,7 +7,7 @@
 4. If it raises the calibration error of the input significantly, it goes, and the choice is made again without it.
 5. `auto`: what changes predictions needs a balanced accuracy no lower than the input's, and a recall no more than 10
    points lower in each class of ten samples; and ten samples, groups counting as one, in every class (`scarce`).
-6. If that leaves one that keeps predictions, clamped maps (`maps.clamp`) take part where each class has five samples.
+6. If that keeps predictions, clamped maps (`maps.clamp`) join where each class has five samples and 4 holds against it.
 """
 
 import math
@@ -160,21 +160,16 @@ class Rule:
 
     def _with_clamps(self, choice: Choice, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
         """Let clamped maps take part, too."""
-        limit = self._error(before, scores[choice.method]) + _MOST_RISE
+        kept = scores[choice.method]
         left_out = dict(choice.left_out)
         allowed = {}
         for method, after in scores.items():
-            if method.clamped and self._error(before, after) > limit:
+            if method.clamped and self._raises_error(before, kept, after, _MOST_RISE):
                 left_out[method] = "error"
             elif method.keeps_order and method not in left_out:
                 allowed[method] = after
         among = self._among(allowed, before)
         return Choice(among.method, left_out | dict(among.left_out))
-
-    def _error(self, before: SampleScores, after: SampleScores) -> float:
-        """Return the calibration error, of P(positive) where there are two classes."""
-        _, scores = self._as_positive(before, after)
-        return weighted_mean(sample_losses(scores, "ece", self.bins), scores.weights)
 
     def _choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
         """Choose among methods that are not clamped."""
@@ -200,7 +195,7 @@ class Rule:
         left_out: dict[Method, Reason] = {}
         while remaining:
             simplest = self._simplest(remaining)
-            if not self._raises_error(before, remaining[simplest]):
+            if not self._raises_error(before, before, remaining[simplest], _SMALLEST_RISE):
                 return Choice(simplest, left_out)
             left_out[simplest] = "error"
             del remaining[simplest]
@@ -250,11 +245,12 @@ class Rule:
                 return method
         return best
 
-    def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
-        """Whether a method raises the calibration error of the input significantly."""
-        first, second = (sample_losses(scores, "ece", self.bins) for scores in self._as_positive(before, after))
+    def _raises_error(self, before: SampleScores, kept: SampleScores, after: SampleScores, smallest: float) -> bool:
+        """Whether a method raises the calibration error of another one significantly, and by more than `smallest`."""
+        _, *sides = self._as_positive(before, kept, after)
+        first, second = (sample_losses(scores, "ece", self.bins) for scores in sides)
         worse, error = mean_and_error(second - first, before.clusters, before.weights)
-        return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
+        return worse > max(smallest, _SIGNIFICANT * error)
 
 
 def scarce(before: SampleScores, enough: int = ENOUGH) -> bool:
