@@ -117,12 +117,12 @@ class _Reader:
         kind = self.processor()
         unknown = [k for k, v in self.config.items() if k not in _FOLLOWED | _IGNORED and v not in (None, False)]
         if unknown:
-            raise self.unsupported(unknown[0], "this package does not know what it does")
+            raise self.refusal(unknown[0], "no value, as its effect is not known here,")
         resize, crop, share = self.sizes(kind)
         mean = std = None
         # MobileViTImageProcessor takes BGR and never normalises.
         if kind == "MobileViT" and self.config.get("do_normalize"):
-            raise self.unsupported("do_normalize", f"{kind} does not normalise")
+            raise self.refusal("do_normalize", f"no normalisation, as {kind} does none,")
         if kind != "MobileViT" and self.on("do_normalize"):
             mean = self.numbers("image_mean")
             std = self.numbers("image_std")
@@ -162,7 +162,7 @@ class _Reader:
                 return (resize, resize), None, None
             return None, (resize, resize), self.number("crop_pct")
         if self.config.get("crop_pct") is not None:
-            raise self.unsupported("crop_pct", f"{kind} does not read it")
+            raise self.refusal("crop_pct", f"no value, as {kind} reads none,")
         if not self.on("do_center_crop", default=cuts):
             return resize, None, None
         crop = self.size("crop_size", "both")
@@ -218,13 +218,6 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
             raise self.refusal(key, f"a positive number of pixels, at most {MAX_SIDE:,},")
         return value
-
-    def unsupported(self, key: str, reason: str) -> DataError:
-        """Return the error on a key that should not be there."""
-        return DataError(
-            f"{self.path}: expected no {key!r}, found {self.config.get(key)!r}: {reason}; state the preprocessing with "
-            "flags instead"
-        )
 
     def refusal(self, key: str, expected: str) -> DataError:
         """Return the error on the value of `key`."""

@@ -117,10 +117,6 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
     indices = plain_column(cell_array(column.to_pylist()))
     if indices.dtype.kind not in "iu":
         return indices
-    # no class of any model has such a number
-    if indices.dtype != np.int64:
-        row = int(np.argmax(indices))
-        raise DataError(f"{path}: column {name!r}: {indices[row]} in row {row} is no class index; store the classes")
     names = label_names(table.schema, name, path, request)
     if names is None:
         return indices
