@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, foreign_json, plain_column
 from tna_onnx.data.labelfile import labels_apart
