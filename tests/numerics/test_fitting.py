@@ -87,11 +87,6 @@ def test_no_change_of_sign_ends_at_an_end(value: float, status: str, end: float,
         assert found.value == pytest.approx(end, rel=2e-6)  # "at the end" means within 1e-6 in log scale
 
 
-def test_out_of_iterations() -> None:
-    found = increasing_root(lambda x: (x - 3.0, 1.0, 0.0), LOW, HIGH, start=1e5, max_iterations=2)
-    assert (found.status, found.iterations) == ("stopped", 2)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_values_that_are_not_finite(bad: float, place: int) -> None:
@@ -303,11 +298,6 @@ def test_aligned_arrays_are_cut_alike() -> None:
     assert [z for _, _, z in seen] == [None] * len(seen)
     assert [n for n, _, _ in seen] == [len(y) for _, y, _ in seen]
     assert [label for _, y, _ in seen for label in y] == labels.tolist()
-
-
-def test_arrays_of_torch_are_left_whole() -> None:
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    assert Blocked(lambda s: [len(s)])(torch.zeros(1000, 1000)) == [1000]
 
 
 # --- Softmax regression with a ridge, along a path: against L-BFGS in float64 on its definition

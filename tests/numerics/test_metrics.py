@@ -15,7 +15,6 @@ Where the others differ, and what the data below do about it:
 
 import itertools
 import math
-import typing
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -32,7 +31,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from tests.support import ada_ece, ece, pairwise
-from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
+from tna_onnx.numerics.metric import OBJECTIVES
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.reliability import SAME, ClassCounts
 from tna_onnx.numerics.scores import SampleScores, numpy_terms
@@ -472,19 +471,6 @@ def test_samples_of_one_confidence_on_two_sides_of_a_border_share_their_sides() 
 def scores(seed: int) -> SampleScores:
     logits = np.random.default_rng(seed).normal(size=(60, 3))
     return SampleScores.of_logits(logits, np.arange(60) % 3)
-
-
-def test_objectives_are_the_rows_that_say_so() -> None:
-    assert typing.get_args(Objective) == OBJECTIVES
-    for name in typing.get_args(Objective):
-        assert metric_value(scores(0), name) == getattr(Metrics.of(scores(0)), name)
-
-
-@pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)
-def test_standing_follows_the_better_side(row: typing.Any) -> None:
-    assert row.standing(0.1, 0.2) == row.better
-    assert row.standing(-0.2, -0.1) == -row.better
-    assert row.standing(-0.1, 0.1) == 0
 
 
 # --- What a sample's scores are made of, against the definition in float64

@@ -278,17 +278,13 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
             dequantized[k] = onnx.numpy_helper.from_array(quantized[1], graph.node[k].output[0])
     computed = [graph.node[k] for k in nodes if k not in dequantized]
     used = {name for node in computed for name in node.input}
-    tensors = [_loaded(model, name) for name in sorted(used) if name in model.initializers]
+    tensors = [model.initializers[name] for name in sorted(used) if name in model.initializers]
     part = onnx.helper.make_graph(
         computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], [*tensors, *dequantized.values()]
     )
-    for held in filter(is_external, all_tensors(part)):  # the evaluator would look for them where the process stands
-        held.CopyFrom(model.loaded(held))
+    for held in all_tensors(part):
+        if is_external(held):  # the evaluator would look for it where the process stands
+            held.CopyFrom(model.loaded(held))
+        elif (data := model.large_value(held)) is not None:
+            held.raw_data = data
     return onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import, graph=part)
-
-
-def _loaded(model: Model, name: str) -> onnx.TensorProto:
-    stored = model.initializers[name]
-    if not is_external(stored) and model.large_value(stored) is None:
-        return stored
-    return onnx.numpy_helper.from_array(model.array(stored), name)

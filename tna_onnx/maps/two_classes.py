@@ -177,8 +177,6 @@ def _sides(factors: tuple[float, float], logits: Any) -> Any:
 FEW = 5
 """Samples with the label, or without it, below which it has no fit of its own."""
 
-_HALVINGS = 60  # of an interval of logits: to the last digit
-
 _Fit = TypeVar("_Fit")
 
 
@@ -227,20 +225,21 @@ class LabelColumns:
         return [fits.get(c, together) for c in labels], tuple(c for c in labels if c not in fits)
 
     def level(self, c: int, slope: float) -> float:
-        """Return the intercept with which the mean probability of label c is its frequency, by bisection.
+        """Return the intercept with which the mean probability of label c is its frequency.
 
         One sample is added, of which half has the label: of few samples, a share of them is too extreme.
         """
+        from scipy.optimize import brentq  # noqa: PLC0415 - heavy
+
         weights = np.ones(len(self.labels)) if self.weights is None else self.weights
         frequency = (weights @ (self.labels[:, c] == 1) + 0.5) / (np.sum(weights) + 1)
         scaled = slope * self.logits[:, c].astype(np.float64)
         target = math.log(frequency / (1 - frequency))
-        low, high = target - float(np.max(scaled)), target - float(np.min(scaled))
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            above = weights @ expit(scaled + middle) > frequency * np.sum(weights)
-            low, high = (low, middle) if above else (middle, high)
-        return (low + high) / 2
+
+        def excess(intercept: float) -> float:
+            return float(weights @ (expit(scaled + intercept) - frequency))
+
+        return float(brentq(excess, target - np.max(scaled) - 1, target - np.min(scaled) + 1))
 
 
 def _gathered(logits: Any, labels: Any, *_: Any) -> SampleColumns:
