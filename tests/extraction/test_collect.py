@@ -1,7 +1,6 @@
 """One pass over the samples: what is kept is what NumPy computes, in any batches, and bad samples are named."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, rows_run, source_of, tokens
+from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import InputSpec, mapped, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import collect
@@ -21,7 +20,7 @@ from tna_onnx.extraction.collect import FeatureTable, Tensors, collect_features
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import layout_of, position_rows
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readout import Head, Layout, Readout
+from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import silent
 from tna_onnx.runtime import Device, providers
@@ -40,7 +39,7 @@ def test_features_are_kept_in_any_batches(size: int) -> None:
     table = collected(dense(), x, size)
     np.testing.assert_array_equal(table.features, np.maximum(x, 0))
     np.testing.assert_array_equal(table.labels, np.arange(50) % 3)
-    assert (table.batch_size, table.logits, table.other_inputs, table.rows) == (size, None, {}, 0)
+    assert (table.batch_size, table.logits, table.rows) == (size, None, 0)
 
 
 def test_a_store_keeps_the_logits_and_a_second_run_takes_them_over(tmp_path: Path) -> None:
@@ -160,23 +159,19 @@ def test_blocks_are_as_large_as_their_logits_allow(
     np.testing.assert_array_equal(np.concatenate([labels for _, labels in blocks]), LABELS)
 
 
-def test_batches_are_those_of_the_collection() -> None:
+def test_blocks_are_batches_of_the_collection() -> None:
     features = np.arange(N * 6, dtype=np.float16).reshape(N, 6)
-    mask = np.arange(N * 2).reshape(N, 2)
-    scalars = tuple({"length": np.array(k)} for k in range(3))
-    batches = list(FeatureTable(features, LABELS, 4, {"mask": mask}, scalars).batches())
-    assert len(FeatureTable(features, LABELS)) == N
-    assert [len(labels) for _, labels, _ in batches] == [4, 4, 2]
-    assert {values.dtype for values, _, _ in batches} == {np.dtype("float16")}
-    np.testing.assert_array_equal(np.concatenate([values for values, _, _ in batches]), features)
-    np.testing.assert_array_equal(np.concatenate([other_inputs["mask"] for _, _, other_inputs in batches]), mask)
-    assert [int(other_inputs["length"]) for _, _, other_inputs in batches] == [0, 1, 2]
+    for least, lengths in ((1, [4, 4, 2]), (5, [8, 2])):
+        blocks = list(FeatureTable(features, LABELS, 4).blocks(least))
+        assert [len(labels) for _, labels in blocks] == lengths
+        assert {values.dtype for values, _ in blocks} == {np.dtype("float16")}
+        np.testing.assert_array_equal(np.concatenate([values for values, _ in blocks]), features)
 
 
 def test_several_rows_of_a_sample_follow_one_another() -> None:
     """Kept as (N, rows, n), given back as (B * rows, n), the shape that the graph computes."""
     features = np.arange(N * 3 * 2, dtype=np.float32).reshape(N, 3, 2)
-    batches = [values for values, _, _ in FeatureTable(features, LABELS, 4, rows=3).batches()]
+    batches = [values for values, _ in FeatureTable(features, LABELS, 4, rows=3).blocks(1)]
     assert [values.shape for values in batches] == [(12, 2), (12, 2), (6, 2)]
     np.testing.assert_array_equal(np.concatenate(batches), features.reshape(-1, 2))
 
@@ -222,16 +217,11 @@ def test_other_positions_have_no_layout(shape: tuple[int, ...]) -> None:
 
 
 def test_the_session_is_opened_once_and_gives_all_that_a_run_reads() -> None:
-    model = opened(divided())
+    model = opened(dense(softmax=True))
     session = model.session
     assert model.session is session
     assert model.is_whole(session)
-    assert set(session.outputs) == {"z", "scale", "logits"}
-    x = inputs(4)
-    z, scale, logits = session.run(["z", "scale", "logits"], {"x": x})
-    np.testing.assert_array_equal(z, np.maximum(x, 0))
-    np.testing.assert_allclose(scale, 1 + np.abs(x).mean(axis=1, keepdims=True), rtol=1e-6)
-    np.testing.assert_allclose(logits, (z @ WEIGHT.T + BIAS) / scale, atol=1e-5)
+    assert set(session.outputs) == {"z", "logits", "p"}
 
 
 def test_a_session_starts_where_the_samples_enter() -> None:
@@ -300,16 +290,8 @@ def test_a_session_that_was_asked_for_cuda_is_not_opened_again(monkeypatch: pyte
 
 def test_a_linear_head_needs_its_features_alone() -> None:
     model = opened(dense())
-    assert of(model) == Tensors("z", (), None, ("z",))
-    assert of(model, None, keep_logits=True) == Tensors("z", (), "logits", ("z", "logits"))
-
-
-def test_a_tail_needs_what_it_reads_beside_the_features() -> None:
-    model = opened(divided())
-    assert isinstance(model.readout, Head)
-    assert not model.readout.linear
-    assert of(model) == Tensors("z", ("scale",), None, ("z", "scale"))
-    assert of(model, replace(model.readout, linear=True)).other_inputs == ()
+    assert of(model) == Tensors("z", None, ("z",))
+    assert of(model, None, keep_logits=True) == Tensors("z", "logits", ("z", "logits"))
 
 
 def test_without_a_head_the_logits_are_all() -> None:
@@ -318,4 +300,4 @@ def test_without_a_head_the_logits_are_all() -> None:
     proto.graph.node[0].output[0] = "logits"
     model = load_model(proto)
     model_opened = OpenModel(model, find_readout(model, None, None, "logits"), CPU)
-    assert of(model_opened, keep_logits=True) == Tensors("logits", (), "logits", ("logits",))
+    assert of(model_opened, keep_logits=True) == Tensors("logits", "logits", ("logits",))

@@ -14,7 +14,7 @@ from onnx import helper
 
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
-from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened
+from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened
 from tna_onnx import FeatureExtractor
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
@@ -234,7 +234,7 @@ def test_refusals(arrays: dict[str, Any], more: dict[str, Any], error: type[Exce
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    model = opened(divided())
+    model = opened(dense())
     samples = enter(model, x=inputs(20))
     folder = collect_features(model, model.readout, samples.source, 8, silent, tmp_path).folder
     assert folder is not None
@@ -242,19 +242,18 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_store_brings_all_that_the_head_reads(store: Path) -> None:
-    samples = open_samples(opened(divided()), Data(store))
+    samples = open_samples(opened(dense()), Data(store))
     batch = batch_of(samples)
-    assert set(samples.given) == set(batch) == {"z", "scale"}
+    assert set(samples.given) == set(batch) == {"z"}
     np.testing.assert_array_equal(batch["z"], np.maximum(inputs(20), 0))
-    np.testing.assert_allclose(batch["scale"], 1 + np.abs(inputs(20)).mean(axis=1, keepdims=True), rtol=1e-6)
     np.testing.assert_array_equal(samples.source.labels, LABELS)
 
 
 def test_a_store_of_another_model_is_refused(store: Path) -> None:
     with pytest.raises(DataError, match="computed with another model"):
-        open_samples(opened(dense()), Data(store))
+        open_samples(opened(dense(softmax=True)), Data(store))
     with pytest.raises(UsageError, match="its own labels"):
-        open_samples(opened(divided()), Data(store, labels=LABELS))
+        open_samples(opened(dense()), Data(store, labels=LABELS))
 
 
 @pytest.mark.parametrize("entered", ["x", "features", "logits"])

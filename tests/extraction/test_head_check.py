@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,11 +11,10 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
-from tna_onnx.data import Batch
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction import head_check as tails
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.head_check import CheckedHead, Tail, check_readout
+from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, Tail, check_readout
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 
@@ -90,12 +88,21 @@ def test_probabilities_that_saturate_are_compared_as_probabilities(scale: float)
         check(model, x, with_weight(model, np.concatenate([-changed[1:], changed[1:]]).reshape(-1)))
 
 
-@pytest.mark.parametrize(("build", "shape", "plain"), [(tokens, (4, 6), False), (divided, (6,), True)])
-def test_other_heads_get_a_tail(build: Any, shape: tuple[int, ...], plain: bool) -> None:
-    probed = check(opened(build()), inputs(16, *shape))
+def test_other_heads_get_a_tail() -> None:
+    probed = check(opened(tokens()), inputs(16, 4, 6))
     assert probed.tail is not None
     assert isinstance(probed.readout, Head)
-    assert (probed.readout.linear, probed.plain_features) == (False, plain)
+    assert (probed.readout.linear, probed.plain_features) == (False, False)
+
+
+def test_a_head_whose_logits_need_more_of_the_data_gets_a_map_behind_them() -> None:
+    with pytest.raises(HeadDiffers, match="also read 'scale'"):
+        check(opened(divided()), inputs(16))
+    x = inputs(300)
+    labels = np.argmax(np.maximum(x, 0) @ WEIGHT.T + BIAS + np.random.default_rng(0).gumbel(size=(300, 3)), axis=1)
+    report = tna_onnx.calibrate(divided(), {"x": x, "labels": labels}, map="ts", search="none")
+    assert (report.head, report.map) == ("", "ts")
+    assert any("also read 'scale'" in note for note in report.notes)
 
 
 def test_a_layer_in_front_of_a_sum_over_classes_is_not_the_classifiers() -> None:
@@ -158,10 +165,10 @@ def test_a_probability_by_hard_sigmoid_is_no_logit(tmp_path: Path) -> None:
 ATOL = 1e-5  # of logits up to about 10 in float32
 
 
-def tail_of(proto: onnx.ModelProto, sample: Batch, fixed_batch: int | None = None) -> tuple[Tail, Head]:
+def tail_of(proto: onnx.ModelProto) -> tuple[Tail, Head]:
     model = opened(proto)
     assert isinstance(model.readout, Head)
-    return Tail(model.model, model.readout, CPU, sample, fixed_batch), model.readout
+    return Tail(model.model, model.readout, CPU, np.dtype(np.float32), None), model.readout
 
 
 def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
@@ -173,13 +180,13 @@ def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
     del proto.graph.output[:]
     proto.graph.output.append(tensor_info("y", ["N", 1]))
     z = np.maximum(inputs(7, 4, 6), 0)
-    tail, _ = tail_of(proto, {"z": z})
+    tail, _ = tail_of(proto)
     own = (z @ WEIGHT[:1].T + BIAS[:1]).max(axis=1)
-    np.testing.assert_allclose(tail.logits(None)({"z": z}), np.hstack([np.zeros((7, 1)), own]), atol=ATOL)
+    np.testing.assert_allclose(tail.logits(None)(z), np.hstack([np.zeros((7, 1)), own]), atol=ATOL)
 
 
 def test_in_float_leaves_the_tail_it_came_from_as_it_is() -> None:
-    tail, head = tail_of(tokens(), {"z": inputs(2, 4, 6)})
+    tail, head = tail_of(tokens())
     other = tail.in_float()
     assert tail._head is head
     assert other._head is not head
@@ -191,23 +198,23 @@ def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(10_000, np.float32), "trunk"))
     proto.graph.node.insert(0, helper.make_node("Identity", ["trunk"], ["unused"]))
     z = np.maximum(inputs(7, 4, 6), 0)
-    tail, head = tail_of(proto, {"z": z})
+    tail, head = tail_of(proto)
     assert "trunk" not in tail._model.initializers
     assert head.stored_weight.name in tail._model.initializers
-    np.testing.assert_allclose(tail.logits(head.weight)({"z": z}), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
+    np.testing.assert_allclose(tail.logits(head.weight)(z), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
 
 
 def test_one_session_serves_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA: the weight is an input, and logits are those of a session of its own for each."""
     z = np.maximum(inputs(7, 4, 6), 0)
-    each, head = tail_of(tokens(), {"z": z})
+    each, head = tail_of(tokens())
     opens: list[object] = []
     real = tails.open_part
     monkeypatch.setattr(tails, "open_part", lambda *words: (opens.append(1), real(*words))[1])
-    shared = Tail(opened(tokens()).model, head, CPU, {"z": z}, None, one_session=True)
+    shared = Tail(opened(tokens()).model, head, CPU, z.dtype, None, one_session=True)
     found = [shared.logits(head.weight * np.float32(factor)) for factor in (1, 2, -3)]
     assert len(opens) == 1
     for factor, run in zip((1, 2, -3), found, strict=True):  # all at once, each with its own weight
-        own = each.logits(head.weight * np.float32(factor))({"z": z})
-        np.testing.assert_allclose(run({"z": z}), own, rtol=0, atol=ATOL)
-    np.testing.assert_allclose(shared.logits(None)({"z": z}), each.logits(None)({"z": z}), rtol=0, atol=ATOL)
+        own = each.logits(head.weight * np.float32(factor))(z)
+        np.testing.assert_allclose(run(z), own, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(shared.logits(None)(z), each.logits(None)(z), rtol=0, atol=ATOL)

@@ -330,4 +330,4 @@ def test_every_probed_class_of_a_tail_must_move_alone(small: Small) -> None:
 
     logits = z @ head.weight.T.astype(np.float64) + head.bias
     with pytest.raises(UnsupportedModel, match=r"class vector 1 .* moves the logits of other classes too"):
-        check_tail(task.model, dataclasses.replace(head, linear=False), Leaking(), {}, logits)  # type: ignore[arg-type]
+        check_tail(task.model, dataclasses.replace(head, linear=False), Leaking(), z, logits)  # type: ignore[arg-type]

@@ -17,7 +17,6 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch
 from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
@@ -240,17 +239,13 @@ class TailLogits(Logits):
     """What the model's own nodes make of a table's features.
 
     Args:
-        store: features as they come, with what else those nodes read.
-        features: name of the feature tensor.
-        run: {tensor: values} of one batch -> (B, C) logits.
+        store: features as they come.
+        run: features of one batch -> (B, C) logits.
         n_classes: number of classes C.
     """
 
-    def __init__(
-        self, store: FeatureTable, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
-    ) -> None:
+    def __init__(self, store: FeatureTable, run: Callable[[NDArray[Any]], NDArray[Any]], n_classes: int) -> None:
         super().__init__(store)
-        self._features = features
         self._run = run
         self._n_classes = n_classes
         # samples of a chunk, at least
@@ -261,11 +256,10 @@ class TailLogits(Logits):
         return len(self._store) * self._n_classes * 8
 
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        yield from _joined(self._batches(), self._least)
-
-    def _batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        for features, labels, other_inputs in self._store.batches():
-            logits = self._run({self._features: features, **other_inputs})
+        # the nodes run the batches that the network gave
+        step = self._store.batch_size * max(1, self._store.rows)
+        for features, labels in self._blocks():
+            logits = np.concatenate([self._run(features[at : at + step]) for at in range(0, len(features), step)])
             # nodes of the model give its dtype; fits and scores need more digits
             if logits.dtype == np.float16:
                 logits = logits.astype(np.float32)
@@ -273,26 +267,6 @@ class TailLogits(Logits):
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         return self._store.blocks(self._least)
-
-
-def _joined(batches: Iterable[tuple[NDArray[Any], ...]], least: int) -> Iterator[tuple[Any, ...]]:
-    """Join neighbouring batches, whose second array holds the labels, until they have that many samples at least."""
-    waiting: list[tuple[NDArray[Any], ...]] = []
-    samples = 0
-    for batch in batches:
-        waiting.append(batch)
-        samples += len(batch[1])
-        if samples >= least:
-            yield _concatenated(waiting)
-            waiting, samples = [], 0
-    if waiting:
-        yield _concatenated(waiting)
-
-
-def _concatenated(batches: list[tuple[NDArray[Any], ...]]) -> tuple[NDArray[Any], ...]:
-    if len(batches) == 1:
-        return batches[0]
-    return tuple(np.concatenate(arrays) for arrays in zip(*batches, strict=True))
 
 
 class StoredLogits(Logits):

@@ -16,7 +16,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
 from tna_onnx.extraction.store import is_store, stored_class_names
-from tna_onnx.graph.cut import cut_at, cut_between, read_beside
+from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
@@ -87,9 +87,8 @@ class Classifier:
 class OpenModel(Classifier):
     """A model that is run up to its head, or to its scores.
 
-    The session gives the features, the logits, what the nodes between them read, and the output that classifies: the
-    head check and the collection of all data share it. Other outputs are left out, because ONNX Runtime computes all
-    that a session has, asked for or not.
+    The session gives the features, the logits and the output that classifies: the head check and the collection of all
+    data share it. Other outputs are left out, because ONNX Runtime computes all that a session has, asked for or not.
 
     Args:
         model: as read.
@@ -174,7 +173,7 @@ class OpenModel(Classifier):
     def _tensors(self) -> list[str]:
         names = [self.readout.logits, self.readout.output]
         if isinstance(self.readout, Head):
-            names = [self.readout.features, *read_beside(self.model, self.readout), *names]
+            names.insert(0, self.readout.features)
         return self.computed(names)
 
 

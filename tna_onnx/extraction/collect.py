@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +27,6 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.sessions import batch_in_rows
 from tna_onnx.extraction.store import data_key, model_key, open_store
-from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.progress import Progress
@@ -50,10 +49,6 @@ class FeatureTable:
     features: NDArray[Any]
     labels: NDArray[np.int64]  # (N,) int64
     batch_size: int = 0  # samples per batch when they were collected
-    # tensor name -> (N, ...), what else of the data the nodes after the linear layer read
-    other_inputs: Batch = field(default_factory=dict)
-    scalars: tuple[Batch, ...] = ()  # the same per batch, for tensors without a row per sample
-    sizes: tuple[int, ...] = ()  # samples of these batches; where there are none, `batch_size` each
     rows: int = 0  # how many rows of the feature tensor belong to a sample, where that is more than one; else 0
     logits: NDArray[Any] | None = None  # (N, ...) as the model gives them, if they were kept with the features
     folder: Path | None = None  # the feature store on disk, if they are kept in one
@@ -104,38 +99,19 @@ class FeatureTable:
             # A second pass reads them again: memory is to stay the same however many samples there are.
             release(self.features, rows)
 
-    def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
-        """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""
-        for k, block in enumerate(self._places(1)):
-            further = {name: np.asarray(values[block]) for name, values in self.other_inputs.items()}
-            if self.scalars:
-                further |= self.scalars[k]
-            yield self._as_collected(block), self.labels[block], further
-            for array in (self.features, *self.other_inputs.values()):
-                release(array, block)
-
     def blocks(self, least: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield (features, labels) of neighbouring batches, joined until they have `least` samples."""
-        for block in self._places(least):
-            yield self._as_collected(block), self.labels[block]
+        """Yield (features, labels) of neighbouring batches of the collection, joined until they have `least` samples.
+
+        Features have the shape that the model's own tensor has.
+        """
+        step = self.batch_size * math.ceil(least / self.batch_size)
+        for start in range(0, len(self), step):
+            block = slice(start, min(start + step, len(self)))
+            features = np.asarray(self.features[block])
+            if self.rows:
+                features = features.reshape(-1, *features.shape[2:])
+            yield features, self.labels[block]
             release(self.features, block)
-
-    def _places(self, least: int) -> Iterator[slice]:
-        """Yield where batches lie, joined until they have `least` samples."""
-        start = stop = 0
-        for size in self.sizes or [self.batch_size] * math.ceil(len(self) / self.batch_size):
-            stop += size
-            if stop - start >= least:
-                yield slice(start, stop)
-                start = stop
-        if start < stop:
-            yield slice(start, stop)
-
-    def _as_collected(self, block: slice) -> NDArray[Any]:
-        features = np.asarray(self.features[block])
-        if self.rows:
-            features = features.reshape(-1, *features.shape[2:])
-        return features
 
 
 @dataclass(frozen=True)
@@ -143,26 +119,16 @@ class Tensors:
     """The tensors of a batch that are kept."""
 
     main: str  # the features, or the logits of a model without a head
-    other_inputs: tuple[str, ...]  # what else of the data the nodes after the features read
     logits: str | None  # the logits, if they are kept beside the features in a store
     computed: tuple[str, ...]  # those of them that the session has to give
 
     @classmethod
     def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
         """Choose the tensors for a readout; `given` ones are not computed."""
-        main = readout.logits
-        other_inputs: tuple[str, ...] = ()
-        if isinstance(readout, Head):
-            main = readout.features
-            # logits of a linear head are arithmetic on the features alone
-            if not readout.linear:
-                other_inputs = tuple(read_beside(opened.model, readout))
+        main = readout.features if isinstance(readout, Head) else readout.logits
         logits = readout.logits if keep_logits else None
-        names = [main, *other_inputs]
-        if logits is not None:
-            names.append(logits)
-        computed = tuple(name for name in opened.computed(names) if name not in given)
-        return cls(main, other_inputs, logits, computed)
+        names = [main] if logits is None else [main, logits]
+        return cls(main, logits, tuple(name for name in opened.computed(names) if name not in given))
 
 
 def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
@@ -197,9 +163,6 @@ def own_features(readout: Readout, source: Source, tensors: Tensors, batch_size:
     return FeatureTable(features, source.labels, batch_size)
 
 
-# Axes that a tensor may have. A vector of that many numbers may be a shape, which is no row per sample.
-_MAX_AXES = 8
-
 NewArray: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """(name, shape of a row, dtype) -> array for the rows of all samples; the same one for the same name."""
 
@@ -223,7 +186,7 @@ def collect_features(
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     if not given:
         opened.divide_cores(math.ceil(len(source) / batch_size))
-    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
+    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, given))
     if cache is None:
         column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
@@ -242,12 +205,11 @@ class BatchRows:
     """What is kept of one batch."""
 
     arrays: dict[str, NDArray[Any]]  # by name in the store, a row per sample
-    scalars: Batch  # tensors without a row per sample
     rows: int  # rows of the feature tensor per sample, where there are several; else 0
 
 
 class Collector:
-    """Runs the batches and keeps their rows; `has_row` says which tensors have a row per sample."""
+    """Runs the batches and keeps their rows."""
 
     def __init__(
         self,
@@ -265,7 +227,6 @@ class Collector:
         self._session = session
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
-        self.has_row: dict[str, bool] = {}
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
@@ -276,7 +237,6 @@ class Collector:
             "features": self.tensors.main,
             "logits": self.readout.logits,
             "holds": self.readout.holds,
-            "beside": list(self.tensors.other_inputs),
             **data_key(self.source),
             "provider": provider,  # decides on the order of sums, as the next two do
             "onnxruntime": runtime_version(),
@@ -289,16 +249,11 @@ class Collector:
         """Fill the arrays from sample `done` on."""
         total = len(self.source)
         arrays: dict[str, NDArray[Any]] = {}
-        scalars: list[Batch] = []
-        sizes: list[int] = []
         rows_a_sample = 0
         progress("collect features", done, total)
         at_once = self._session.at_once if self._session else 1
         for batch, rows in side_by_side(self.rows, self._batches(done), at_once):
             rows_a_sample = rows.rows
-            if rows.scalars:
-                scalars.append(rows.scalars)
-                sizes.append(len(next(iter(batch.values()))))
             for name, values in rows.arrays.items():
                 arrays[name] = new_array(name, values.shape[1:], values.dtype)
                 if done < total:
@@ -310,7 +265,7 @@ class Collector:
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        return replace(self.table(arrays, rows_a_sample), scalars=tuple(scalars), sizes=tuple(sizes))
+        return self.table(arrays, rows_a_sample)
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
@@ -333,22 +288,10 @@ class Collector:
         count = len(next(iter(batch.values())))
         raw = results[self.tensors.main]
         arrays = {"features": self._main_rows(raw, count)}
-        scalars: Batch = {}
-        for k, name in enumerate(self.tensors.other_inputs):
-            if self._has_rows(name, results[name], count):
-                arrays[f"beside_{k}"] = results[name]
-            else:
-                scalars[name] = results[name]
-        if self.tensors.logits is not None:
-            if scalars:  # a store that is resumed could not hold them
-                raise UsageError(
-                    f"{self._model.name}: the nodes behind the head read {', '.join(scalars)}, which have no row per "
-                    "sample and cannot be kept; leave --cache out"
-                )
-            if self._head:
-                arrays["logits"] = results[self.tensors.logits]
+        if self.tensors.logits is not None and self._head:
+            arrays["logits"] = results[self.tensors.logits]
         as_several = self._head is not None and not self._head.linear and len(raw) != count
-        return BatchRows(arrays, scalars, arrays["features"].shape[1] if as_several else 0)
+        return BatchRows(arrays, arrays["features"].shape[1] if as_several else 0)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""
@@ -376,22 +319,8 @@ class Collector:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(len(self.source), self._head.n_features)
-        other_inputs = {
-            name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.other_inputs) if f"beside_{k}" in arrays
-        }
         logits = arrays.get("logits")
-        return FeatureTable(features, self.source.labels, self.batch_size, other_inputs, rows=rows, logits=logits)
-
-    def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
-        """Whether a tensor has a row per sample; decided on the first batch."""
-        by_sample = bool(value.ndim) and len(value) == count
-        decided = self.has_row.setdefault(name, by_sample and (value.ndim > 1 or count > _MAX_AXES))
-        if decided and not by_sample:
-            raise UnsupportedModel(
-                f"{self._model.name}: '{name}', which the nodes behind the head read, has shape {value.shape} for "
-                f"{count} samples; it had a row per sample before"
-            )
-        return decided
+        return FeatureTable(features, self.source.labels, self.batch_size, rows=rows, logits=logits)
 
     def put(self, array: Any, name: str, values: NDArray[Any], start: int) -> None:
         if values.shape[1:] != array.shape[1:]:
@@ -404,17 +333,9 @@ class Collector:
         release(array, slice(start, start + len(values)))
 
 
-def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
+def session_for(opened: OpenModel, tensors: Tensors, given: Mapping[str, Any]) -> Session | None:
     """Return the session that computes what is kept; None if the samples hold all of it."""
-    if not tensors.computed:  # the session still knows which positions of an input are rows
-        if not opened.readout.several:
-            return None
-        return opened.session
-    session = opened.session_from(given)
-    missing = [name for name in tensors.computed if session is None or name not in session.outputs]
-    if missing:
-        raise DataError(
-            f"{source.describe()}: holds features, but the nodes behind the head also read '{missing[0]}'; give the "
-            "data themselves, with --cache for the features"
-        )
-    return session
+    if tensors.computed:
+        return opened.session_from(given)
+    # the session still knows which positions of an input are rows
+    return opened.session if opened.readout.several else None

@@ -39,7 +39,7 @@ from tna_onnx.runtime import Device, Session
 
 
 class HeadDiffers(UnsupportedModel):
-    """The runtime computes other logits than the head's weight gives; a map behind the logits needs no head."""
+    """The features and the head's weight alone do not give the logits; a map behind the logits needs no head."""
 
 
 class Tail:
@@ -51,7 +51,7 @@ class Tail:
         model: the source.
         head: its head.
         device: where to run.
-        sample: what the sub-graph reads of one batch.
+        dtype: of the features.
         fixed_batch: the only batch size that the model accepts.
         one_session: whether weights of floats are inputs of one session. Opening one takes long, and memory, on CUDA.
     """
@@ -61,12 +61,12 @@ class Tail:
         model: Model,
         head: Head,
         device: Device,
-        sample: Batch,
+        dtype: np.dtype[Any],
         fixed_batch: int | None,
         *,
         one_session: bool = False,
     ) -> None:
-        self._feeds = {name: array.dtype for name, array in sample.items()}
+        self._feeds = {head.features: dtype}
         # Each weight is written into a copy: of the head's own constants, not of the whole network.
         self._model = keeping(model, cut_between(model.proto, self._feeds, [head.logits]))
         self._head = head
@@ -83,15 +83,16 @@ class Tail:
         tail._sessions = {}
         return tail
 
-    def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
-        """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
+    def logits(self, weight: NDArray[Any] | None) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Return the function from features of a batch to its (N, C) logits, under a weight."""
         # quantised and rounded as in the file: what is scored is what ships
         written = rewrite(self._model, self._head, weight, metadata={})
         values = new_floats(written) if self._one_session else {}
         session = self._session(written, values)
 
-        def run(batch: Batch) -> NDArray[Any]:
-            return self._head.class_logits(session.run([self._head.logits], {**batch, **values})[0])
+        def run(features: NDArray[Any]) -> NDArray[Any]:
+            feeds = {self._head.features: features, **values}
+            return self._head.class_logits(session.run([self._head.logits], feeds)[0])
 
         return run
 
@@ -114,29 +115,19 @@ _PROBED_CLASSES = 8
 _TAIL_TOLERANCE = 1e-3
 
 
-def read_by_tail(opened: OpenModel, head: Head, batch: Batch, features: NDArray[Any]) -> Batch:
-    """Return what the nodes from the linear layer to the logits read of one batch."""
-    names = read_beside(opened.model, head)
-    missing = opened.computed(name for name in names if name not in batch)
-    values = dict(batch)
-    if missing:
-        values.update(zip(missing, opened.session.run(missing, batch), strict=True))
-    return {head.features: features, **{name: values[name] for name in names}}
-
-
-def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
+def check_tail(model: Model, head: Head, tail: Tail, features: NDArray[Any], logits: NDArray[Any]) -> None:
     """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone."""
-    computed = tail.logits(None)(sample)
+    computed = tail.logits(None)(features)
     tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
     if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
         raise HeadDiffers(
             f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
             "use --search none --output-kind logits"
         )
-    original = tail.logits(head.weight)(sample)
+    original = tail.logits(head.weight)(features)
     first = int(np.all(head.weight[0] == 0))  # a first vector of zeros is the fixed one of a binary head
     probed = range(first, min(head.n_classes, first + _PROBED_CLASSES))
-    moved = [_moves_alone(model, head, tail, sample, original, k) for k in probed]
+    moved = [_moves_alone(model, head, tail, features, original, k) for k in probed]
     if not any(moved):
         raise UnsupportedModel(
             f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
@@ -150,12 +141,12 @@ def _largest(logits: NDArray[Any]) -> float:
     return float(np.abs(logits[:, moves]).max(initial=0))
 
 
-def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:
+def _moves_alone(model: Model, head: Head, tail: Tail, features: NDArray[Any], original: NDArray[Any], k: int) -> bool:
     """Whether a changed class vector k moves the logit of its class."""
     # a copy: the head's own weight is the source's
     changed = head.weight.copy()
     changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
-    moved = tail.logits(changed)(sample).astype(np.float64) - original
+    moved = tail.logits(changed)(features).astype(np.float64) - original
     if head.holds == "probabilities" and moved.shape[1] > 1:
         moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
     own_moved = np.abs(moved[:, k]).max()
@@ -239,10 +230,14 @@ def check_readout(
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
-    sample = read_by_tail(opened, head, batch, features)
+    if further_inputs := read_beside(model, head):
+        raise HeadDiffers(
+            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' also read "
+            f"'{further_inputs[0]}' of the data; use --search none --output-kind {head.holds}"
+        )
     on_cuda = session is not None and session.device is not None
-    tail = Tail(model, head, opened.device, sample, fixed_batch, one_session=on_cuda)
-    check_tail(model, head, tail, sample, logits)
+    tail = Tail(model, head, opened.device, features.dtype, fixed_batch, one_session=on_cuda)
+    check_tail(model, head, tail, features, logits)
     return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
 
 

@@ -258,7 +258,7 @@ def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
 
 
 def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
-    model, readout = opened.model, opened.readout
+    readout = opened.readout
     stored = read_stored(folder)
     kind = "logits"
     tensor = readout.logits
@@ -266,17 +266,12 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
         kind = "features"
         tensor = readout.features
     _check_tensor(opened, stored, kind, tensor)
-    other_inputs = stored.key.get("beside", [])
-    unfit = [name for name in other_inputs if _by_place(model, name)]
     if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
-        unfit.append(tensor)  # several rows a sample, one after the other
-    if unfit:
         raise DataError(
-            f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
-            "give the data themselves, with --cache for the features"
+            f"{stored.folder}: the head reads several rows of '{tensor}' a sample, one after the other; give the data "
+            "themselves, with --cache for the features"
         )
     values = {kind: stored.arrays["features"]}
-    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(other_inputs)})
     data = _with_columns(data, stored)
     entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
     return replace(entered, store=stored.folder)
@@ -320,26 +315,6 @@ def _with_columns(data: Data, stored: StoredFeatures) -> Data:
             )
         further[role] = stored.columns[column] if isinstance(column, str) else column
     return replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
-
-
-# Operators that number samples: what they give one sample depends on the others.
-_NUMBERING = frozenset({"CumSum", "EyeLike", "NonZero", "Range"})
-
-
-def _by_place(model: Model, tensor: str) -> bool:
-    """Whether a tensor may depend on where in the batch a sample stands."""
-    todo = [tensor]
-    visited = {tensor}
-    while todo:
-        node = model.producer(todo.pop())
-        if node is None:
-            continue
-        if node.op_type in _NUMBERING:
-            return True
-        new = set(node.input) - visited
-        todo += new
-        visited |= new
-    return False
 
 
 def _enter(

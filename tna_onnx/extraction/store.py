@@ -16,7 +16,6 @@ import io
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +45,8 @@ _SCHEMA = 2
 # Samples per chunk, to the nearest whole batches below: the disk is waited for a thousand times in a million samples.
 _CHUNK = 1024
 
-_ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
+_ARRAYS = ("features", "logits")
+_DTYPES = tuple(np.dtype(name).str for name in ("float16", "float32", "float64"))
 _MAX_BYTES = 2**30
 _MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
 _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
@@ -276,11 +276,8 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
     counts = [manifest["samples"], manifest["chunk"]]
     for name, described in manifest["arrays"].items():
         dtype = described["dtype"]
-        if not _ARRAY.fullmatch(name) or not isinstance(dtype, str):
-            return False
-        # checksums are of bytes, which fit other numbers as well; what lies beside features may be masks and positions
-        kinds = "f" if name in ("features", "logits") else "biufc"
-        if np.dtype(dtype).kind not in kinds or not np.dtype(dtype).isnative or np.dtype(dtype).str != dtype:
+        # checksums are of bytes, which fit other numbers as well
+        if name not in _ARRAYS or dtype not in _DTYPES:
             return False
         counts += [1, *described["shape"]]
     if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:

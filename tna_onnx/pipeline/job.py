@@ -308,7 +308,7 @@ class Task:
         if self.probed.tail is not None:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
             new = None if unchanged else weight
-            return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes)
+            return TailLogits(table, self.probed.tail.logits(new), head.n_classes)
         bias = head.bias
         if not unchanged:
             bias = head.bias_as_written(self.bias_factor(weight))
@@ -337,8 +337,7 @@ class Task:
             bias = head.bias * head.working_type.type(self.bias_factor(weight))
             in_float: Logits = HeadLogits(table, weight, bias)
         else:
-            run = self.probed.tail.in_float().logits(weight)
-            in_float = TailLogits(table, head.features, run, head.n_classes)
+            in_float = TailLogits(table, self.probed.tail.in_float().logits(weight), head.n_classes)
         rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
         shipped = self.readout.probabilities(self.logits(weight).at(rows))
         return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))

@@ -199,23 +199,20 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
 def _with_head_if_exact(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
 ) -> tuple[OpenModel, CheckedHead, int, tuple[str, ...]]:
-    """Run a first batch; without the head where ONNX Runtime computes other logits than its weight gives.
+    """Run a first batch; without the head where the features and its weight alone do not give the logits.
 
     Gives the model, and what `_probed` does.
     """
     try:
         return opened, *_probed(job, opened, samples, session, verified=verified)
-    except HeadDiffers:
+    except HeadDiffers as error:
         if job.needs_head or samples.given:
             raise
+        reason = str(error).partition("; use ")[0]
     opened = opened.without_head()
     samples = replace(samples, readout=opened.readout)
     probed, size, notes = _probed(job, opened, samples, session, verified=verified)
-    note = (
-        "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
-        "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)"
-    )
-    return opened, probed, size, (*notes, note)
+    return opened, probed, size, (*notes, f"the last layer stays as it is: {reason}")
 
 
 def _collected(
