@@ -15,10 +15,8 @@ from onnx import helper
 
 from tests.builders import small_model
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
-from tests.pipeline.test_kept_labels import data as data_of_stumps
-from tests.pipeline.test_kept_labels import trees
 from tests.support import with_options
-from tna_onnx import Recipe, calibrate, evaluate
+from tna_onnx import Recipe, evaluate
 from tna_onnx.api.features import features
 from tna_onnx.engine import ray_data
 from tna_onnx.errors import DataError, DeviceError, UsageError
@@ -61,63 +59,6 @@ def test_features_are_those_of_a_local_run(
     assert measured[0].estimates == measured[1].estimates
 
 
-def test_scores_are_those_of_a_local_run(cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    data, samples = expected
-    here = evaluate(MODEL, data, device="cpu")
-    there = evaluate(MODEL, data, engine="ray", ray_options={"concurrency": 2})
-    assert there.metrics.n == here.metrics.n == len(samples)
-    for name in ("accuracy", "ece", "adaece", "nll", "brier"):
-        assert getattr(there.metrics, name) == pytest.approx(getattr(here.metrics, name), abs=1e-6), name
-    assert there.estimates["nll"].value == pytest.approx(here.estimates["nll"].value, abs=1e-6)
-
-
-def test_the_accuracy_is_that_of_the_label(cluster: None, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    x, y = data_of_stumps()
-    model = trees(tmp_path / "m.onnx", ["no", "yes"])
-    pq.write_table(pa.table({"x": list(x), "label": y}), tmp_path / "d.parquet")
-    with_options(calibrate, model, {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu")
-    metrics = [
-        with_options(evaluate, tmp_path / "o.onnx", tmp_path / "d.parquet", **words).metrics
-        for words in ({"device": "cpu"}, {"engine": "ray"})
-    ]
-    assert metrics[0].accuracy != metrics[0].accuracy_of_likeliest
-    accuracies = [(side.accuracy, side.accuracy_of_likeliest) for side in metrics]
-    assert accuracies[0] == pytest.approx(accuracies[1])
-
-
-def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = rows()
-    names = [f"digit {label}" for label in table["label"].to_pylist()]
-    table = table.set_column(1, "label", pa.array(names))
-    # scores need no key, and what the model reads may have the name of what belongs to a sample beside it
-    table = table.set_column(2, "key", pa.nulls(len(table), pa.string())).rename_columns(["by", "label", "key"])
-    table = table.append_column("clip", pa.array([f"c{row // 6}" for row in range(len(table))]))
-    pq.write_table(
-        table.append_column("half", pa.array([row % 2 for row in range(len(table))])), tmp_path / "a.parquet"
-    )
-    words: dict[str, Any] = {"group_column": "clip", "by": "half", "columns": ["by"]}
-    words["classes"] = [f"digit {k}" for k in range(10)]
-    here = with_options(evaluate, MODEL, tmp_path / "a.parquet", device="cpu", **words)
-    there = with_options(evaluate, MODEL, tmp_path / "a.parquet", engine="ray", **words)
-    for value in ("value", "low", "high"):
-        expected = getattr(here.estimates["nll"], value)
-        assert getattr(there.estimates["nll"], value) == pytest.approx(expected, abs=1e-6)
-    assert [part.metrics.nll for part in there.subgroups] == pytest.approx([p.metrics.nll for p in here.subgroups])
-
-
-def test_what_ray_does_not_measure(cluster: None, tmp_path: Path) -> None:
-    write_files(tmp_path / "data", 2)
-    for words in ({"class_prior": [0.1] * 10}, {"expect_accuracy": 90}):
-        with pytest.raises(UsageError, match=r"engine ray|expect_accuracy"):
-            with_options(evaluate, MODEL, tmp_path / "data", engine="ray", **words)
-
-
 def test_images(cluster: None, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     words = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
@@ -125,13 +66,6 @@ def test_images(cluster: None, tmp_path: Path) -> None:
     with_options(features, MODEL, images, output=tmp_path / "a", **words)
     with_options(features, MODEL, images, output=tmp_path / "b", engine="ray", **words)
     assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
-    (images / "0" / "bad.png").write_bytes(b"no image")
-    here, there = (
-        with_options(evaluate, MODEL, images, engine=engine, skip_bad=True, **words) for engine in ("local", "ray")
-    )
-    assert (there.data, there.notes, there.provider) == (here.data, here.notes, "Ray")
-    assert there.metrics.nll == pytest.approx(here.metrics.nll, abs=1e-6)
-    assert there.preprocessing == here.preprocessing
 
 
 def test_images_of_several_sizes(cluster: None, tmp_path: Path) -> None:

@@ -54,7 +54,6 @@ NOT_RUN = {
     "docs/how-to/cluster.md": [
         "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
         *["from pathlib import Path"] * 2,
-        "tna-onnx evaluate model.tna.onnx s3://bucket/heldout/ --engine ray",
     ],
     "docs/how-to/gpu.md": [
         "pip uninstall -y onnxruntime",

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked, stated_in
-from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import EngineFields, FeatureFields
 from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.labels import label_indices
-from tna_onnx.data.options import Data, Request
-from tna_onnx.data.positions import clusters_of, source_weights
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, sample_info_of
-from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import OutputExtractor, TableScorer, answered, with_projections, with_quantum
+from tna_onnx.engine.scoring import with_projections, with_quantum
 from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.labels import answer_of
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
@@ -63,9 +57,6 @@ from tna_onnx.results.outcomes import ClassFrequency, Decisions
 from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
 
-if TYPE_CHECKING:
-    from tna_onnx.api.features import FeatureRun
-
 _log = logging.getLogger("tna_onnx")
 
 # Probability of a logit of 1, up to rounding.
@@ -92,8 +83,6 @@ def evaluate(
     positive: str = "",
     gates: Gates | None = None,
     model_options: ModelOptions | None = None,
-    engine: str = "local",
-    ray_options: Mapping[str, Any] | None = None,
     device: str = "auto",
     batch_size: int = 64,
     json: str | Path | None = None,
@@ -117,8 +106,6 @@ def evaluate(
         gates: the limits `max_ece`, `max_nll`, `min_accuracy` and `min_recall`, which is by the output `decision` where
             the model has it.
         model_options: which output, and what it holds.
-        engine: what runs the model: `local`, `ray`, or the address of a Ray cluster; each sample's scores come back.
-        ray_options: passed on to Ray Data.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run.
         json: JSON file to write.
@@ -139,29 +126,23 @@ def evaluate(
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
     arguments.check_targets(json, others=[model, labelled])
-    fields = EngineFields(engine, ray_options)
     options = model_options or ModelOptions()
     with arguments.progress_callback(progress) as advance:
-        if fields.on_ray:
-            opened, scores, predicted = _scored_by_ray(model, labelled, options, fields, device, batch_size, advance)
-            decisions = None
-            require_samples(opened.source, bins)
-        else:
-            place = parse_device(device)
+        place = parse_device(device)
+        try:
+            opened = _open(model, labelled, options, place, batch_size, bins)
+        except NoLabels as missing:
+            said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None}
+            needed = [name for name in _NEED_LABELS if said.get(name) is not None]
+            if needed:
+                option = f"--{needed[0].replace('_', '-')}"
+                raise UsageError(f"{option} needs labels, and there are none; leave it out. {missing}") from missing
             try:
-                opened = _open(model, labelled, options, place, batch_size, bins)
-            except NoLabels as missing:
-                said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None}
-                needed = [name for name in _NEED_LABELS if said.get(name) is not None]
-                if needed:
-                    option = f"--{needed[0].replace('_', '-')}"
-                    raise UsageError(f"{option} needs labels, and there are none; leave it out. {missing}") from missing
-                try:
-                    expected = _unlabelled(model, labelled, options, place, batch_size, advance)
-                except UnsupportedModel as error:
-                    raise type(missing)(f"{missing}. Without labels: {error}") from error
-                return _finished(replace(expected, missed=gates.expected_missed(expected)), json)
-            scores, predicted, decisions = _scored(opened, advance)
+                expected = _unlabelled(model, labelled, options, place, batch_size, advance)
+            except UnsupportedModel as error:
+                raise type(missing)(f"{missing}. Without labels: {error}") from error
+            return _finished(replace(expected, missed=gates.expected_missed(expected)), json)
+        scores, predicted, decisions = _scored(opened, advance)
     scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
     notes = (
         *opened.notes,
@@ -170,8 +151,6 @@ def evaluate(
     notes += doubtful_logits(opened.output, scores, predicted)
     classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
     evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)
-    if fields.on_ray:  # the session here has seen the first samples alone
-        evaluation = replace(evaluation, provider="Ray")
     recall = _recall(opened, scores, decisions) if gates.min_recall else {}
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
@@ -232,63 +211,6 @@ def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device,
     about_images = preprocessing_notes(source, classifier.inputs, data.preprocessing)
     notes = (*notes, *group_notes(source), *about_images)
     return Opened(classifier, data, source, None, batch_size, notes, form=form)
-
-
-def _scored_by_ray(
-    model: ModelSource,
-    data: Data,
-    options: ModelOptions,
-    engine: EngineFields,
-    device: str,
-    batch_size: int,
-    progress: Progress,
-) -> tuple[Opened, SampleScores, NDArray[np.int64]]:
-    """Score the samples by Ray Data. The first ones run here, which says what is wrong before anything is started."""
-    from tna_onnx.api.features import Network, open_run
-    from tna_onnx.engine.ray_data import check_ray, scores_by_ray
-
-    loaded, output = read_classifier(model, options)
-    if guards_about(loaded, output):
-        raise UsageError(f"{loaded.name}: makes decisions, which --engine ray does not measure; leave --engine out")
-    if data.class_prior is not None:
-        raise UsageError("--engine ray takes no --class-prior; leave one of them out")
-    classifier = Classifier(loaded, output, parse_device("cpu"), data)
-    fields = FeatureFields(engine.engine, engine.ray_options)
-    run = open_run(classifier, data, fields, Network(model, options, device, batch_size, OutputExtractor))
-    classes = None
-    if run.read_labels is not None:
-        stored = run.read_labels()
-        labels = label_indices(stored, len(stored), output.n_classes, f"{data.samples}: labels", classifier.names)
-        classes = dict(zip(stored.tolist(), labels.tolist(), strict=True))
-    run.check_first(lambda extractor: TableScorer(extractor, output, classes))
-    address = check_ray(engine.engine, engine.ray_options)
-    scorer = TableScorer(run.extractor, output, classes)
-    columns = scores_by_ray(run.slices, scorer, address, engine.ray_options, progress)
-    source = run.source
-    notes = run.notes
-    if source is None:
-        source = _source_of(run, columns, output, data)
-        if "shift" in provenance(loaded):
-            notes += (f"{loaded.name} was shifted; --engine ray does not check whether with some of these samples",)
-    scores = SampleScores(*(columns[name] for name in ("confidence", "hit", "nll", "brier")))
-    scores = scores.clustered(clusters_of(source), source_weights(source))
-    if source.recipe() is not None:
-        notes += (*preprocessing_notes(source, classifier.inputs, run.data.preprocessing),)
-    notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)
-    answers = [columns[name] for name in ("answer",) if name in columns]
-    scores, predicted = answered(scores, columns["predicted"], source.labels, answers)
-    return Opened(classifier, run.data, source, None, batch_size, notes), scores, predicted
-
-
-def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: ClassOutput, data: Data) -> Source:
-    """Return the samples of table files as their scores describe them."""
-    inputs = [InputSpec("confidence", (None,), np.dtype(np.float32))]
-    groups, subgroups, weights = (
-        columns[role] if role in data.sample_info else None for role in ("group", "by", "weight")
-    )
-    request = Request(inputs=inputs, n_classes=output.n_classes, groups=groups, by=subgroups, weights=weights)
-    scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
-    return replace(scored, preprocessing=run.recipe)
 
 
 def _scored(opened: Opened, progress: Progress) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
-from tna_onnx.data import Recipe, Source
+from tna_onnx.data import Recipe
 from tna_onnx.data.choices import FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
@@ -43,9 +43,6 @@ from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import Collection
 from tna_onnx.runtime import parse_device
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @checked
@@ -184,7 +181,7 @@ def _into_files(
     writer = run.extractor.describe()
     provider = opened.session.provider
     opened.close()  # one network at a time is in memory
-    run.check_first(lambda extractor: TableExtractor(extractor, writer))
+    run.check_first(writer)
     tables = TableExtractor(run.extractor, writer)
     if fields.on_ray:
         from tna_onnx.engine.ray_data import check_ray, features_by_ray
@@ -225,7 +222,6 @@ class Network:
     options: ModelOptions  # on its head and output
     device: str  # where to run it
     batch_size: int  # samples per run
-    kind: type[FeatureExtractor] = FeatureExtractor  # what is extracted
 
     def extractor(self, loaded: Model, columns: tuple[str, ...], recipe: Recipe | None) -> FeatureExtractor:
         """Return what samples go through: with the bytes of the model, unless it is in several files."""
@@ -233,7 +229,7 @@ class Network:
         if isinstance(model, (str, os.PathLike)):
             path = Path(model).absolute()
             model = path if loaded.external_files else path.read_bytes()
-        extractor = self.kind(
+        extractor = FeatureExtractor(
             model,
             head=self.options.head,
             output_name=self.options.output_name,
@@ -254,21 +250,16 @@ class FeatureRun:
     slices: Sequence[Slice]  # of the data
     extractor: FeatureExtractor  # the model
     title: str  # what the data are, in one line
-    data: Data  # their description, with the preprocessing that is used
     recipe: dict[str, object] | None  # what is done to images; None for values that are used as they are
-    # reads the labels of all samples as they are stored; None where slices have class indices
-    read_labels: Callable[[], NDArray[Any]] | None = None
-    notes: tuple[str, ...] = ()  # on how the data are read
-    source: Source | None = None  # all samples, where this process has listed them; None of table files
 
-    def check_first(self, function_of: Callable[[FeatureExtractor], Callable[[Any], Any]]) -> None:
-        """Run the first samples on this machine's CPU, by the function of tables that is made of an extractor."""
+    def check_first(self, writer: Mapping[str, Any]) -> None:
+        """Run the first samples on this machine's CPU; `writer` as of `TableExtractor`."""
         first = next((table for part in self.slices for table in part.tables()), None)
         if first is None:
             raise DataError(f"{self.title}: no samples; give data with samples")
         local = copy.copy(self.extractor)
         local.device = "cpu"
-        function_of(local)(first.slice(0, local.batch_size))
+        TableExtractor(local, writer)(first.slice(0, local.batch_size))
 
     def tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
         """Yield the features of all slices, which are computed in this process."""
@@ -306,7 +297,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     slices = source_slices(source, rows)
     columns = tuple(input_column(spec.name) for spec in opened.inputs)
     extractor = network.extractor(opened.model, columns, None)
-    return FeatureRun(slices, extractor, source.describe(), data, source.recipe(), source=source)
+    return FeatureRun(slices, extractor, source.describe(), source.recipe())
 
 
 def _source(opened: Classifier, data: Data, request: Request) -> tuple[Data, Any]:
@@ -338,14 +329,13 @@ def _of_tables(
     inputs = {*(spec.name for spec in opened.inputs), *data.columns}
     others = [name for name in files.schema.names if name not in inputs]
     label = find_label_column(label_candidates(others, request.no_inputs, data.label_column), data.label_column, where)
-    columns, image, note = table_columns(files.schema, request, label, where)
+    columns, image, _ = table_columns(files.schema, request, label, where)
     recipe: Recipe | None = None
     if image:
         stated = opened.preparation.stated(data, opened.inputs[0])
         if stated is None:
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         recipe = stated
-        data = replace(data, preprocessing=recipe)
     names = label_names(files.schema, label, Path(where), request) or ()
     rows = None
     if fields.max_samples is not None:
@@ -357,8 +347,7 @@ def _of_tables(
     extractor.limits = data.limits
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
-    notes = tuple(filter(None, [note]))
-    return FeatureRun(slices, extractor, title, data, resolved, lambda: table_labels(files, label, names), notes)
+    return FeatureRun(slices, extractor, title, resolved)
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:

@@ -22,7 +22,6 @@ from tna_onnx.results.gates import Gates
 @options.field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
 @options.data_options()
 @options.by_option
-@options.engine_options
 @options.page_option
 @options.preprocessing_options
 @options.table_options

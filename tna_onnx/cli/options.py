@@ -21,7 +21,6 @@ from tna_onnx.data.choices import (
     PRESET_FIELDS,
     Color,
     DataFields,
-    EngineFields,
     FeatureFields,
     Interpolation,
     Limits,
@@ -403,7 +402,6 @@ def data_options(without: Collection[str] = ()) -> Callable[[F], F]:
 
 
 by_option = field_options(DataFields, "by")
-engine_options = field_options(EngineFields)
 feature_options = field_options(FeatureFields)
 model_options = field_options(ModelOptions)
 

@@ -237,8 +237,8 @@ class DataFields:
 
 
 @dataclass(frozen=True)
-class EngineFields:
-    """What runs a model over samples; the words of Ray Data are passed on."""
+class FeatureFields:
+    """What computes the features of which samples."""
 
     engine: str = setting(
         "local",
@@ -254,22 +254,6 @@ class EngineFields:
         unit="NAME=VALUE",
         parse="options",
     )
-
-    @property
-    def on_ray(self) -> bool:
-        """Whether Ray runs the model; words for Ray without it are refused."""
-        ray = self.engine.partition(":")[0] == "ray"
-        if not ray and (self.engine != "local" or self.ray_options):
-            raise UsageError(
-                f"engine '{self.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
-            )
-        return ray
-
-
-@dataclass(frozen=True)
-class FeatureFields(EngineFields):
-    """What computes the features of which samples."""
-
     max_samples: int | None = setting(
         None,
         "Choose this many samples at random, before the network runs. With --output.",
@@ -283,3 +267,13 @@ class FeatureFields(EngineFields):
         "With --max-samples: choose class by class, so that each keeps its share, and at least one sample.",
         section="Data",
     )
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether Ray runs the model; words for Ray without it are refused."""
+        ray = self.engine.partition(":")[0] == "ray"
+        if not ray and (self.engine != "local" or self.ray_options):
+            raise UsageError(
+                f"engine '{self.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
+            )
+        return ray

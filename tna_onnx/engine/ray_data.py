@@ -1,7 +1,6 @@
-"""`--engine ray`: features, or scores, by a pipeline of Ray Data, on a cluster or on this machine.
+"""`--engine ray`: features by a pipeline of Ray Data, on a cluster or on this machine.
 
-read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
-read tasks (slices) -> map_batches(TableScorer) in actors -> arrays (N,) here
+    read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
 
 A plain connection tries the cluster first: `ray.init` may wait for minutes and hear no signal.
 """
@@ -17,16 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.slices import Slice
-from tna_onnx.engine.scoring import TableScorer
 from tna_onnx.errors import DeviceError, TnaError, UsageError
 from tna_onnx.extraction.extractor import TableExtractor
-from tna_onnx.progress import Progress
 
 OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 """Words of `Dataset.map_batches` that can be passed on."""
@@ -79,50 +73,23 @@ def features_by_ray(
     address: str,
     options: Mapping[str, Any] | None,
 ) -> None:
-    """Compute features of slices, and write them."""
-    with _pipeline(slices, extractor, address, options) as features:
-        # a CPU that is kept for writing is one that no network runs on
-        features.write_parquet(
-            folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS, ray_remote_args={"num_cpus": 0}
-        )
-
-
-def scores_by_ray(
-    slices: Sequence[Slice], scorer: TableScorer, address: str, options: Mapping[str, Any] | None, progress: Progress
-) -> dict[str, NDArray[Any]]:
-    """Return what the scorer gives of all samples, arrays (N,), in the order of the slices."""
-    parts: list[Mapping[str, NDArray[Any]]] = []
-    total = sum(map(len, slices))
-    done = 0
-    with _pipeline(slices, scorer, address, options, in_order=True) as scores:
-        for part in scores.iter_batches(batch_size=None, batch_format="numpy"):
-            parts.append(part)
-            done += len(part["label"])
-            progress("evaluate on Ray", done, max(total, done))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-@contextmanager
-def _pipeline(
-    slices: Sequence[Slice],
-    function: TableExtractor | TableScorer,
-    address: str,
-    options: Mapping[str, Any] | None,
-    *,
-    in_order: bool = False,
-) -> Iterator[Any]:
-    """Connect to Ray, and give the data set that a function of tables makes of slices, not yet computed."""
+    """Connect to Ray, compute features of slices, and write them."""
     import ray  # noqa: PLC0415 - optional
 
     with _connected(address):
         before = ray.data.DataContext.get_current()
         context = before.copy()
         context.enable_progress_bars = False  # two displays in one terminal overwrite each other
-        context.execution_options.preserve_order = in_order
         context.raise_original_map_exception = True
         ray.data.DataContext._set_current(context)
         try:
-            yield _mapped(slices, function, options or {})
+            # a CPU that is kept for writing is one that no network runs on
+            _mapped(slices, extractor, options or {}).write_parquet(
+                folder.root,
+                filesystem=folder.arrow_system(),
+                min_rows_per_file=_FILE_ROWS,
+                ray_remote_args={"num_cpus": 0},
+            )
         except TnaError as error:
             raise _cause(error) from None
         except ray.exceptions.RayError as error:
@@ -131,7 +98,7 @@ def _pipeline(
             ray.data.DataContext._set_current(before)
 
 
-def _mapped(slices: Sequence[Slice], function: TableExtractor | TableScorer, options: Mapping[str, Any]) -> Any:
+def _mapped(slices: Sequence[Slice], function: TableExtractor, options: Mapping[str, Any]) -> Any:
     import ray  # noqa: PLC0415 - optional
 
     words = dict(options)
@@ -153,7 +120,7 @@ def _mapped(slices: Sequence[Slice], function: TableExtractor | TableScorer, opt
 class _InActor:
     """The function of tables of one actor, whose session stays open."""
 
-    def __init__(self, function: TableExtractor | TableScorer) -> None:
+    def __init__(self, function: TableExtractor) -> None:
         self._function = function
 
     def __call__(self, table: Any) -> Any:

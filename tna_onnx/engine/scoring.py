@@ -1,5 +1,5 @@
 """Scores of whole models: a file is run over samples and reduced to scores (`score_model`), or two files over the same
-samples, to see how far their outputs differ (`run_both`). `TableScorer` does the first in slices, on any machine.
+samples, to see how far their outputs differ (`run_both`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.data.options import BESIDE
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.sources.columns import ArraySource
-from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
-from tna_onnx.extraction.classifier import Classifier, read_classifier
-from tna_onnx.extraction.extractor import FeatureExtractor, OpenNetwork, filled_up
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import LabelOutput, answer_of
+from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readout import Head, Readout
@@ -30,7 +25,7 @@ from tna_onnx.numerics.reference import projections
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import OtherOutput, OutputDifference
-from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.runtime import Device, Session
 
 
 class BatchRunner(Protocol):
@@ -70,21 +65,12 @@ def score_model(
         done += size
         progress("evaluate", done, len(source))
     joined = SampleScores.concatenate(scores).clustered(clusters_of(source), source_weights(source))
-    return answered(joined, np.concatenate(predicted), source.labels, answers)
-
-
-def answered(
-    scores: SampleScores,
-    predicted: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    answers: Sequence[NDArray[np.int64]],
-) -> tuple[SampleScores, NDArray[np.int64]]:
-    """Return scores and predicted classes of a model; `answers`: places of its own labels in parts, none without."""
     places = np.concatenate([*answers, np.empty(0, np.int64)])
+    classes = np.concatenate(predicted)
     # what names other things than the classes is no answer
-    if places.shape != predicted.shape or np.any(places < 0):
-        return scores, predicted
-    return scores.labelled(labels, places), places
+    if places.shape != classes.shape or np.any(places < 0):
+        return joined, classes
+    return joined.labelled(source.labels, places), places
 
 
 # As many samples show the step of probabilities, for every command.
@@ -140,79 +126,6 @@ def _score(
     if output.kind in ("label_probabilities", "probabilities", "positive_probability"):
         return SampleScores.of_probabilities(output.normalized(values), labels)
     return SampleScores.of_logits(output.class_logits(values), labels)
-
-
-class OutputExtractor(FeatureExtractor):
-    """Replaces the columns that a model reads by `output`: what classifies, and the place of a label behind it."""
-
-    def _open(self) -> OpenNetwork:
-        model, output = read_classifier(self.model, self.options)
-        classifier = Classifier(model, output, parse_device(self.device))
-        opened = _Outputs(classifier, answer_of(model, output))
-        return OpenNetwork(classifier.inputs, output.n_classes, "output", opened.values)
-
-
-@dataclass(eq=False)
-class _Outputs:
-    """An opened model, whose first batch shows whether samples depend on their batch."""
-
-    classifier: Classifier
-    label: LabelOutput | None
-    checked: bool = False
-
-    def values(self, source: ArraySource, size: int) -> NDArray[Any]:
-        """Run samples in batches of one size; return the values of the output, (B, ...), or with labels (B, n + 1)."""
-        output, session = self.classifier.output, self.classifier.session
-        if not self.checked:
-            require_independence(self.classifier.model, session, output, source, size)
-            self.checked = True
-        names = [each.name for each in (output, self.label) if each is not None]
-        parts = []
-        for batch in source.batches(size):
-            count = len(next(iter(batch.values())))
-            values, *labels = session.run(names, filled_up(batch, size))
-            _require_shape(values, output, size, source.title)
-            if self.label is not None:
-                values = np.column_stack([values.reshape(size, -1), self.label.places(labels[0])])
-            parts.append(values[:count])
-        return np.concatenate(parts)
-
-
-class TableScorer:
-    """Scores of the samples in Arrow tables (`tna_onnx.data.sources.slices`), in their order.
-
-    Args:
-        extractor: the model; an `OutputExtractor`.
-        output: its output that classifies.
-        classes: class index by label as it is stored; None where the tables have class indices.
-    """
-
-    def __init__(
-        self, extractor: FeatureExtractor, output: ClassOutput, classes: Mapping[Any, int] | None = None
-    ) -> None:
-        self.extractor = extractor
-        self.output = output
-        self.classes = classes
-
-    def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays (B,): fields of `SampleScores`, classes `predicted`, `label` and `answer`, groups and so on."""
-        values = self.extractor(arrays_of(table.select(list(self.extractor.columns))))["output"]
-        answer = {}
-        if values.size > len(values) * self.output.width:
-            answer = {"answer": values[:, -1].astype(np.int64)}
-            values = values[:, :-1]
-        stored = table.column(LABEL).to_pylist()
-        labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
-        # a slice does not know the numbers of its samples
-        scores = _score(values, labels, self.output, f"the samples from '{table.column(KEY)[0]}' on", 0)
-        names = [name for name in BESIDE if name in table.column_names]
-        return {
-            **{name: getattr(scores, name) for name in ("confidence", "hit", "nll", "brier")},
-            **{name: np.array(table.column(name).to_pylist()) for name in names},
-            **answer,
-            "predicted": self.output.predicted(values),
-            "label": labels,
-        }
 
 
 @dataclass(frozen=True, eq=False)

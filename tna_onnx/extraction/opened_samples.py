@@ -189,7 +189,7 @@ def _refuse_computed(model: Classifier, data: Data) -> None:
         raise _labels_elsewhere(where, kind)
     holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
     raise UsageError(
-        f"{where}: {holds}, which only calibrate and evaluate accept, without --engine; this command runs the whole "
+        f"{where}: {holds}, which only calibrate and evaluate accept; this command runs the whole "
         "model, so give samples for its inputs. If this array is an input, give it the name of that input, or name it "
         "with --columns"
     )
