@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class FeatureExtractor:
         self.columns = names_of(columns)
         self.device = device
         self.batch_size = batch_size
-        self._network: OpenNetwork | None = None
+        self._network: _Features | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels: no session."""
@@ -115,12 +115,12 @@ class FeatureExtractor:
             if self._network is None:
                 self._network = self._open()
         network = self._network
-        used = _columns_of(network.inputs, self.columns, batch)
+        used = _columns_of(network.opened.inputs, self.columns, batch)
         read = {name for names in used.values() for name in names}
         passed = {name: column for name, column in batch.items() if name not in read}
         if network.kind in passed:
             raise DataError(f"batch: has a column {network.kind!r} already, which the model does not read; rename it")
-        return {**passed, network.kind: network.values(self._samples(network, used, batch), self.batch_size)}
+        return {**passed, network.kind: network.values(self._samples(network.opened, used, batch), self.batch_size)}
 
     def describe(self) -> dict[str, Any]:
         """Return what tells the features from others: digests of the model, its head, the tensor; JSON-able.
@@ -145,17 +145,13 @@ class FeatureExtractor:
             raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
         return model, readout
 
-    def _open(self) -> OpenNetwork:
+    def _open(self) -> _Features:
         model, readout = self._loaded()
-        opened = OpenModel(model, readout, parse_device(self.device))
-        kind = self.kind or _kind_of(readout)
-        return OpenNetwork(opened.inputs, readout.n_classes, kind, _Features(opened, kind).values)
+        return _Features(OpenModel(model, readout, parse_device(self.device)), self.kind or _kind_of(readout))
 
-    def _samples(
-        self, network: OpenNetwork, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]
-    ) -> ArraySource:
+    def _samples(self, opened: OpenModel, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
         """Return the samples of a batch as the model's inputs."""
-        inputs = network.inputs
+        inputs = opened.inputs
         images = [spec for spec in inputs if len(spec.shape) == 4]
         if self.preprocessing is not None and len(images) != 1:
             raise UsageError(
@@ -174,7 +170,7 @@ class FeatureExtractor:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [array]) if one_number else array
             else:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [any_array(part) for part in parts])
-        request = Request(inputs=inputs, n_classes=network.n_classes, labels=NO_LABELS)
+        request = Request(inputs=inputs, n_classes=opened.readout.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
 
 
@@ -197,17 +193,6 @@ class TableExtractor:
         # what passes is taken from the table: its types stay
         passed = {name: table.column(name) for name in batch if name != kind}
         return features_table(kind, batch[kind], passed, self.writer)
-
-
-@dataclass(frozen=True, eq=False)
-class OpenNetwork:
-    """An opened model that makes a row of numbers of each sample."""
-
-    inputs: tuple[InputSpec, ...]  # what samples have to fill
-    n_classes: int  # number of classes C
-    kind: str  # the column that holds these rows
-    # runs samples in batches of one size, and returns their rows, (B, n)
-    values: Callable[[ArraySource, int], NDArray[Any]]
 
 
 @dataclass(eq=False)
