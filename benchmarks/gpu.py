@@ -13,7 +13,7 @@ Checks with torch alone, where ONNX Runtime is on the CPU:
 And with ONNX Runtime on CUDA:
 
 - runtime: which build of ONNX Runtime it is;
-- session: the demo's outputs against those of the CPU, and which nodes run elsewhere;
+- session: the demo's outputs against those of the CPU;
 - calibrate: the demo from end to end, with TF32 on and off, against the CPU: features, weights and metrics;
 - forest: a model without a linear head, with text as labels;
 - bfloat16, float16: heads of these types;
@@ -110,7 +110,6 @@ def session(a: argparse.Namespace) -> dict[str, Any]:
     there, here = (opened[name].run(names, feeds)[0] for name in (a.device, "cpu"))
     return {
         "provider": opened[a.device].provider,
-        "nodes on the CPU": opened[a.device].elsewhere,
         "largest difference": float(np.max(np.abs(there - here))),
         "labels that differ": int(np.sum(np.argmax(there, axis=1) != np.argmax(here, axis=1))),
     }

@@ -142,13 +142,6 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
     assert any(cli(*told).exit_code == 0 for told in commands)
 
 
-def test_a_forest_of_shares_is_probabilities(tmp_path: Path) -> None:
-    onnx.save(tree(shares=True), tmp_path / "model.onnx")
-    words = ["--search", "none", "--map", "ts", "-o", tmp_path / "new.onnx", "--trust-labels"]
-    done = ok("calibrate", tmp_path / "model.onnx", data(tmp_path), *words)
-    assert "adds up the shares in the leaves of trees" in done.output
-
-
 def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
     """As YOLO writes them: (N, 4 + C, A), the boxes times the stride, and a sigmoid for each class."""
     nodes = [

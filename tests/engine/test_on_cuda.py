@@ -35,9 +35,6 @@ class OnCuda:
     def get_providers(self) -> list[str]:
         return [CUDA, CPU]
 
-    def get_provider_graph_assignment_info(self) -> list[Any]:
-        return []
-
     def io_binding(self) -> Any:
         return _Binding(self._inner.io_binding(), {info.name: info.type for info in self._inner.get_outputs()})
 

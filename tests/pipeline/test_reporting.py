@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 import pytest
 
-import tna_onnx
-from tests.builders import small_model
 from tests.conftest import Small
 from tests.data.samples import write_folder
 from tests.pipeline.samples import few, job_of, opened, outcome_of, scores_of
@@ -250,26 +248,6 @@ def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
 
 
 IMAGE = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
-
-
-@pytest.mark.parametrize("sharp", [1.0, 30.0])
-def test_probabilities_that_are_0_in_float16_are_named(tmp_path: Path, sharp: float) -> None:
-    rng = np.random.default_rng(0)
-    x = (2 * rng.standard_normal((600, 3))).astype(np.float16)
-    y = np.argmax(x + rng.gumbel(size=x.shape), axis=1)
-    nodes = [
-        onnx.helper.make_node("Gemm", ["x", "w", "b"], ["s"], "head"),
-        onnx.helper.make_node("Softmax", ["s"], ["p"], "softmax", axis=1),
-    ]
-    tensors = {"w": (sharp * np.eye(3)).astype(np.float16), "b": np.zeros(3, np.float16)}
-    onnx.save(
-        small_model(nodes, {"x": (["N", 3], np.float16)}, {"p": (["N", 3], np.float16)}, tensors), tmp_path / "m.onnx"
-    )
-    data = {"x": x[:300], "labels": y[:300]}, {"x": x[300:], "labels": y[300:]}
-    report = tna_onnx.calibrate(tmp_path / "m.onnx", data[0], eval=data[1], dry_run=True, map="ts", search="none")
-    measured = tna_onnx.evaluate(tmp_path / "m.onnx", data[1]).metrics.nll
-    named = any("evaluate` scores what it gives" in note for note in report.notes)
-    assert named == (sharp > 1) == (abs(measured - report.comparison.before.nll) > 0.01)
 
 
 def test_worst_rows() -> None:

@@ -79,7 +79,6 @@ class FakeRuntime:
         self.options: list[SimpleNamespace] = []
         self.providers: list[Any] = []
         self.printed = "*************** EP Error ***************"
-        self.parts: list[SimpleNamespace] = []
         self._available, self._given = available, given
         self.GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL="none")
         if preload:
@@ -106,6 +105,5 @@ class FakeRuntime:
             get_providers=lambda: self._given,
             get_inputs=lambda: [info],
             get_outputs=list,
-            get_provider_graph_assignment_info=lambda: self.parts,
             disable_fallback=lambda: self.calls.append("disable_fallback"),
         )

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -138,22 +137,6 @@ def test_what_cuda_says_is_told(install: Any, monkeypatch: pytest.MonkeyPatch) -
         open_session(b"", "model.onnx", Device("cuda"))
     assert said in str(caught.value)
     assert open_session(b"", "model.onnx", Device("auto")).fallback.startswith(said)
-
-
-def test_nodes_that_run_elsewhere_are_told(install: Any) -> None:
-    fake = install([CUDA, CPU], [CUDA, CPU])
-
-    def part(provider: str, *operators: str) -> SimpleNamespace:
-        return SimpleNamespace(
-            ep_name=provider, get_nodes=lambda: [SimpleNamespace(op_type=name) for name in operators]
-        )
-
-    fake.parts = [part(CUDA, *["Conv"] * 40), part(CPU, "Gather", "Shape"), part(CPU, "Gather")]
-    session = open_session(b"", "model.onnx", Device("cuda"))
-    assert session.elsewhere == "3 of 43 nodes run on the CPU (Gather x 2, Shape x 1)"
-    assert fake.options[0].entries["session.record_ep_graph_assignment_info"] == "1"
-    fake.parts = fake.parts[:1]
-    assert open_session(b"", "model.onnx", Device("cuda")).elsewhere == ""
 
 
 def test_options_of_a_session(install: Any, tmp_path: Path) -> None:

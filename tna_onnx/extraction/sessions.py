@@ -131,7 +131,6 @@ class PositionSession(Session):
         self._name = name
         self.provider = network.provider
         self.fallback = network.fallback
-        self.elsewhere = network.elsewhere
         self.device = network.device
         self.inputs = network.inputs
         self.fixed_batch = network.fixed_batch

@@ -297,10 +297,6 @@ def _probed(
     """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
     size = job.batch_size
     probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)
-    notes: tuple[str, ...] = ()
-    if session is not None and session.elsewhere:
-        notes = (f"the session is on CUDA, but {session.elsewhere}",)
-    notes += probed.notes
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
@@ -310,7 +306,7 @@ def _probed(
         described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
     _log.info("open: %s, provider %s", opened.model.name, _provider(session)[0])
     _log.debug("open: %s, samples per run: %d, inputs: %s", described, size, inputs)
-    return probed, size, notes
+    return probed, size, probed.notes
 
 
 def _provider(session: Session | None) -> tuple[str, str]:

@@ -22,9 +22,7 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.scores import adds_up_to_one
-from tna_onnx.graph.tensors import epsilon, numpy_name, numpy_type
-from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.graph.tensors import epsilon, numpy_type
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import JUDGED, METRICS
@@ -263,8 +261,6 @@ def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
 # Steps of a quantised output that a reader should know of: a log loss sees them.
 _COARSE_OUTPUT = 1e-3
 
-_FLOAT16_STEP = 2.0**-24  # from 0 to the next number
-
 # Methods that the note on a choice names as left out.
 _LISTED = 2
 
@@ -349,17 +345,13 @@ def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
 def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
     """Say what does not see all of very many samples."""
     samples = len(outcome.before)
-    what = []
-    if len(outcome.candidates[0].scores) < samples:
-        what.append("the search")
-    final = outcome.fitted is not None
-    if samples > SEEN and (outcome.scores or (cross_fitted and final)):
-        what.append("fits that are cross-validated")
-    if not what:
+    compared = bool(outcome.scores) or (cross_fitted and outcome.fitted is not None)
+    if len(outcome.candidates[0].scores) >= samples and (samples <= SEEN or not compared):
         return []
-    verb = "sees" if what == ["the search"] else "see"
-    ending = ", and seen by the final fit" if final else ""
-    return [f"{' and '.join(what)} {verb} {SEEN:,} samples at most, at random; all {samples:,} are scored{ending}"]
+    return [
+        f"the search, and fits that are cross-validated, see {SEEN:,} samples at most, at random; all {samples:,} are "
+        "scored"
+    ]
 
 
 def _input_notes(
@@ -382,21 +374,15 @@ def _input_notes(
     notes += _head_notes(task, outcome.weight, changes, drift)
     notes += resolution_notes(task.readout.resolution, 2 if task.readout.multi_label else task.readout.n_classes)
     notes += _zero_notes(task, outcome.before)
-    step = max(task.readout.output_step, _float16_step(task, outcome.before))
-    if step >= _COARSE_OUTPUT or step == _FLOAT16_STEP:
+    if task.readout.output_step >= _COARSE_OUTPUT:
         notes.append(
-            f"the model rounds its probabilities to steps of {step:.2g}, so that small ones are 0; the scores here are "
-            "of those before that, and `tna-onnx evaluate` scores what it gives"
+            f"the model rounds its probabilities to steps of {task.readout.output_step:.2g}, so that small ones are 0; "
+            "the scores here are of those before that, and `tna-onnx evaluate` scores what it gives"
         )
     if task.readout.slack and not outcome.unchanged:
         notes.append(
             f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
             f"by up to {task.readout.slack:.2g}"
-        )
-    if adds_up_to_one(walk_back(task.model, task.readout.output).node):
-        notes.append(
-            f"output '{task.readout.output}' adds up the shares in the leaves of trees, and is taken for "
-            "probabilities; --output-kind says otherwise"
         )
     recipe = task.source.recipe()
     if recipe is not None:
@@ -425,15 +411,6 @@ def _zero_notes(task: Task, before: SampleScores) -> list[str]:
     if np.all(before.confidence == 1):
         notes.append("every confidence is 1: the model gives classes alone, and a map one confidence for each of them")
     return notes
-
-
-def _float16_step(task: Task, before: SampleScores) -> float:
-    """Return the step of probabilities in float16, where it makes one of a label 0; else 0."""
-    (kind,) = (info.type.tensor_type for info in task.model.proto.graph.output if info.name == task.readout.output)
-    lost = float(np.max(before.nll)) > -np.log(_FLOAT16_STEP / 2)
-    if lost and task.readout.activation == "softmax" and numpy_name(kind.elem_type) == "float16":
-        return _FLOAT16_STEP
-    return 0.0
 
 
 def _position_notes(source: Source) -> list[str]:
@@ -503,14 +480,10 @@ def _failed_notes(outcome: Outcome) -> list[str]:
         # fold and map stand before the reason
         by_reason.setdefault(why.rpartition(": ")[2], []).append(method)
     return [
-        f"{', '.join(method.label for method in methods)} could not be fitted and {_were(methods)} left out: "
+        f"could not be fitted, and left out: {', '.join(method.label for method in methods)}: "
         f"{outcome.failed[methods[0]]}"
         for methods in by_reason.values()
     ]
-
-
-def _were(methods: Sequence[Method]) -> str:
-    return "was" if len(methods) == 1 else "were"
 
 
 def _underconfidence(outcome: Outcome) -> list[str]:

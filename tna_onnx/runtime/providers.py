@@ -169,9 +169,6 @@ def _load(
 ) -> tuple[Any, str]:
     """Return a session, and what ONNX Runtime printed while it was opened."""
     options = _session_options(ort, folder, at_once)
-    if len(providers) > 1:
-        # which nodes run where; versions that do not know the entry ignore it
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     printed = io.StringIO()
     content = str(model) if isinstance(model, Path) else model
     try:

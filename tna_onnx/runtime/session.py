@@ -4,7 +4,7 @@ batches may run side by side, each on half of the cores: where one waits for a s
 
 import ctypes
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,9 +26,6 @@ _ELEMENTS = ("float", "float16", "double", *_INTEGERS, "bool")
 _DTYPES = {f"tensor({element})": np.dtype(_C_NAMES.get(element, element)) for element in _ELEMENTS}
 _TEXT = "tensor(string)"
 _DTYPES[_TEXT] = np.dtype(object)
-
-# Operators that a message names.
-_SHOWN = 4
 
 _BFLOAT16 = "tensor(bfloat16)"
 _NUMERIC = {*_DTYPES, _BFLOAT16} - {_TEXT}
@@ -67,7 +64,6 @@ class Session:
         inputs: the tensors that have to be fed.
         provider: the execution provider in use, the first of ONNX Runtime's list.
         fallback: why `auto` did not get a CUDA device that seemed to be available; empty otherwise.
-        elsewhere: which nodes ONNX Runtime runs on the CPU though the session is on CUDA; empty if it does not say.
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
         alone: whether it declares any batch size, and runs samples one at a time only.
         device: the CUDA device that was asked for; None on the CPU.
@@ -94,11 +90,7 @@ class Session:
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
-        self.device = None
-        self.elsewhere = ""
-        if self.provider == CUDA:
-            self.device = device
-            self.elsewhere = _elsewhere(session)
+        self.device = device if self.provider == CUDA else None
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
         if self.fixed_batch is not None and self.fixed_batch > _MAX_FIXED_BATCH:
@@ -227,23 +219,6 @@ class Session:
 def is_onnxruntime_error(error: Exception) -> bool:
     """Return whether an exception is of a class that ONNX Runtime defines."""
     return type(error).__module__.partition(".")[0] == "onnxruntime"
-
-
-def _elsewhere(session: Any) -> str:
-    """Return how many nodes of a session on CUDA run elsewhere, and which operators; older versions do not say."""
-    if not hasattr(session, "get_provider_graph_assignment_info"):
-        return ""
-    placements: Counter[str] = Counter()
-    total = 0
-    for part in session.get_provider_graph_assignment_info():
-        operators = [str(node.op_type) for node in part.get_nodes()]
-        total += len(operators)
-        if part.ep_name != CUDA:
-            placements.update(operators)
-    if not placements:
-        return ""
-    named = ", ".join(f"{name} x {count}" for name, count in placements.most_common(_SHOWN))
-    return f"{placements.total():,} of {total:,} nodes run on the CPU ({named})"
 
 
 def _values(value: Any) -> NDArray[Any]:
