@@ -12,13 +12,12 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.support import with_options
-from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.errors import DeviceError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
-from tna_onnx.numerics.ops import LARGE, to_host
+from tna_onnx.numerics.ops import LARGE
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device
@@ -229,24 +228,6 @@ def test_a_device_that_is_full(
     with pytest.raises(DeviceError, match="CUDA out of memory"):
         with_options(getattr(tna_onnx, command), small.model, small.calib, eval=small.test, **words)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("name", ["none", "ts", "ets", "aar", "refit"])
-def test_logits_and_features_stay_on_the_device(
-    torch: Any, problem: tuple[FeatureTable, Any, Any], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No pass brings a chunk of logits or features to the host to apply a map, or to tell the classes."""
-    store, weight, bias = problem
-    logits = HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
-    needs = name != "none" and MAPS[name].needs_features
-    fitted = None if name == "none" else MAPS[name].fit(logits.reduce(features=needs))
-    chunks = list(logits.chunks(features=needs))
-    assert all(isinstance(s, torch.Tensor) and (z is None or isinstance(z, torch.Tensor)) for s, _, z in chunks)
-    moved = []
-    monkeypatch.setattr(logits_module, "to_host", lambda array: (moved.append(tuple(array.shape)), to_host(array))[1])
-    classes = logits.predictions(fitted)
-    assert all(len(shape) == 1 for shape in moved)  # classes, not scores
-    np.testing.assert_array_equal(classes, HeadLogits(store, weight, bias).predictions(fitted))
 
 
 @pytest.mark.parametrize(("memory", "free"), [(None, 700), (500, 400), (50, 0)])
