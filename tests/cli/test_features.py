@@ -187,7 +187,7 @@ def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
         model_options=tna_onnx.ModelOptions(head="head_a"),
     )
     message = refuse(model, tmp_path / "cache", tmp_path, "--head", "head_b")
-    assert "holds the tensor 'h', but the features are 'g'; choose the same --head" in message
+    assert "of another tensor, 'h', not of 'g'; choose the same --head" in message
     report = with_options(
         tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "o.onnx", head="head_a", **PLAIN
     )

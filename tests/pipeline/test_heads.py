@@ -183,7 +183,7 @@ def test_a_store_has_the_labels_of_its_own_head(two: Model, tmp_path: Path) -> N
     )
     settings = {**PLAIN, "output": tmp_path / "o.onnx"}
     with_options(tna_onnx.calibrate, model, tmp_path / "cache", head="colour", **settings)
-    with pytest.raises(DataError, match=r"has the labels of head '.*', not of '.*'; choose the same head"):
+    with pytest.raises(DataError, match=r"of another head, '.*', not of '.*'; choose the same head"):
         with_options(tna_onnx.calibrate, model, tmp_path / "cache", head="shape", overwrite=True, **settings)
 
 

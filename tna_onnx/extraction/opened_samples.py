@@ -220,20 +220,35 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
 
 def _from_files(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
     """Take features or logits from files, where the writer's metadata, if there are any, are those of the model."""
-    model, readout = opened.model, opened.readout
+    readout = opened.readout
     where = str(data.samples)
     if data.columns or data.tokenizer is not None:
         raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
-    writer = computed.writer or {}
-    if writer and not _computed_with(model, writer, computed.kind):
-        raise DataError(
-            f"{where}: the {computed.kind} were computed with another model, or other external data (SHA-256 "
-            f"{str(writer.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
-        )
-    head = readout.node if isinstance(readout, Head) else None
-    if writer and computed.kind == "features" and writer.get("head") != head:
-        raise DataError(f"{where}: features of head '{writer.get('head')}', not of '{head}'; choose the same --head")
+    if computed.writer:
+        tensor = readout.features if computed.kind == "features" and isinstance(readout, Head) else readout.logits
+        _require_origin(opened, where, computed.writer, computed.kind, tensor)
     return _entered(opened, computed, data)
+
+
+def _require_origin(opened: OpenModel, where: object, key: Mapping[str, Any], kind: str, tensor: str) -> None:
+    """Refuse features or logits of another model, tensor or head, by what their writer says of them."""
+    model, readout = opened.model, opened.readout
+    if not _computed_with(model, key, kind):
+        raise DataError(
+            f"{where}: the {kind} were computed with another model, or other external data (SHA-256 "
+            f"{str(key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
+        )
+    # heads that read the same features have labels of their own; a store calls the tensor `features`
+    own = {"tensor": tensor, "head": readout.node if isinstance(readout, Head) else None}
+    if kind == "logits":
+        own = {"tensor": tensor, "holds": readout.holds}
+    stated = {"tensor": key.get("features"), **key}
+    for word, value in own.items():
+        if word in stated and stated[word] != value:
+            raise DataError(
+                f"{where}: the {kind} are of another {word}, '{stated[word]}', not of '{value}'; choose the same "
+                "--head and --output-kind, or compute them again"
+            )
 
 
 def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
@@ -251,10 +266,9 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
 
 def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
-    values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
     sample_info = sample_info_of(computed.source)
     data = replace(data, groups=sample_info.get("group"), by=sample_info.get("by"), weights=sample_info.get("weight"))
-    return _enter(opened, values, computed.labels, computed.kind, data, computed.source.title)
+    return _enter(opened, computed.values, computed.labels, computed.kind, data, computed.source.title)
 
 
 def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
@@ -265,42 +279,16 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
     if isinstance(readout, Head):
         kind = "features"
         tensor = readout.features
-    _check_tensor(opened, stored, kind, tensor)
+    _require_origin(opened, stored.folder, stored.key, kind, tensor)
     if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
         raise DataError(
             f"{stored.folder}: the head reads several rows of '{tensor}' a sample, one after the other; give the data "
             "themselves, with --cache for the features"
         )
-    values = {kind: stored.arrays["features"]}
     data = _with_columns(data, stored)
-    entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
+    title = f"feature store {stored.folder.name}"
+    entered = _enter(opened, stored.arrays["features"], stored.labels, kind, data, title)
     return replace(entered, store=stored.folder)
-
-
-def _check_tensor(opened: OpenModel, stored: StoredFeatures, kind: str, tensor: str) -> None:
-    """Refuse a store of another model, tensor or head."""
-    model, readout = opened.model, opened.readout
-    if not _computed_with(model, stored.key, kind):
-        raise DataError(
-            f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
-            f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
-        )
-    if stored.key.get("features") != tensor:
-        raise DataError(
-            f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
-            "the same --head, or collect them again"
-        )
-    # heads that read the same features have labels of their own
-    if isinstance(readout, Head) and stored.key.get("head") != readout.node:
-        raise DataError(
-            f"{stored.folder}: has the labels of head '{stored.key.get('head')}', not of '{readout.node}'; choose the "
-            "same --head, or collect again with the labels of this one"
-        )
-    if kind == "logits" and stored.key.get("holds") != readout.holds:
-        raise DataError(
-            f"{stored.folder}: '{tensor}' was collected as {stored.key.get('holds')}, not as {readout.holds}; say the "
-            "same --output-kind"
-        )
 
 
 def _with_columns(data: Data, stored: StoredFeatures) -> Data:
@@ -318,13 +306,12 @@ def _with_columns(data: Data, stored: StoredFeatures) -> Data:
 
 
 def _enter(
-    opened: OpenModel, values: dict[str, NDArray[Any]], labels: NDArray[np.int64], kind: str, data: Data, title: str
+    opened: OpenModel, main: NDArray[Any], labels: NDArray[np.int64], kind: str, data: Data, title: str
 ) -> Samples:
     """Make samples of features or logits, by the name of the tensor at which they enter the graph."""
     # what was asked for and would not be done is refused, not ignored
     if data.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
-    main = values.pop(kind)
     readout = opened.readout
     entered: Readout = readout
     if kind == "features":
@@ -334,9 +321,8 @@ def _enter(
         entered = readout.without_head()
         tensor = readout.logits
         dtype = np.dtype(readout.logits_type)
-    values[tensor] = main
-    dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: dtype}
-    specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
+    values = {tensor: main}
+    specs = [InputSpec(tensor, (None, *main.shape[1:]), dtype)]
     data = replace(data, labels=None)
     request = data.request(specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
     source: Source = open_columns(
@@ -345,7 +331,7 @@ def _enter(
     request.require_beside(source)
     if readout.multi_label:
         source = LabelSource.of(source)
-    return Samples(source, entered, dtypes)
+    return Samples(source, entered, {tensor: dtype})
 
 
 def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDArray[Any], str, np.dtype[Any]]:
