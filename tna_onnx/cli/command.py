@@ -215,7 +215,7 @@ COMMANDS = {
     "guard": "guard",
     "inspect": "measure",
     "shift": "guard",
-    "study": "study",
+    "study": "measure",
     "verify": "measure",
 }
 """Command -> the module of this package that it is in, under its own name."""

@@ -5,7 +5,6 @@ j stands for j/B < confidence <= (j+1)/B; its gap, mean confidence - accuracy, i
 high.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -150,19 +149,9 @@ def _search_lines(details: Details, value: Callable[[Scored], float]) -> Iterabl
 
 
 def _looks(details: Details) -> dict[int, int]:
-    """Return the rank of each number of members, from 0; the limit of many comes last.
-
-    If there are more numbers than looks, that of the choice and those with the most candidates have their own; the rest
-    share the last one.
-    """
-    counts = Counter(step.members for step in details.steps[1:])
-    choice = details.steps[details.chosen].members
-    sizes = sorted(counts, key=lambda size: size or float("inf"))
-    distinct = sizes
-    if len(sizes) > RANKS:
-        distinct = sorted(sizes, key=lambda size: (size != choice, -counts[size]))[: RANKS - 1]
-    ranks = {size: k for k, size in enumerate(size for size in sizes if size in distinct)}
-    return {size: ranks.get(size, RANKS - 1) for size in sizes}
+    """Return the rank of each number of members, from 0, the limit of many last; those of the last rank look alike."""
+    sizes = sorted({step.members for step in details.steps[1:]}, key=lambda size: size or float("inf"))
+    return {size: min(k, RANKS - 1) for k, size in enumerate(sizes)}
 
 
 def members_text(size: int) -> str:

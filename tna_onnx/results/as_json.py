@@ -7,6 +7,7 @@ become null, and null becomes NaN again where a field must hold a number.
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib
 import json
 import math
@@ -19,7 +20,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UsageError, writing
+from tna_onnx.files import write_file
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 
@@ -167,7 +169,8 @@ class Displayed(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a page in a frame of its own, which loads nothing."""
-        return str(_render("notebook").fragment(self))
+        style = "width:100%;height:40rem;border:0"
+        return f'<iframe title="tna-onnx" style="{style}" srcdoc="{html.escape(self._page())}"></iframe>'
 
     def save_figures(self, folder: str | Path) -> tuple[Path, ...]:
         """Write the figures as SVG files into a folder, which is made if it is missing, and return their paths.
@@ -183,8 +186,12 @@ class Displayed(ABC):
         Raises:
             UsageError: it cannot be written.
         """
-        _render("notebook").save_page(self, Path(path))
+        with writing(path, UsageError):
+            write_file(Path(path), self._page().encode())
         return Path(path)
+
+    def _page(self) -> str:
+        return str(_render("html.pages").page_of(self))
 
 
 def data_frame(records: list[Record]) -> Any:

@@ -146,6 +146,17 @@ def environment() -> Environment:
     return templates
 
 
+def page_of(result: Any) -> str:
+    """Return the page of a result."""
+    if isinstance(result, Report):
+        return to_html(result)
+    if isinstance(result, Evaluation):
+        return evaluation_page(result)
+    if isinstance(result, ModelComparison):
+        return comparison_page(result)
+    return study_page(result)
+
+
 def to_html(report: Report, command: str = "") -> str:
     """Write a report as a page; a report without details has fewer sections."""
     sections = sections_of(report, command)
