@@ -36,7 +36,22 @@ FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, 
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """A `Recipe` with every choice made, mean and std for each channel; and what the model takes."""
+    """A `Recipe` with every choice made; and what the model takes.
+
+    Attributes:
+        resize: pixels of the shorter side, or (height, width), each at least 1; None keeps the size.
+        crop: centre crop, (height, width) in pixels, each at least 1; None keeps everything.
+        scale: factor on pixel values 0..255; no unit.
+        mean: subtracted after scaling, one value for each channel in the order of `color`, in units of scaled pixels.
+        std: divisor after that, one value for each channel in the order of `color`, in units of scaled pixels.
+        layout: order of the input's axes.
+        color: order of the channels.
+        interpolation: filter for resizing.
+        height: height that the model takes, pixels, at least 1; None for any.
+        width: width that the model takes, pixels, at least 1; None for any.
+        dtype: NumPy's name of the input's dtype.
+        per_image: whether mean and std are those of each image.
+    """
 
     resize: int | tuple[int, int] | None
     crop: tuple[int, int] | None
@@ -46,9 +61,9 @@ class ResolvedRecipe:
     layout: Layout
     color: Color
     interpolation: Interpolation
-    height: int | None  # that the model takes, pixels; None for any
+    height: int | None
     width: int | None
-    dtype: np.dtype[Any]  # of the input
+    dtype: np.dtype[Any]
     per_image: bool = False
 
     def __call__(self, image: Image, limits: Limits = DEFAULT_LIMITS) -> AnyArray:
