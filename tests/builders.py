@@ -45,7 +45,6 @@ def small_model(
     opset: int = 17,
     domains: Mapping[str, int] | None = None,
     ir_version: int = 8,
-    sparse: Iterable[onnx.SparseTensorProto] = (),
     metadata: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> onnx.ModelProto:
@@ -59,15 +58,12 @@ def small_model(
         opset: version of the default operators.
         domains: versions of other domains.
         ir_version: of the file.
-        sparse: sparse initializers.
         metadata: the model's own properties.
         fields: further fields of the model.
     """
     if isinstance(tensors, Mapping):
         tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()]
-    graph = helper.make_graph(
-        list(nodes), "test", _declared(inputs), _declared(outputs), tensors, sparse_initializer=list(sparse)
-    )
+    graph = helper.make_graph(list(nodes), "test", _declared(inputs), _declared(outputs), tensors)
     versions = {"": opset, **(domains or {})}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)
