@@ -88,6 +88,9 @@ class CalibrationMap(Protocol):
     rank: ClassVar[int]
     """Its place among the maps, from the simplest on; of two that do equally well, the smaller rank is chosen."""
 
+    positive: ClassVar[str] = ""
+    """Its field that is above 0: a number, or numbers."""
+
     keeps_order: ClassVar[bool] = False
     """Whether it never changes which class comes first, or which labels are predicted."""
 
@@ -137,12 +140,15 @@ class CalibrationMap(Protocol):
     # `fit_path(reduce)`, which yields them in this order while it is asked for more (see `maps.refit`).
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite; a map that has a range refuses what is outside, too.
+        """Refuse numbers that are not finite, or not positive; a map that has a range refuses what is outside, too.
 
         Raises:
             DataError: no fit gives these numbers.
         """
         self.require_finite(*vars(self))
+        if self.positive and np.any(np.asarray(getattr(self, self.positive)) <= 0):
+            value = getattr(self, self.positive)
+            raise DataError(f"{self.name}: expected {self.positive} above 0, got {value}; use another map")
 
     def require_finite(self, *names: str) -> None:
         """Refuse fields with numbers that are not finite; for `__post_init__`.
@@ -153,11 +159,6 @@ class CalibrationMap(Protocol):
             value = getattr(self, name)
             if (isinstance(value, float) and math.isnan(value)) or not _all_finite(value):
                 raise DataError(f"{self.name}: {name} is not finite; use another map")
-
-    def require_positive(self, name: str) -> None:
-        """Refuse a field, a number or a tuple of them, that is 0 or less; for `__post_init__`."""
-        if np.any(np.asarray(getattr(self, name)) <= 0):
-            raise DataError(f"{self.name}: expected {name} above 0, got {getattr(self, name)}; use another map")
 
     @property
     def brief(self) -> dict[str, Any]:

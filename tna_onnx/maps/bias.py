@@ -46,17 +46,13 @@ class Bias(CalibrationMap):
     name: ClassVar[str] = "bias"
     title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
     # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -156,13 +152,13 @@ class NoiseFloor(CalibrationMap):
     name: ClassVar[str] = "bias-floor"
     title: ClassVar[str] = "temperature and biases above a noise floor"
     rank: ClassVar[int] = 100
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse T <= 0, and e outside of [0, 1]."""
+        """Refuse e outside of [0, 1]."""
         super().__post_init__()
-        self.require_positive("temperature")
         if not 0 <= self.share <= 1:
             raise DataError(f"{self.name}: expected a share from 0 to 1, got {self.share}")
 

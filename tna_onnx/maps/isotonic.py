@@ -88,12 +88,8 @@ class TopVersusAll(CalibrationMap):
     name: ClassVar[str] = "isotonic"
     title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -150,12 +146,8 @@ class SmoothedIsotonic(CalibrationMap):
     name: ClassVar[str] = "isotonic"
     title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:

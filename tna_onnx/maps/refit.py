@@ -45,6 +45,7 @@ class Refit(CalibrationMap):
     name: ClassVar[str] = "refit"
     title: ClassVar[str] = "last layer fitted again"
     rank: ClassVar[int] = 150
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
@@ -52,11 +53,6 @@ class Refit(CalibrationMap):
 
     strengths: ClassVar[tuple[float, ...]] = (1.0, 0.2, 0.05, 0.01, 2e-3, 5e-4, 1e-4)
     """The path: from all but a temperature to all but free."""
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -35,16 +35,12 @@ class VectorScaling(CalibrationMap):
     name: ClassVar[str] = "svs"
     title: ClassVar[str] = "a factor for each class"
     rank: ClassVar[int] = 90
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True
     # law 5: W' = (I + diag v) P W / T
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -90,6 +86,7 @@ class MatrixScaling(CalibrationMap):
     name: ClassVar[str] = "sms"
     title: ClassVar[str] = "a matrix of factors"
     rank: ClassVar[int] = 140
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True
     # the square of so many parameters; beyond, a fit takes minutes
@@ -99,9 +96,8 @@ class MatrixScaling(CalibrationMap):
     foldable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse T <= 0, and a matrix that is not (C, C)."""
+        """Refuse a matrix that is not (C, C)."""
         super().__post_init__()
-        self.require_positive("temperature")
         if self.matrix.shape != 2 * self.bias.shape:
             raise DataError(f"{self.name}: expected a matrix of {len(self.bias)} classes, got {self.matrix.shape}")
 

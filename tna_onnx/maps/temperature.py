@@ -64,6 +64,7 @@ class Temperature(CalibrationMap):
     name: ClassVar[str] = "ts"
     title: ClassVar[str] = "one temperature"
     rank: ClassVar[int] = 10
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     on_tilted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
@@ -78,11 +79,6 @@ class Temperature(CalibrationMap):
         "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
         "bins": (),
     }
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -240,6 +236,7 @@ class EnsembleTemperature(CalibrationMap):
     name: ClassVar[str] = "ets"
     title: ClassVar[str] = "mixture of scaled, plain and uniform probabilities"
     rank: ClassVar[int] = 50
+    positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     on_tilted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
@@ -248,9 +245,8 @@ class EnsembleTemperature(CalibrationMap):
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     def __post_init__(self) -> None:
-        """Refuse T <= 0, and weights outside of the simplex."""
+        """Refuse weights outside of the simplex."""
         super().__post_init__()
-        self.require_positive("temperature")
         if min(self.weights) < 0 or abs(sum(self.weights) - 1) > _SUM:
             raise DataError(f"{self.name}: expected weights of at least 0 whose sum is 1, got {self.weights}")
 

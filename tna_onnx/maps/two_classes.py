@@ -43,16 +43,12 @@ class Platt(CalibrationMap):
     name: ClassVar[str] = "platt"
     title: ClassVar[str] = "slope and intercept of the log-odds"
     rank: ClassVar[int] = 30
+    positive: ClassVar[str] = "slope"
     weighted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
     # law 5: a (W z + b) + (0, c); the first logit stays 0 where it was
     foldable: ClassVar[bool] = True
     binary: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse a slope <= 0, which would turn predictions round."""
-        super().__post_init__()
-        self.require_positive("slope")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -275,15 +271,11 @@ class LabelTemperature(_LabelMap):
     name: ClassVar[str] = "label-ts"
     title: ClassVar[str] = "a temperature for each label"
     rank: ClassVar[int] = 20
+    positive: ClassVar[str] = "temperatures"
     on_tilted: ClassVar[bool] = True
     # T > 0: no probability crosses 1/2
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse temperatures <= 0."""
-        super().__post_init__()
-        self.require_positive("temperatures")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -318,12 +310,8 @@ class LabelPlatt(_LabelMap):
     name: ClassVar[str] = "label-platt"
     title: ClassVar[str] = "slope and intercept for each label"
     rank: ClassVar[int] = 40
+    positive: ClassVar[str] = "slopes"
     foldable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse slopes <= 0."""
-        super().__post_init__()
-        self.require_positive("slopes")
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -365,11 +353,7 @@ class LabelIsotonic(_LabelMap):
     name: ClassVar[str] = "label-isotonic"
     title: ClassVar[str] = "isotonic regression of each label"
     rank: ClassVar[int] = 120
-
-    def __post_init__(self) -> None:
-        """Refuse T <= 0."""
-        super().__post_init__()
-        self.require_positive("temperature")
+    positive: ClassVar[str] = "temperature"
 
     @property
     def brief(self) -> dict[str, Any]:
