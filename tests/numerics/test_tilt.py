@@ -5,15 +5,19 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 import tna_onnx
+from tests.engine.features_data import MODEL
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics import averages as averages_module
@@ -525,3 +529,14 @@ def test_a_tilted_weight_is_rotated_by_its_angle() -> None:
     np.testing.assert_array_equal(tna_onnx.tilt(weight, 40, seed=3), tilted)
     with pytest.raises(UsageError, match="90"):
         tna_onnx.tilt(weight, 90)
+
+
+def test_the_weight_of_a_report_can_be_drawn_again(tmp_path: Path) -> None:
+    model, output = MODEL, tmp_path / "tilted.onnx"
+    choices = tna_onnx.Settings(ensemble_size=3, seed=5)
+    data = MODEL.with_name("calib.npz")
+    report = tna_onnx.calibrate(model, data, map="none", search="sparse", output=output, settings=choices)
+    tensors = [{t.name: t for t in onnx.load(path).graph.initializer} for path in (model, output)]
+    old, new = (numpy_helper.to_array(each["head.weight"]) for each in tensors)
+    assert report.angle > 0
+    np.testing.assert_array_equal(tna_onnx.tilt(old, report.angle, report.settings["seed"], members=3), new)

@@ -2,7 +2,7 @@
 
 The loss of (a, m) is the NLL at its own temperature. A coarse grid is thinned out on more and more images; coordinates
 go downhill by parabolas. That runs 4,000 images at most, and no more than there are. `likeliest` then tells neighbours
-apart: it fits a parabola to 1,024 images at most, nine times over, and takes simple numbers for likelier.
+apart on 1,024 images at most, and takes simple numbers for likelier.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1))  # where a parabola i
 _STAR_STEPS = (0.1, 0.05)  # of log |a|, and of m
 _USUAL = 0.45  # the mean of photographs
 _CLOSER = ((2, 128), (2, 128), (1, 256))  # in these steps, and on how many images, the centre moves
+_MOST_EXACT = 8  # pairs of numbers under which all images are run
 _REACH = 2  # of these steps: how far the parabola is trusted
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 
@@ -157,9 +158,10 @@ def _point_of(trial: Trial) -> Point:
 
 
 def likeliest(images: TrialImages, near: Trial) -> Trial:
-    """Return the trial, not run yet, of the likeliest numbers near one, where the NLL is a parabola.
+    """Return the trial of the likeliest numbers near one.
 
-    With n images, the logarithm of the probability is -n NLL, minus the nats that it takes to write the numbers down.
+    With n images, the logarithm of the probability is -n NLL, minus the nats that it takes to write the numbers down. A
+    parabola says for which few the NLL is worth a run.
     """
     point = _point_of(near)
     grid = np.linspace(-1, 1, 41)
@@ -169,21 +171,24 @@ def likeliest(images: TrialImages, near: Trial) -> Trial:
         point = _between(point, width * x[k], width * y[k])
     a, m, color = point
     count = len(images.rows)
-    parabola = _parabola(images, near, point, 1, count)
-    least, found = math.inf, _trial(images, near, point)
+    parabola = _parabola(images, near, point, 1, count // 2)
+    promising: list[tuple[float, float, Trial]] = []
     for unit, cost in ((1.0, 0.0), (255.0, 1.5)):  # what a pixel of 255 becomes by `scale`
-        means, stds = _numbers(unit), _numbers(unit)
-        mean, std = (grid.ravel() for grid in np.meshgrid(list(means), [number for number in stds if number > 0]))
+        means = _numbers(unit)
+        stds = means | {1.0: 0.0}
+        mean, std = (each.ravel() for each in np.meshgrid(list(means), [number for number in stds if number > 0]))
         x = np.log(unit / std / abs(a)) / _STAR_STEPS[0]
         # the m that it has where the scale is that of the centre
         y = (_USUAL + (mean / unit - _USUAL) * unit / std / abs(a) - m) / _STAR_STEPS[1]
-        nats = count * (_terms(x, y) @ parabola) + [cost + means[p] + stds[q] for p, q in zip(mean, std, strict=True)]
+        spent = np.array([cost + means[p] + stds[q] for p, q in zip(mean, std, strict=True)])
+        nats = count * (_terms(x, y) @ parabola) + spent
         nats[(np.abs(x) > _REACH) | (np.abs(y) > _REACH)] = math.inf
-        k = int(np.argmin(nats))
-        if nats[k] < least:
-            least = float(nats[k])
-            found = _trial(images, near, (math.copysign(unit / std[k], a), mean[k] / unit, color), unit)
-    return found
+        for k in np.argsort(nats)[:_MOST_EXACT]:
+            trial = _trial(images, near, (math.copysign(unit / std[k], a), mean[k] / unit, color), unit)
+            promising.append((float(nats[k]), float(spent[k]), trial))
+    promising = sorted(promising, key=lambda each: each[0])[:_MOST_EXACT]
+    images.run([trial for _, _, trial in promising], count)
+    return min(promising, key=lambda each: count * each[2].nll + each[1])[2]
 
 
 def _parabola(images: TrialImages, like: Trial, centre: Point, width: float, count: int) -> FloatArray:
@@ -210,4 +215,4 @@ def _numbers(unit: float) -> dict[float, float]:
     for every, cost in ((1, 4.0), (5, 2.5), (10, 1.5)):
         nats |= {round(k * step, 2): cost for k in range(-200, 301, every)}
     nats |= {2.0**k: 1.5 for k in range(-3, 8)}
-    return nats | dict.fromkeys((0.0, 1.0, unit / 2, (unit + 1) / 2), 0.0)
+    return nats | dict.fromkeys((0.0, unit, unit / 2, (unit + 1) / 2), 0.0)

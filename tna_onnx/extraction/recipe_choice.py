@@ -71,8 +71,9 @@ def choose_recipe(
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
-        _refuse_unlisted(images, best)
-        _refuse_affine(images, best)
+        found = [each for each in (_better_affine(images, best), _better_unlisted(images, best)) if each]
+        if found:
+            raise _unfit(images, best, *min(found, key=lambda each: each[0].nll))
     suspicion = best.suspicion(images.labels)
     why = ""
     if suspicion is not None and suspicion.kind == "chance":
@@ -152,65 +153,68 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     )
 
 
-def _refuse_affine(images: TrialImages, best: Trial) -> None:
-    """Refuse images where one scale and one offset suit the model clearly better than the best known recipe.
+def _better_affine(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
+    """Return one scale and one offset that suit the model clearly better than the best known recipe, and what to do.
 
     A model is best under the recipe that it was trained with, on images like those of its training. If another scale or
     offset suits it better, one of the two differs, and accuracies are the same whichever it is.
     """
     labels = images.labels[: len(best)]
     if best.resolved.dtype.kind != "f" or images.source.mixed_sizes or leaves_nothing_to_gain(best.logs, labels):
-        return
+        return None
     found = affine_search(images, best)
     if found is None or best.z(found) <= _PROMISING:
-        return
+        return None
     found = likeliest(images, found)
     images.run([best, found], len(images.rows))
     if not best.loses_clearly(found) or best.behind(found)[0] <= _MIN_GAIN:
-        return
+        return None
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
-        return
-    before, after = (each.accuracy(images.labels) for each in (best, found))
-    how = "another scale or offset"
-    if found.resolved.scale < 0:
-        how = "inverted pixels (of a negative)"
-    raise DataError(
+        return None
+    how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
+    return found, f"{how}. If the model was trained with that, add {found.named.flags}"
+
+
+def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataError:
+    """Return the error for images that suit the model clearly better in another way."""
+    before, after = (100 * each.accuracy(images.labels) for each in (best, found))
+    return DataError(
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {len(found):,} of these "
-        f"images the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {how}. If "
-        f"the model was trained with that, add {found.named.flags}{_if_images(images, best)}"
+        f"images the accuracy is {before:.1f} % with {best.named.name}, and {after:.1f} % with {how}"
+        f"{_if_images(images, best)}"
     )
 
 
-def _refuse_unlisted(images: TrialImages, best: Trial) -> None:
-    """Refuse images that suit the model clearly better prepared in a way that no option can state."""
+def _better_unlisted(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
+    """Return what suits the model clearly better and no option can state, and what to do."""
     if best.resolved.color == "L" or leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
-        return
-    ways: dict[str, Change] = {"each channel of each image standardised": _standardised}
+        return None
+    color = best.resolved.color
+    ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
     for order in _ORDERS:
-        name = "".join(best.resolved.color[k] for k in order)
-        ways[f"channels in the order {name}"] = functools.partial(_reorder, order)
+        ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
     others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
     images.run(list(others.values()), ENOUGH)
     found = best_of(list(others.values()))
     if best.z(found) > 0:
         images.run([found], SAMPLES)
     if not best.loses_clearly(found) or _rarely_right(images, found):
-        return
+        return None
     images.run([best, found], len(images.rows))
     if best.behind(found)[0] <= _MIN_GAIN:
-        return
-    before, after = (each.accuracy(images.labels) for each in (best, found))
+        return None
     name = next(name for name, trial in others.items() if trial is found)
-    raise DataError(
-        f"{images.source.describe()}: no option prepares images as the model takes them: on {len(found):,} of these "
-        f"the accuracy is {100 * before:.1f} % with {best.named.name}, and {100 * after:.1f} % with {name}. Give "
-        f"arrays that are prepared so{_if_images(images, best)}"
-    )
+    return found, f"{name}. If the model was trained with that, give arrays that are prepared so"
 
 
 def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return channels in another order."""
     return np.take(values, order, axis)
+
+
+def _grey(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return the mean of the channels in each of them."""
+    return np.broadcast_to(values.mean(axis, keepdims=True), values.shape)
 
 
 def _standardised(values: NDArray[Any], axis: int) -> NDArray[Any]:

@@ -64,6 +64,9 @@ def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: D
 def tilt(weight: Any, angle: float, seed: int = 0, *, members: int = 1) -> FloatArray:
     """Return the mean of tilted copies of a weight, as `calibrate` draws them.
 
+    With a report of `calibrate(..., map="none", search="sparse")`, the weight that it wrote is
+    `tilt(weight, report.angle, report.settings["seed"], members=report.ensemble_size)`; a temperature divides it.
+
     Args:
         weight: (C, n) class vectors.
         angle: mean rotation of the class vectors, degrees, from 0 to below 90.
