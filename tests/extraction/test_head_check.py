@@ -12,7 +12,6 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction import head_check as tails
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, Tail, check_readout
 from tna_onnx.graph.load import load_model
@@ -202,19 +201,3 @@ def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
     assert "trunk" not in tail._model.initializers
     assert head.stored_weight.name in tail._model.initializers
     np.testing.assert_allclose(tail.logits(head.weight)(z), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
-
-
-def test_one_session_serves_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on CUDA: the weight is an input, and logits are those of a session of its own for each."""
-    z = np.maximum(inputs(7, 4, 6), 0)
-    each, head = tail_of(tokens())
-    opens: list[object] = []
-    real = tails.open_part
-    monkeypatch.setattr(tails, "open_part", lambda *words: (opens.append(1), real(*words))[1])
-    shared = Tail(opened(tokens()).model, head, CPU, z.dtype, None, one_session=True)
-    found = [shared.logits(head.weight * np.float32(factor)) for factor in (1, 2, -3)]
-    assert len(opens) == 1
-    for factor, run in zip((1, 2, -3), found, strict=True):  # all at once, each with its own weight
-        own = each.logits(head.weight * np.float32(factor))(z)
-        np.testing.assert_allclose(run(z), own, rtol=0, atol=ATOL)
-    np.testing.assert_allclose(shared.logits(None)(z), each.logits(None)(z), rtol=0, atol=ATOL)

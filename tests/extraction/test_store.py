@@ -365,23 +365,6 @@ def test_a_checksum_that_is_taken_out_costs_its_chunk(tmp_path: Path) -> None:
         read_stored(folder)
 
 
-def test_the_manifest_does_not_grow_with_the_samples(tmp_path: Path) -> None:
-    """It is written once, so that recording a chunk costs as much for the last as for the first."""
-    written = []
-    for chunks in (2, 40):
-        labels = np.zeros(chunks * 10, np.int64)
-        with open_store(tmp_path / str(chunks), {"labels_sha256": labels_digest(labels)}, labels, 1) as store:
-            store.chunk = 10
-            store.array("features", (2,), np.dtype("<f4"))[:] = 0
-            count = 0
-            for stop in range(10, len(labels) + 1, 10):
-                before = (store.folder / "manifest.json").stat().st_ino
-                store.finish_up_to(stop)
-                count += (store.folder / "manifest.json").stat().st_ino != before
-        written.append(count)
-    assert written == [1, 1]
-
-
 @pytest.mark.parametrize("dtype", [">f4", "<i4", "|S4", "<f3", "<c8", 4, None])
 def test_bytes_are_not_taken_for_other_numbers(tmp_path: Path, dtype: object) -> None:
     """Even where the digest fits: someone has made the manifest up."""

@@ -30,7 +30,7 @@ from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of, require_rows
 from tna_onnx.graph.readout import Head, Layout, Readout
-from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
+from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.scores import AMBIGUOUS_SCORES
 from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
@@ -53,59 +53,34 @@ class Tail:
         device: where to run.
         dtype: of the features.
         fixed_batch: the only batch size that the model accepts.
-        one_session: whether weights of floats are inputs of one session. Opening one takes long, and memory, on CUDA.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        head: Head,
-        device: Device,
-        dtype: np.dtype[Any],
-        fixed_batch: int | None,
-        *,
-        one_session: bool = False,
-    ) -> None:
+    def __init__(self, model: Model, head: Head, device: Device, dtype: np.dtype[Any], fixed_batch: int | None) -> None:
         self._feeds = {head.features: dtype}
         # Each weight is written into a copy: of the head's own constants, not of the whole network.
         self._model = keeping(model, cut_between(model.proto, self._feeds, [head.logits]))
         self._head = head
         self._device = device
         self._fixed_batch = fixed_batch
-        # a fixed batch is run in portions of rows, which a weight does not have
-        self._one_session = one_session and fixed_batch is None
-        self._sessions: dict[frozenset[str], Session] = {}
 
     def in_float(self) -> Tail:
         """Return the same with a weight that is kept in float where the file has it quantised."""
         tail = copy.copy(self)
         tail._head = self._head.kept_in_float()
-        tail._sessions = {}
         return tail
 
     def logits(self, weight: NDArray[Any] | None) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """Return the function from features of a batch to its (N, C) logits, under a weight."""
         # quantised and rounded as in the file: what is scored is what ships
         written = rewrite(self._model, self._head, weight, metadata={})
-        values = new_floats(written) if self._one_session else {}
-        session = self._session(written, values)
+        cut = cut_between(written.proto, self._feeds, [self._head.logits])
+        session = open_part(self._model, cut, self._device, self._fixed_batch)
 
         def run(features: NDArray[Any]) -> NDArray[Any]:
-            feeds = {self._head.features: features, **values}
-            return self._head.class_logits(session.run([self._head.logits], feeds)[0])
+            (raw,) = session.run([self._head.logits], {self._head.features: features})
+            return self._head.class_logits(raw)
 
         return run
-
-    def _session(self, written: Rewritten, values: Batch) -> Session:
-        names = frozenset(values)
-        if names in self._sessions:
-            return self._sessions[names]
-        feeds = {**self._feeds, **{name: array.dtype for name, array in values.items()}}
-        cut = cut_between(written.proto, feeds, [self._head.logits])
-        session = open_part(self._model, cut, self._device, self._fixed_batch)
-        if names:
-            self._sessions[names] = session
-        return session
 
 
 # Classes whose vectors are changed to see that only their own logits follow.
@@ -235,8 +210,7 @@ def check_readout(
             f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' also read "
             f"'{further_inputs[0]}' of the data; use --search none --output-kind {head.holds}"
         )
-    on_cuda = session is not None and session.device is not None
-    tail = Tail(model, head, opened.device, features.dtype, fixed_batch, one_session=on_cuda)
+    tail = Tail(model, head, opened.device, features.dtype, fixed_batch)
     check_tail(model, head, tail, features, logits)
     return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
 

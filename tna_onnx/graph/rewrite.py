@@ -533,19 +533,6 @@ def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
     return bool(low > step.item() or high < 1 - 1.5 * step.item())
 
 
-def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
-    """Return the new initializers by name, to be fed to a session that has them as inputs.
-
-    None where it has to hold them: kernels for integers want constants, and NumPy has no bfloat16.
-    """
-    new = written.changed | written.added
-    tensors = [tensor for tensor in written.proto.graph.initializer if tensor.name in new]
-    fed = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-    if written.constants or len(tensors) < len(new) or any(tensor.data_type not in fed for tensor in tensors):
-        return {}
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
-
-
 def copy_optional_fields(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
     """Take over what a tensor says about itself, besides its name."""
     if before.HasField("doc_string"):
