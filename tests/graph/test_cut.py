@@ -9,7 +9,8 @@ import onnxruntime
 import pytest
 
 from tests.graph.samples import CASES, FEATURES, Array, Builder, Sample, run, tensors
-from tna_onnx.graph.cut import cut_at, cut_between, read_beside
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
@@ -54,7 +55,7 @@ def assert_tail_gives_the_logits(sample: Sample, folder: Path) -> None:
     model = sample.write(folder)
     before = model.proto.SerializeToString()
     head = choose_head(model)
-    names = [head.features, *read_beside(model, head)]
+    names = [head.features]
     whole = onnx.load(model.path)  # ONNX Runtime finds no external data beside bytes
     for count in (1, 6):
         x = sample.inputs(count, seed=count)
@@ -110,14 +111,15 @@ def _clipped() -> Sample:
     return b.sample()
 
 
-BESIDE = {_gated: ["gate"], _gated_by_the_features: ["gate"], _pooled: [], _clipped: ["beside"]}
-
-
-@pytest.mark.parametrize("build", BESIDE, ids=lambda f: f.__name__.strip("_").replace("_", " "))
+@pytest.mark.parametrize("build", [_gated_by_the_features, _pooled])
 def test_a_tail_that_only_the_graph_computes(build: Callable[[], Sample], tmp_path: Path) -> None:
     sample = build()
     assert_tail_gives_the_logits(sample, tmp_path)
-    model = load_model(tmp_path / "model.onnx")
-    head = choose_head(model)
+    head = choose_head(load_model(tmp_path / "model.onnx"))
     assert (head.linear, head.features) == (False, sample.features)
-    assert read_beside(model, head) == BESIDE[build]
+
+
+@pytest.mark.parametrize("build", [_gated, _clipped])
+def test_a_tail_that_reads_more_of_the_data_has_no_features_alone(build: Callable[[], Sample], tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="not computed from 'features' alone"):
+        assert_tail_gives_the_logits(build(), tmp_path)

@@ -107,7 +107,7 @@ FORMS: dict[str, tuple[Callable[[], Any], Callable[[Array], Array]]] = {
     "squares": (lambda: _squares(False), lambda h: -(_gaps(h, ROWS) ** 2) / 10),
     "root": (lambda: _squares(True), lambda h: -_gaps(h, ROWS)),
 }
-LAYERS = ("cosine in the graph", "cosine of baked rows", "similarity", "expanded")
+LAYERS = ("cosine in the graph", "cosine of baked rows", "expanded")
 DISTANCES = ("squares", "root")
 
 
@@ -174,8 +174,6 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
     if name == "expanded":
         # the graph adds the lengths of the old rows: class vectors turn, prototypes do not move
         expected = h @ w.T - (ROWS.astype(np.float64) ** 2).sum(axis=1) / 10
-    elif name == "similarity":
-        expected = _unit(h) @ w.T / np.linalg.norm(ROWS, axis=1)
     else:
         expected = _unit(h) @ w.T
     actual = outputs_of(out, data["x"])["logits"].astype(np.float64)

@@ -26,7 +26,7 @@ from tna_onnx.extraction.independence import (
     spread_batches,
 )
 from tna_onnx.extraction.sessions import batch_in_rows, compared_rows, open_part, sample_shape
-from tna_onnx.graph.cut import cut_between, keeping, read_beside
+from tna_onnx.graph.cut import cut_between, keeping
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of, require_rows
 from tna_onnx.graph.readout import Head, Layout, Readout
@@ -205,12 +205,11 @@ def check_readout(
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
-    if further_inputs := read_beside(model, head):
-        raise HeadDiffers(
-            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' also read "
-            f"'{further_inputs[0]}' of the data; use --search none --output-kind {head.holds}"
-        )
-    tail = Tail(model, head, opened.device, features.dtype, fixed_batch)
+    try:
+        tail = Tail(model, head, opened.device, features.dtype, fixed_batch)
+    except UnsupportedModel as error:
+        reason = str(error).partition(";")[0]
+        raise HeadDiffers(f"{model.name}: {reason}; use --search none --output-kind {head.holds}") from error
     check_tail(model, head, tail, features, logits)
     return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
 

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import input_at, subgraph_inputs
-from tna_onnx.graph.constants import made_from_constants
+from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
 from tna_onnx.graph.options import ModelOptions
@@ -126,18 +125,6 @@ def tail_nodes(model: Model, head: Head) -> list[int]:
             needed.update(nodes[k].input)
             tail.append(k)
     return tail[::-1]
-
-
-def read_beside(model: Model, head: Head) -> list[str]:
-    """Return the tensors besides the features that the nodes from the linear layer to the logits read of the data."""
-    tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
-    inside = {head.features, *head.parts, *(name for node in tail for name in node.output)}
-    read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
-    side_inputs = [name for name in read if name not in inside and made_from_constants(model, name) is None]
-    # A weight that is the left operand reads the features transposed.
-    transposes = (node for node in model.proto.graph.node if node.op_type == "Transpose")
-    transposed = {name for node in transposes if input_at(node, 0) == head.features for name in node.output}
-    return [name for name in side_inputs if name not in transposed]
 
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:
