@@ -171,11 +171,10 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
     h = np.tanh(data["x"] @ TRUNK).astype(np.float64)
     head = choose_head(load_model(out))
     w = head.weight.astype(np.float64)
+    expected = _unit(h) @ w.T
     if name == "expanded":
         # the graph adds the lengths of the old rows: class vectors turn, prototypes do not move
         expected = h @ w.T - (ROWS.astype(np.float64) ** 2).sum(axis=1) / 10
-    else:
-        expected = _unit(h) @ w.T
     actual = outputs_of(out, data["x"])["logits"].astype(np.float64)
     np.testing.assert_allclose(softmax(actual), softmax(expected), atol=1e-5)
     assert report.comparison.after.nll == pytest.approx(nll(actual, data["labels"]), rel=1e-6)
