@@ -14,8 +14,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model
 from tests.pipeline.samples import nll
-from tests.support import PLAIN, TILTED, WALKED, ok, outputs_of, with_options
-from tna_onnx.errors import UnsupportedModel
+from tests.support import TILTED, WALKED, outputs_of, with_options
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.ops import softmax
@@ -81,16 +80,6 @@ def _expanded() -> tuple[list[onnx.NodeProto], dict[str, Array]]:
     return nodes, {"rows": ROWS.T.copy(), "lengths": (ROWS**2).sum(axis=1)}
 
 
-def _squares(root: bool) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
-    nodes = [_node("Unsqueeze", "h one", "many"), _node("Sub", "many rows", "gaps")]
-    if root:
-        nodes.append(_node("ReduceL2", "gaps", "distance", axes=[-1], keepdims=0))
-    else:
-        nodes += [_node("Mul", "gaps gaps", "squares"), _node("ReduceSum", "squares last", "sum", keepdims=0)]
-        nodes.append(_node("Div", "sum ten", "distance"))
-    return [*nodes, _node("Neg", "distance", "logits")], {"rows": ROWS[None]}
-
-
 def _unit(rows: Array) -> Array:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -104,11 +93,8 @@ FORMS: dict[str, tuple[Callable[[], Any], Callable[[Array], Array]]] = {
     "cosine of baked rows": (lambda: _cosine(False), lambda h: SCALE * _unit(h) @ _unit(ROWS).T),
     "similarity": (_similarity, lambda h: SCALE * _unit(h) @ _unit(ROWS).T),
     "expanded": (_expanded, lambda h: -(_gaps(h, ROWS) ** 2) / 10),
-    "squares": (lambda: _squares(False), lambda h: -(_gaps(h, ROWS) ** 2) / 10),
-    "root": (lambda: _squares(True), lambda h: -_gaps(h, ROWS)),
 }
 LAYERS = ("cosine in the graph", "cosine of baked rows", "expanded")
-DISTANCES = ("squares", "root")
 
 
 def _made(folder: Path, name: str) -> tuple[Path, Path, Path]:
@@ -142,17 +128,16 @@ def _made(folder: Path, name: str) -> tuple[Path, Path, Path]:
     return folder / "m.onnx", folder / "calib.npz", folder / "test.npz"
 
 
-@pytest.mark.parametrize("name", ["similarity", *DISTANCES])
-def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str) -> None:
+def test_a_map_goes_behind_the_scores(tmp_path: Path) -> None:
     """Without a word on what the output holds: the graph tells."""
-    model, calib, test = _made(tmp_path, name)
+    model, calib, test = _made(tmp_path, "similarity")
     out = tmp_path / "o.onnx"
     report = tna_onnx.calibrate(model, calib, eval=test, output=out, search="none", map="ts", device="cpu")
     data = np.load(test)
     assert report.comparison.after.nll < report.comparison.before.nll
     logits = outputs_of(out, data["x"])["logits"]
     assert report.comparison.after.nll == pytest.approx(nll(logits, data["labels"]), rel=1e-6)
-    expected = FORMS[name][1](np.tanh(data["x"] @ TRUNK)) / report.parameters["temperature"]
+    expected = FORMS["similarity"][1](np.tanh(data["x"] @ TRUNK)) / report.parameters["temperature"]
     np.testing.assert_allclose(softmax(logits.astype(np.float64)), softmax(expected), atol=1e-5)
     assert tna_onnx.verify(model, out, data=test).passed
     assert tna_onnx.evaluate(out, test).metrics.nll == pytest.approx(report.comparison.after.nll, rel=1e-6)
@@ -178,26 +163,3 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
     actual = outputs_of(out, data["x"])["logits"].astype(np.float64)
     np.testing.assert_allclose(softmax(actual), softmax(expected), atol=1e-5)
     assert report.comparison.after.nll == pytest.approx(nll(actual, data["labels"]), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", DISTANCES)
-def test_a_tilt_of_a_distance_is_refused_and_the_default_needs_none(tmp_path: Path, name: str) -> None:
-    model, calib, test = _made(tmp_path, name)
-    with pytest.raises(UnsupportedModel, match="an angle needs an origin"):
-        tna_onnx.calibrate(model, calib, output=tmp_path / "o.onnx", settings=tna_onnx.Settings(method="tna"))
-    shown = ok("inspect", model)
-    first = shown.output.index("scores   output 'logits': negative")
-    assert first < shown.output.index("works    calibrate as it is") < shown.output.index("no head  output 'logits'")
-    ok("calibrate", model, calib, "--eval", test, "--map", "ts", "-o", tmp_path / "o.onnx")
-
-
-def test_distances_with_their_sign_lost_are_not_calibrated_silently(tmp_path: Path) -> None:
-    """The largest of positive distances is of the farthest class."""
-    model, calib, _ = _made(tmp_path, "root")
-    proto = onnx.load(model)
-    proto.graph.node[-1].op_type = "Identity"
-    onnx.save(proto, model)
-    with pytest.raises(UnsupportedModel, match="does not tell"):
-        tna_onnx.calibrate(model, calib, **PLAIN)
-    shown = ok("inspect", model)
-    assert "farthest class" in shown.output
