@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tna_onnx
+from tests.conftest import Small
 from tna_onnx.cli.command import COMMANDS
 
 # Each of these takes longer to import than all of click.
@@ -64,6 +65,13 @@ def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:
     assert {"onnxruntime", "tna_onnx.data.sources.arrays"} <= modules
     others = {f"tna_onnx.data.sources.{name}" for name in ("objects", "remote", "tables")}
     assert modules.isdisjoint({*others, "scipy"})
+
+
+def test_a_default_run_of_calibrate_does_without_scipy(small: Small, tmp_path: Path) -> None:
+    data = ["--calib", str(small.calib), "--eval", str(small.test), "-o", str(tmp_path / "out.onnx")]
+    modules = loaded(code_of("calibrate", str(small.model), *data))
+    assert "tna_onnx.maps.atypicality" in modules
+    assert not any(name.partition(".")[0] == "scipy" for name in modules)
 
 
 def test_a_command_loads_without_the_options_of_the_others() -> None:
