@@ -5,6 +5,7 @@ where one scale and one offset do clearly better (`affine_search`), and where no
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from tna_onnx.extraction.recipe_trials import (
 
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
 _PROMISING = 1.0  # standard errors by which a scale and an offset, found on few images, are worth more
+_OFFSETS = (-0.5, 0.5)  # of one normalised channel
 _MIN_GAIN = 0.04  # nats, of the NLL
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
@@ -193,6 +195,8 @@ def _better_unlisted(images: TrialImages, best: Trial) -> tuple[Trial, str] | No
     ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
     for order in _ORDERS:
         ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
+    for k, offset in itertools.product(range(3), _OFFSETS):
+        ways[f"channel {color[k]} moved by {offset:+g}"] = functools.partial(_shift, k, offset)
     others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
     images.run(list(others.values()), ENOUGH)
     found = best_of(list(others.values()))
@@ -204,12 +208,19 @@ def _better_unlisted(images: TrialImages, best: Trial) -> tuple[Trial, str] | No
     if best.behind(found)[0] <= _MIN_GAIN:
         return None
     name = next(name for name, trial in others.items() if trial is found)
-    return found, f"{name}. If the model was trained with that, give arrays that are prepared so"
+    return found, f"{name}. State what it was trained with, or give arrays that are prepared so"
 
 
 def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return channels in another order."""
     return np.take(values, order, axis)
+
+
+def _shift(channel: int, offset: float, values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return one channel plus an offset."""
+    offsets = np.where(np.arange(values.shape[axis]) == channel, offset, 0.0)
+    moved: NDArray[Any] = values + np.expand_dims(offsets, tuple(range(1, 4 - axis)))
+    return moved
 
 
 def _grey(values: NDArray[Any], axis: int) -> NDArray[Any]:
