@@ -130,6 +130,7 @@ def test_printed_figures_are_those_of_the_paper(script: Any) -> None:
     assert numbers.printed("cifar100", "GoogleNet")["AAR"] == (("79.28", ".3"), ("4.46", ".31"), ("4.28", ".3"))
 
 
+@pytest.mark.slow
 def test_the_table_stands_beside_the_printed_one(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

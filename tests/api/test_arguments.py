@@ -86,7 +86,7 @@ def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("classes", 3), ("columns", 3), ("label_column", 0.5), ("data_root", 3), ("limits", 3), ("skip_bad", "no"),
-     ("expect_accuracy", "76"), ("engine", 3), ("json", 3), ("device", 3), ("progress", 3),
+     ("expect_accuracy", "76"), ("json", 3), ("device", 3), ("progress", 3),
      ("min_recall", [1]), ("model_limits", {}), ("max_nll", [1.0]), ("min_accuracy", True), ("bins", 14.0)],
 )  # fmt: skip
 def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
@@ -97,6 +97,7 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> No
             Data("data.npz", **{name: value})
 
 
+@pytest.mark.slow
 def test_scalars_of_numpy_are_numbers(small: Small, tmp_path: Path) -> None:
     """They come from grids of settings, and the file records what it was made with."""
     plain = {"search": "none", "map": "ts", "seed": 3, "bins": 10, "min_accuracy": 1.5, "min_recall": {"0": 0.25}}
@@ -155,6 +156,7 @@ def test_calibrate_writes_what_the_command_line_writes(small: Small, tmp_path: P
     assert {path.suffix for path in folder.iterdir()} == {".svg"}
 
 
+@pytest.mark.slow
 def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     with pytest.raises(tna_onnx.GateMissed):
@@ -255,6 +257,7 @@ def test_names_by_hand(paths: list[Any], expected: list[str]) -> None:
     assert names(*paths) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join), min_size=2, max_size=6))
 def test_names_differ_and_end_their_paths(paths: list[str]) -> None:

@@ -172,6 +172,7 @@ def test_checks_of_scikit_learn() -> None:
     assert set(failed) - set(_OTHER_THAN_SCIKIT_LEARNS) - weights == set(), failed
 
 
+@pytest.mark.slow
 def test_probabilities_are_told_from_logits() -> None:
     rng = np.random.default_rng(3)
     labels = rng.integers(0, 4, 800)
@@ -183,6 +184,7 @@ def test_probabilities_are_told_from_logits() -> None:
     np.testing.assert_array_equal(found.predict_proba(rows), given.predict_proba(rows))
 
 
+@pytest.mark.slow
 def test_masked_labels_are_missing_and_tensors_leave_their_graph() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)
@@ -201,6 +203,7 @@ def test_messages_name_no_flags() -> None:
     assert "--" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_one_column_of_shares_is_the_probability_of_the_second_class() -> None:
     rng = np.random.default_rng(4)
     labels = rng.integers(0, 2, 500)
@@ -210,6 +213,7 @@ def test_one_column_of_shares_is_the_probability_of_the_second_class() -> None:
     assert fitted.predict_proba(second)[labels == 1, 1].mean() > 0.7
 
 
+@pytest.mark.slow
 def test_twenty_samples_claim_nothing_in_one_sentence() -> None:
     y = np.arange(20) % 3
     logits = 6 * np.eye(3)[y] + np.random.default_rng(0).standard_normal((20, 3))

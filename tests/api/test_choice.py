@@ -51,6 +51,7 @@ def own(small: Small) -> dict[str, Array]:
 # --- already calibrated
 
 
+@pytest.mark.slow
 def test_the_output_is_the_input_byte_for_byte(small: Small, own: dict[str, Array], tmp_path: Path) -> None:
     test = drawn(small, seed=8)
     report = with_options(tna_onnx.calibrate, small.model, own, eval=test, output=tmp_path / "o.onnx", **FAST)

@@ -73,6 +73,7 @@ def classify(model: Path | onnx.ModelProto, data: Path) -> np.ndarray:
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=form_name)
 def test_the_same_head_is_found(form: Callable[[Path], Any], small: Small) -> None:
     found, expected = tna_onnx.inspect(form(small.model)), tna_onnx.inspect(small.model)

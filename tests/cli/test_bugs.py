@@ -43,6 +43,7 @@ def assert_bug(done: subprocess.CompletedProcess[str], error: str) -> None:
     assert "this is a bug in tna-onnx" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -137,7 +137,6 @@ def test_alarm_takes_the_number_away_and_fails_the_gate(calibrated: Path, tmp_pa
     [
         (2, ["--max-ece", "5"]),
         (2, ["--min-recall", "1=0.5"]),
-        (2, ["--by", "site"]),
         (2, ["--expect-accuracy", "50"]),
         (2, ["--class-prior", "uniform"]),
     ],

@@ -478,7 +478,7 @@ def test_errors(small: Small, written: Callable[[str], Path], case: str, tmp_pat
     words, code, message = BAD[case]
     text, other, new = tmp_path / "text.onnx", tmp_path / "other.npz", tmp_path / "new.onnx"
     text.write_text("this is no model\n" * 20)
-    np.savez(other, y=np.ones((3, 8), np.float32), labels=np.zeros(3, np.int64))
+    np.savez(other, y=np.ones((3, 7), np.float32), labels=np.zeros(3, np.int64))
     new.write_bytes(written("folded").read_bytes())
     names = {"OLD": small.model, "NEW": new, "TEXT": text, "OTHER": other}
     refused(code, message, "verify", *(names.get(word, word) for word in words))

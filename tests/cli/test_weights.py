@@ -116,6 +116,7 @@ def test_calibrate_fits_what_a_repeated_sample_would(small: Small, tmp_path: Pat
     assert one.comparison.after.effective_n == pytest.approx(n**2 / (times**2).sum())
 
 
+@pytest.mark.slow
 def test_equal_weights_write_the_same_bytes(small: Small, tmp_path: Path) -> None:
     data, held_out = loaded(small.calib), loaded(small.test)
     weights = np.full(len(data["labels"]), 3.0)

@@ -106,6 +106,7 @@ def _check(case: Case, folder: Path) -> None:
     onnxruntime.InferenceSession(str(new), providers=["CPUExecutionProvider"])  # as a user would load it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_form_of_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
     try:

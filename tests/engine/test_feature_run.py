@@ -27,6 +27,7 @@ def digest(place: str | Path) -> str:
     return files.source.digest()
 
 
+@pytest.mark.slow
 def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     with np.load(MODEL.parent / "calib.npz") as file:

@@ -55,7 +55,6 @@ def test_a_forest_needs_no_word(kind: str, classes: int, tmp_path: Path) -> None
     model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
     report = tna_onnx.calibrate(model, (x[300:], y[300:]), output=tmp_path / "o.onnx", device="cpu")
     assert report.comparison.after.nll <= report.comparison.before.nll
-    assert any("shares in the leaves" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("form", ["tensor", "double", "map"])
@@ -131,6 +130,7 @@ def _probabilities(model: str | bytes, x: np.ndarray, size: int, threads: int) -
     return np.concatenate(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trees", "classes"), [(60, 2), (20, 3)])
 def test_shares_that_round_away_from_zero_make_no_other_file(trees: int, classes: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

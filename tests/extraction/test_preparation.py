@@ -99,6 +99,7 @@ def _as_trained(images: Any, size: Any, crop: bool) -> Any:
     return np.stack(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop", [True, False])
 def test_images_of_another_size(crop: bool, tmp_path: Path, saved: Make) -> None:
     size = (16, 32)
@@ -159,6 +160,7 @@ def test_a_model_that_resizes_takes_images_of_several_sizes_as_they_are(
     assert not any("any size" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path) -> None:
     model = tmp_path / "any.onnx"
     onnx.save(resizing(layer=True), model)
@@ -212,6 +214,7 @@ def test_calibrate_writes_the_recipe_and_later_commands_read_it(photos: Path, sa
     assert tna_onnx.verify(model, out, data=photos).outputs is not None
 
 
+@pytest.mark.slow
 def test_other_commands_take_the_same_recipe(photos: Path, saved: Make, tmp_path: Path) -> None:
     model = saved(scale=1.0)
     compared = tna_onnx.compare([model, model], photos)
@@ -295,6 +298,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("many"), *make_images(1200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "a", "m", "bgr"),
     [
@@ -363,6 +367,7 @@ def _standardised(images: Any) -> Any:
     return (255 * (0.25 * unit + 0.45)).reshape(images.shape)
 
 
+@pytest.mark.slow
 def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> None:
     """Images of any brightness and contrast are one to such a network, and to no other."""
     images, labels = make_images(400)
@@ -443,6 +448,7 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     assert normal.recipe_search.chosen == "-1 to 1, RGB"
 
 
+@pytest.mark.slow
 def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_path: Path) -> None:
     images, labels = make_images(400)
     dull = write_folder(tmp_path / "dull", (115 + 0.5 * (images - 115.0)).astype(np.uint8), labels)
@@ -558,6 +564,7 @@ def test_whether_a_network_has_one_size_for_images_of_all(photos: Path, model: o
     assert resizes_images(loaded, source, 1) == one_size
 
 
+@pytest.mark.slow
 def test_a_refusal_says_that_the_size_is_a_guess_too(mixed: Path, tmp_path: Path) -> None:
     onnx.save(resizing(layer=True), tmp_path / "any.onnx")
     files = sorted(mixed.glob("*/*.png"))[::4]

@@ -255,6 +255,7 @@ with _open(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_two_runs_on_one_store_are_kept_apart(tmp_path: Path, end: str) -> None:
     kept(tmp_path, stop=1000)

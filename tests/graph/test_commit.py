@@ -48,6 +48,7 @@ def weight_in(path: Path) -> np.ndarray:
     return next(numpy_helper.to_array(tensor) for tensor in proto.graph.initializer if tensor.name == "weight")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["model", "result"])
 def test_a_run_that_is_killed_anywhere_leaves_the_old_or_the_new(what: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -122,6 +123,7 @@ def test_the_mode_of_the_old_model_is_kept(external: Model, tmp_path: Path) -> N
     assert (tmp_path / "new.onnx").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time_on_one_output(external: Model, tmp_path: Path) -> None:
     """Each of them may come last; what is there then is one of them, whole."""
     code = (

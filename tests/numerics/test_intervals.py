@@ -45,6 +45,7 @@ def ends(interval: Any) -> tuple[float, float]:
     return interval.low, interval.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [1, 4])
 @pytest.mark.parametrize("kind", ["plain", "weights", "clusters", "folds"])
 def test_a_difference_lies_in_its_own_interval(kind: str, labels: int) -> None:

@@ -212,6 +212,7 @@ def counting(found: Observed) -> Observed:
     return replace(found, source=smoothed(shares, len(found.labels)), counted=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> None:
     """Of 100 runs at a level of 5 %, at most 13, and at least 1: each has a probability below 0.7 % where it holds."""

@@ -70,6 +70,7 @@ def inputs(folder: Path, **said: str) -> dict[str, str]:
 QUICK = "--search none --map ts --device cpu"
 
 
+@pytest.mark.slow
 def test_the_action_calibrates(small: Small, tmp_path: Path) -> None:
     said = {"model": str(small.model), "data": str(small.calib), "eval": str(small.test), "output": "new model.onnx"}
     code, outputs, printed = step("run", tmp_path, inputs(tmp_path, args=QUICK, **said))
@@ -87,6 +88,7 @@ def test_the_action_calibrates(small: Small, tmp_path: Path) -> None:
     assert (code, outputs["verdict"], outputs["model"]) == (1, "refused", "")
 
 
+@pytest.mark.slow
 def test_the_action_fails_where_a_gate_is_missed(small: Small, tmp_path: Path) -> None:
     said = {"model": str(small.model), "data": str(small.test), "args": "--max-ece 0.001 --device cpu"}
     code, outputs, printed = step("run", tmp_path, inputs(tmp_path, command="evaluate", **said))
@@ -121,6 +123,7 @@ def test_the_action_installs_the_package(tmp_path: Path, monkeypatch: pytest.Mon
     assert tna_onnx.__version__ in done.stdout
 
 
+@pytest.mark.slow
 def test_the_hooks_run(small: Small) -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
     words = {

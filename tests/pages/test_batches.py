@@ -35,6 +35,7 @@ def write_shards(x: Any, labels: Any) -> None:
                     archive.addfile(member, io.BytesIO(data))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its last file to the garbage collector
 @pytest.mark.parametrize(("library", "write"), [("h5py", write_hdf5), ("webdataset", write_shards)])
 def test_batches_of_a_library(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 import tna_onnx
@@ -252,6 +253,9 @@ def follow(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_writ
             assert any(other.issuperset(lines) for other in shown), f"{block.where}: {twin} shows another"
             continue
         run.block(block, shown=twin is None and after is not None and after.remark.startswith("output"))
+    for value in run.names.values():
+        if isinstance(value, np.lib.npyio.NpzFile):
+            value.close()  # as the end of the program would
 
 
 def quickly(calibrate: Callable[..., Any]) -> Callable[..., Any]:

@@ -283,6 +283,7 @@ def test_tied_constants_stay(small: Small, tmp_path: Path) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 def test_a_map_of_more_classes_than_metadata_hold(tmp_path: Path) -> None:
     """Its numbers are those of the file, in weight and bias."""
     rng = np.random.default_rng(0)

@@ -98,6 +98,7 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_map_goes_behind_a_head_of_integers(form: str, tmp_path: Path) -> None:
     path = quantized(form, tmp_path)
@@ -233,6 +234,7 @@ def label_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
+@pytest.mark.slow
 def test_quantised_probabilities_of_labels_reach_from_0_to_1(label_model: Path) -> None:
     target = label_model.with_name("new.onnx")
     report = tna_onnx.calibrate(label_model, label_samples(0), eval=label_samples(1), output=target)

@@ -99,6 +99,7 @@ def ran(path: Path, form: str) -> NDArray[Any]:
     return special.expit(found["logits"].astype(np.float64)) if form == "logits" else found["p"].astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_calibrated_and_its_file_gives_the_reported_numbers(folder: Path, form: str) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
@@ -125,6 +126,7 @@ def test_each_form_is_calibrated_and_its_file_gives_the_reported_numbers(folder:
     assert np.mean([row["after"]["ece"] for row in rows]) == pytest.approx(after["ece"], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "name"),
     [("sigmoid", "ts"), ("columns", "label-ts"), ("sigmoid", "label-platt"), ("sigmoid", "label-isotonic")],

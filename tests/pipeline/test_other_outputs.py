@@ -156,6 +156,7 @@ def test_labels_follow_where_they_were_right(
     assert _labels_hold(first, P, first if then is None else then, q, tie=1e-4) is holds
 
 
+@pytest.mark.slow
 def test_a_label_around_the_head_stays_or_becomes_the_likeliest_class(small: Small, tmp_path: Path) -> None:
     """A nearest-neighbour classifier counts its votes twice: for probabilities, and for the label."""
     model = onnx.load(classifier(small, tmp_path / "m.onnx"))
@@ -251,6 +252,7 @@ def _form(form: str, constants: dict[str, np.ndarray], folder: Path) -> Path:
     return folder / "m.onnx"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "map_"), [*zip(STAYS | FOLLOWS, itertools.cycle(["ts", "ts", "ts", "ts", "auto"]), strict=False)]
 )

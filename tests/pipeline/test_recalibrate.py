@@ -182,6 +182,7 @@ def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.Mo
     assert count.samples == {"source": 1500 + 1500 + 3 + 64 + 2 * 64, "written": 512}
 
 
+@pytest.mark.slow
 def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device two may not fit beside each other; a second output has both files run."""
     monkeypatch.setattr(providers, "allowed_cores", lambda: 2)

@@ -30,6 +30,7 @@ def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
 # --- the choice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("search", "objective"), [("auto", "nll"), ("none", "brier"), ("sparse", "ece")])
 def test_auto_takes_what_the_rule_takes_of_all_that_was_compared(search: str, objective: Any) -> None:
     outcome = run(toy(search, "auto", settings=replace(SETTINGS, objective=objective)))

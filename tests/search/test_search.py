@@ -168,6 +168,7 @@ def test_an_adaptive_search_goes_from_coarse_to_fine(n: int) -> None:
     assert value(chosen, settings) < value(full[choose(full, settings)], settings) + 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.1, 1.4, 1.8, 2.5, 4.0])
 def test_a_smooth_curve_has_its_minimum_found(temperature: float) -> None:
     """In the limit of many members the NLL is a smooth curve with one minimum: both searches end at the same angle."""
