@@ -18,7 +18,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import TILTED, WALKED, cli, ok, outputs_of, refused, words_of
 from tna_onnx.graph.load import load_model
-from tna_onnx.pipeline.change import prove
+from tna_onnx.pipeline.record import prove
 
 SEARCHED = words_of(TILTED)
 

@@ -30,9 +30,8 @@ from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.save import pending
-from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import check_file
-from tna_onnx.pipeline.steps import Change
+from tna_onnx.pipeline.record import Change, write_change
 from tna_onnx.runtime import Device
 
 SAMPLES = 8

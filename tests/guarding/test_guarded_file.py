@@ -17,7 +17,7 @@ from tests.support import with_options
 from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
-from tna_onnx.pipeline.change import _seal, _text_of, prove, write_decisions
+from tna_onnx.pipeline.record import _seal, _text_of, prove, write_decisions
 
 FILES: dict[str, dict[str, Any]] = {
     "all": {"add": ("confidence", "accept", "set", "ood"), "risk": 30.0, "coverage": 80.0},
@@ -124,8 +124,6 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "a threshold for each sample": ("two", {"thresholds": {"accept": np.zeros((200, 1), Float)}}),
     "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
     "costs of other decisions": ("ratio", {"guarded": _rule(cost=np.ones((5, 9), Float))}),
-    "other features": ("all", {"guarded": _outlier(features="h")}),
-    "scores that are features": ("energy", {"guarded": _outlier(logits="features")}),
     "a center for each sample": ("all", {"guarded": _formula(center=np.zeros((7, 32)))}),
     "another meaning": ("two", {"guarded": _output(kind="log_probabilities")}),
     "fewer classes": ("two", {"guarded": _output(n_classes=4)}),

@@ -27,8 +27,7 @@ from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
 from tna_onnx.numerics.prior_shift import log_ratio
-from tna_onnx.pipeline.change import _seal, _text_of, prove, write_change
-from tna_onnx.pipeline.steps import Added, Change
+from tna_onnx.pipeline.record import Added, Change, _seal, _text_of, prove, write_change
 
 TS = Temperature(2.0)
 _SHIFT_WORDS = ("method", "samples")
@@ -51,7 +50,6 @@ def _unchecked(fitted: LabelPlatt, intercepts: Any) -> LabelPlatt:
 
 # What is forged, of which model (see `_source`).
 FORGED: dict[str, dict[str, Any]] = {
-    "factor of the bias, negative": {"bias_factor": -1e6},
     "shape of pairs": _behind(TS, shape=(7, 2)),
     "shape of a number": _behind(TS, shape=()),
     **{
@@ -68,13 +66,7 @@ FORGED: dict[str, dict[str, Any]] = {
     "keeps predictions of two classes": _behind(clamped_fit(Bias(2.0, BIAS), 2)),
     "labels: NaN in place of numbers": _behind(LabelPlatt((2.0,) * 5, (NAN,) * 5)),
     "labels: a text in place of numbers": _behind(_unchecked(LabelPlatt((2.0,) * 5, (0.0,) * 5), ("nan",) * 5)),
-    "keeps the output itself": _behind(Bias(2.0, BIAS), other_outputs=OutputChange(kept=("logits",))),
-    "keeps an output that is none": _behind(Bias(2.0, BIAS), other_outputs=OutputChange(kept=("features",))),
-    "two: label of another head": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("other",), (0, 1, 2, 3, 4))),
-    "two: other names": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("label",), (4, 3, 2, 1, 0))),
     "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
-    **{f"positions: {layout}": _behind(Bias(2.0, BIAS), shape=layout) for layout in (Layout(5, 1), Layout(4, -1))},
-    "nodes of another name": _behind(TS, block="backbone"),
     "two: scores as labels": _behind(Bias(2.0, BIAS), other_outputs=OutputChange((), ("b",), (0, 1, 2, 3, 4))),
 }
 
@@ -302,7 +294,6 @@ def test_no_map_holds_numbers_that_none_fits(fitted: Any, values: dict[str, Any]
     ("stated", "other"),
     [
         *(('"temperature":2.0', f'"temperature":{number}') for number in ("-2.0", "0.0", "NaN", "Infinity")),
-        ('"quantum":0.0', '"quantum":0.1'),
         # the same weight, and a map that may change the order of the classes
         ('"temperature":2.0', '"temperature":{"dtype":"float64","shape":[5],"values":[2.0,2.0,2.0,2.0,2.0]}'),
     ],

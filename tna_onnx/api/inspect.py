@@ -13,7 +13,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import LABELS, behind_outputs, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
-from tna_onnx.pipeline.change import recorded_numbers
+from tna_onnx.pipeline.record import recorded_numbers
 from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
 
 

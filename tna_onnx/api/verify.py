@@ -28,7 +28,7 @@ from tna_onnx.guarding.guarded_file import prove_guarded
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.pipeline.change import Proof
+from tna_onnx.pipeline.record import Proof
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import LIMITS, Gates
 from tna_onnx.results.inspection import ModelDifference, OutputDifference

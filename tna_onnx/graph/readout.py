@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.bounds import MAX_AXES, input_at
 from tna_onnx.graph.constants import Quantized, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
@@ -55,6 +55,11 @@ class Layout:
 
     axes: int  # number of axes, the samples' included
     class_axis: int  # 1 or -1; 0 where each position has one number, without an axis for it
+
+    def __post_init__(self) -> None:
+        """Refuse more axes than a tensor can have."""
+        if not 2 <= self.axes <= MAX_AXES:
+            raise ValueError(f"a tensor of {self.axes} axes")
 
 
 def has_positions(sizes: list[int | None] | None) -> bool:

@@ -49,12 +49,11 @@ from tna_onnx.guarding.thresholds import (
     reachable,
     require_enough,
 )
-from tna_onnx.pipeline.change import write_decisions
 from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
+from tna_onnx.pipeline.record import DecisionStep, write_decisions
 from tna_onnx.pipeline.sample_checks import digests_in_file
-from tna_onnx.pipeline.steps import DecisionStep
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.measured import check_positive

@@ -25,8 +25,7 @@ from tna_onnx.guarding.deciding import decision_entry
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.operating_points import GOALS
-from tna_onnx.pipeline.change import Proof, before_decisions, prove, write_decisions
-from tna_onnx.pipeline.steps import DecisionStep
+from tna_onnx.pipeline.record import DecisionStep, Proof, before_decisions, prove, write_decisions
 
 BY_HAND = "by hand"
 """The goal of a decision whose thresholds were set without samples."""

@@ -153,7 +153,7 @@ class CalibrationMap(Protocol):
     def require_finite(self, *names: str) -> None:
         """Refuse fields with numbers that are not finite; for `__post_init__`.
 
-        NaN in an array or a tuple stands for numbers that only a file has (`pipeline.steps`).
+        NaN in an array or a tuple stands for numbers that only a file has (`pipeline.record`).
         """
         for name in names:
             value = getattr(self, name)

@@ -47,9 +47,9 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.maps.clamp import Clamped
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.rotations import class_blocks
-from tna_onnx.pipeline.change import Proof, prove
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
+from tna_onnx.pipeline.record import Proof, prove
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
 from tna_onnx.runtime import Device, Session, open_session, trim_memory

@@ -25,10 +25,9 @@ from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import CLAMPED, MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.maps.clamp import can_clamp
-from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
-from tna_onnx.pipeline.steps import Change
+from tna_onnx.pipeline.record import Change, can_recompute, write_change
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA

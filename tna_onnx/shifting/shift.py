@@ -36,13 +36,12 @@ from tna_onnx.numerics.checks import check_batch_size, check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import RULED_OUT, Observed, disagreement, log_ratio, smoothed
-from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.job import ModelJob, target_of
 from tna_onnx.pipeline.opening import Opened
 from tna_onnx.pipeline.other_outputs import find_others
+from tna_onnx.pipeline.record import Added, Change, write_change
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
-from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.results.report import MovedOutput

@@ -1,4 +1,4 @@
-"""What a file says of its own making, and the proof that it says the truth: the file, rebuilt.
+"""The record of a file, what it says of its own making, and the proof that this is the truth: the file, rebuilt.
 
 A written file is its source and a list of changes with all their numbers, in its metadata:
 
@@ -10,23 +10,21 @@ The proof leaves these numbers open, where someone has computed digests and seal
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph import decisions
-from tna_onnx.graph.bounds import MAX_AXES
-from tna_onnx.graph.cut import before_map
-from tna_onnx.graph.decisions import add_decisions
 from tna_onnx.graph.difference import (
+    PLACEHOLDER_INT,
     NotRebuilt,
     OfAnother,
     WrittenValues,
@@ -35,29 +33,169 @@ from tna_onnx.graph.difference import (
     is_plainly_encoded,
     same_models,
 )
-from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.labels import UNCHANGED, OutputChange, label_candidates, label_outputs
+from tna_onnx.graph.labels import UNCHANGED, OutputChange
 from tna_onnx.graph.load import PARSER_ERROR, Model
-from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, annotate, block_of, calibrated_heads, head_key, provenance
-from tna_onnx.graph.options import OUTPUT_KINDS, Difference, ModelOptions
+from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
+from tna_onnx.graph.options import OUTPUT_KINDS, Difference
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, Layout, Readout, requantized
+from tna_onnx.graph.readout import Head, Layout, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.graph.scores import choose_readout, shown_sizes
+from tna_onnx.graph.scores import find_readout
+from tna_onnx.maps import map_of_class
+from tna_onnx.maps.atypicality import FeatureSpace
 from tna_onnx.maps.base import Folding
+from tna_onnx.maps.clamp import Clamped
+from tna_onnx.maps.isotonic import TopVersusAll
+from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops, ShapeOps
-from tna_onnx.pipeline.steps import (
-    Added,
-    Change,
-    DecisionStep,
-    Decoder,
-    Encoder,
-)
 
 _FORMAT = 1
 _MOST_STEPS = 100  # a file says no more of itself: each step is a command that somebody ran
 _CHANGE = "change"
 _SEAL = "seal"
+
+# Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
+_MAX_ARRAY = 1024
+_MAX_NUMBERS = 2**14
+_MAX_INTEGERS = 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Logits plus one number a class: what is left of a change where the file has no place for a bias."""
+
+    bias: NDArray[np.floating]  # (C,) numbers
+
+    def __post_init__(self) -> None:
+        """Refuse infinite numbers; NaN stands for those that only a file has."""
+        if np.isinf(self.bias).any():
+            raise DataError("added: bias is not finite")
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002 - as every map is called
+        """Return s + c."""
+        return op.add(logits, op.const(self.bias))
+
+    def folded(self) -> Folding:
+        """Return the shift."""
+        return Folding(1.0, np.asarray(self.bias, np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What is done to a head, or behind the tensor of scores."""
+
+    weight: NDArray[Any] | None = None  # (C, n) new class vectors; None where they stay, or are computed
+    bias: NDArray[Any] | None = None  # (C,) new bias, where the head holds one; None likewise
+    bias_factor: float = 1.0  # what the bias that the file has is multiplied by
+    folded: Any = None  # a map in weight and bias that are computed from those of the source; see `can_recompute`
+    maps: tuple[Any, ...] = ()  # formulas that are appended, the first one first
+    shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
+    block: str = PREFIX  # how names of appended nodes begin
+    other_outputs: OutputChange = UNCHANGED  # what becomes of other outputs where maps are appended
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionStep:
+    """Decisions that were added again."""
+
+    source: str  # SHA-256 of the file that it says they were added to
+    model: Model  # what they were added to
+    guarded: decisions.Guarded  # formulas of the scores
+    thresholds: Mapping[str, NDArray[np.float32]]  # what these are compared with
+    names: Mapping[str, str]  # role -> output
+
+
+class Encoder:
+    """Values as JSON, to the last bit; of an array that is too large, its type and shape."""
+
+    def __init__(self) -> None:
+        self._left = {"f": _MAX_NUMBERS, "i": _MAX_INTEGERS}
+        self.left_out = 0
+
+    def encoded(self, value: Any, limit: int = _MAX_ARRAY) -> Any:
+        """Return a value that JSON has; `limit` numbers of an array."""
+        if isinstance(value, np.ndarray):
+            array = {"dtype": value.dtype.name, "shape": list(value.shape)}
+            fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size, limit)
+            return array | ({"values": value.reshape(-1).tolist()} if fits else {})
+        if isinstance(value, (list, tuple)):
+            numbers = bool(value) and all(isinstance(item, float) for item in value)
+            if numbers and not self._fits("f", len(value), limit):
+                return {"numbers": len(value)}
+            return [self.encoded(item) for item in value]
+        if dataclasses.is_dataclass(value):
+            # what was measured on the samples is for the fit alone
+            fields = [field.name for field in dataclasses.fields(value)]
+            names = [name for name in fields if not (isinstance(value, FeatureSpace) and name == "measured")]
+            # costs of a few classes are an entry of their own, too
+            limit = _MAX_NUMBERS if isinstance(value, operating_points.DecisionRule) else _MAX_ARRAY
+            return {"is": type(value).__name__, **{name: self.encoded(getattr(value, name), limit) for name in names}}
+        if isinstance(value, Mapping):
+            return {"entries": {key: self.encoded(item) for key, item in value.items()}}
+        return value.item() if isinstance(value, np.generic) else value
+
+    def _fits(self, kind: str, count: int, limit: int) -> bool:
+        if count > min(_MAX_INTEGERS if kind == "i" else limit, self._left[kind]):
+            self.left_out += 1
+            return False
+        self._left[kind] -= count
+        return True
+
+
+class Decoder:
+    """The way back, with placeholders for the numbers of large arrays.
+
+    Args:
+        size: most numbers of all arrays together.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self.placeholders = 0
+
+    def decoded(self, value: Any) -> Any:
+        """Return the value."""
+        if isinstance(value, list):
+            return tuple(self.decoded(item) for item in value)
+        if not isinstance(value, dict):
+            return value
+        if "shape" in value:
+            return self._array(np.dtype(value["dtype"]), tuple(map(int, value["shape"])), value.get("values"))
+        if "numbers" in value:
+            return tuple(self._array(np.dtype(np.float64), (int(value["numbers"]),), None).tolist())
+        if "entries" in value:
+            return {key: self.decoded(item) for key, item in value["entries"].items()}
+        cls = _CLASSES.get(value["is"]) or map_of_class(value["is"])
+        if cls is None:
+            raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
+        fields = {key: self.decoded(item) for key, item in value.items() if key != "is"}
+        numbers = {field.name for field in dataclasses.fields(cls) if field.type == "float"}
+        if any(not isinstance(fields[name], (float, int)) for name in numbers & fields.keys()):
+            raise NotRebuilt(f"expected one number in each of {sorted(numbers)} of {cls.__name__}")
+        return cls(**fields)
+
+    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> NDArray[Any]:
+        count = 1
+        for length in shape:
+            count *= length
+        if dtype.kind not in "fi" or not 0 <= count <= self._left:
+            raise NotRebuilt(f"expected an array of numbers that the file can hold, found {dtype} {shape}")
+        self._left -= count
+        if values is not None:
+            return np.array(values, dtype).reshape(shape)
+        self.placeholders += 1
+        return np.full(shape, np.nan if dtype.kind == "f" else PLACEHOLDER_INT, dtype)
+
+
+_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Added, OutputChange, FeatureSpace, TopVersusAll, Layout, ClassOutput, outliers.Energy,
+        outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
+        operating_points.DecisionRule,
+    )
+}  # fmt: skip
+"""Classes that metadata may name, besides those of maps."""
 
 
 def can_recompute(folding: Folding) -> bool:
@@ -160,7 +298,7 @@ def _with_decisions(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the protobuf of a model with decisions, and what the metadata say of them."""
     model = step.model
-    proto = add_decisions(model, step.guarded, step.thresholds, step.names, {}, from_file)
+    proto = decisions.add_decisions(model, step.guarded, step.thresholds, step.names, {}, from_file)
     file = Model(proto, "", model.path, large_values=dict(large_values))
     digest = hashlib.sha256()
     for name in file.producers:
@@ -227,13 +365,20 @@ def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
         made = "; it was written by another version of tna-onnx" if entries else ""
         raise NotRebuilt(f"it does not say how it was made{made}")
     try:
-        steps = list(json.loads(text)["steps"])
+        steps = list(json.loads(text, parse_constant=_infinite)["steps"])
         known = all(isinstance(step["source"], str) and step["step"] in ("head", "decisions") for step in steps)
         if 0 < len(steps) <= _MOST_STEPS and known and _text_of(steps) == text:
             return steps
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise NotRebuilt("it says how it was made in a form that this version of tna-onnx does not know")
+
+
+def _infinite(word: str) -> float:
+    """Refuse NaN, which is a placeholder here for the numbers of the file."""
+    if word == "NaN":
+        raise ValueError(word)
+    return float(word)
 
 
 def _applied(
@@ -325,33 +470,24 @@ def prove(source: Model, file: Model) -> Proof:
     if same:
         return Proof()
     try:
-        rebuilt = _rebuilt(source, file)
+        return _rebuilt(source, file)
     except NotRebuilt as reason:
         another = isinstance(reason, OfAnother)  # what differs from it would say nothing
         return Proof(() if another else differences(source, file), str(reason))
-    wrong = (*differences(rebuilt.model, file), *rebuilt.wrong)
-    return Proof(wrong, decisions=rebuilt.decisions, explained=lambda: _explained(source, rebuilt))
 
 
-@dataclass(frozen=True, eq=False)
-class _Rebuilt:
-    """A file that was made again."""
+def _explained(source: Model, rebuilt: Model, roles: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Return the differences between a source and the file that was made of it, and say what each is.
 
-    model: Model  # the file
-    roles: dict[str, str] = field(default_factory=dict)  # name of a tensor or node -> what is new in it
-    wrong: tuple[Difference, ...] = ()  # what the file says of itself and is not so
-    decisions: DecisionStep | None = None  # that were added; None where there are none
-
-
-def _explained(source: Model, rebuilt: _Rebuilt) -> tuple[Difference, ...]:
-    """Return the differences between a source and the file that was made of it, and say what each is."""
-    entries = differences(source, rebuilt.model)
+    `roles`: name of a tensor or node -> what is new in it.
+    """
+    entries = differences(source, rebuilt)
     metadata_changes = [entry for entry in entries if entry.part == "metadata"]
     others = (entry for entry in entries if entry.part != "metadata")
-    rest = tuple(replace(entry, explained=_reason_for(entry, rebuilt.roles)) for entry in others)
+    rest = tuple(replace(entry, explained=_reason_for(entry, roles)) for entry in others)
     if not metadata_changes:
         return rest
-    count = len(provenance(rebuilt.model))
+    count = len(provenance(rebuilt))
     return (Difference("metadata", f"{PREFIX}.*", "values", f"{count} entries", "provenance"), *rest)
 
 
@@ -367,7 +503,8 @@ def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
     return "head"
 
 
-def _rebuilt(source: Model, file: Model) -> _Rebuilt:
+def _rebuilt(source: Model, file: Model) -> Proof:
+    """Make a file again, a step after the other, and compare."""
     entries = provenance(file)
     steps = _steps(entries)
     sources = [step["source"] for step in steps]
@@ -379,27 +516,31 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     first = sources.index(source.sha256)
     if first and steps[:first] != _steps(provenance(source)):
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
-    steps = steps[first:]
     model = source
     decided: DecisionStep | None = None
     roles: dict[str, str] = {}
     wrong: list[Difference] = []
     with _not_rebuilt():
-        for step in steps:
-            replay = _replay_decisions if step["step"] == "decisions" else _replay
-            proto, large_values, new_roles, words, made = replay(model, step, file)
+        for step in steps[first:]:
+            if step["step"] == "decisions":
+                decided = _stated_decisions(model, step, file)
+                large_values: Mapping[bytes, Any] = {**model.large_values, **file.large_values}
+                proto, words = _with_decisions(decided, file, large_values)
+            else:
+                result, words = _replayed(model, step, file)
+                proto, large_values = result.proto, result.large_values
+                roles |= result.roles
             if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
                 raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
-            decided = made or decided
             # what is read of the next step's model, as its output's kind, stands in these entries
             annotate(proto, entries)
             model = Model(proto, "", source.path, large_values=large_values)
-            roles |= new_roles
             names = sorted(name for name, _ in {*words["digests"].items()} ^ {*step["digests"].items()})
             wrong += [Difference("tensor", name, "values", "not those of its making") for name in dict.fromkeys(names)]
     if entries.get(_SEAL) != _seal(entries):
         wrong.append(Difference("metadata", f"{PREFIX}.{_SEAL}", "changed", "entries are not those that were written"))
-    return _Rebuilt(model, roles, tuple(wrong), decided)
+    unexplained = (*differences(model, file), *wrong)
+    return Proof(unexplained, decisions=decided, explained=functools.partial(_explained, source, model, roles))
 
 
 @contextlib.contextmanager
@@ -414,13 +555,11 @@ def _not_rebuilt() -> Iterator[None]:
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
 
-_Replayed: TypeAlias = tuple[Any, dict[bytes, Any], dict[str, str], dict[str, Any], DecisionStep | None]
-"""Protobuf, values apart from it, roles, what the metadata say of the step, and the decisions added, if any."""
-
-
-def _replay(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
+def _replayed(model: Model, step: Mapping[str, Any], file: Model) -> tuple[Rewritten, dict[str, Any]]:
+    """Do a step to the scores again; return what was done, and the words of the step."""
     readout = _readout_of(model, step["readout"])
-    decoder = Decoder(file.total_bytes, 0 if readout.multi_label else readout.n_classes)
+    decoder = Decoder(file.total_bytes)
+    bias = decoder.decoded(step["bias"])
     change = Change(
         folded=decoder.decoded(step["folded"]),
         maps=decoder.decoded(step["maps"]),
@@ -430,22 +569,24 @@ def _replay(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
     )
     for fitted in (change.folded, *change.maps):
         _require_shape(readout, fitted, file)
-    _require_place(model, readout, change)
-    _require_outputs(model, readout, change.other_outputs)
+    if change.folded is not None and not can_recompute(change.folded.folded()):
+        raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
         assert isinstance(readout, Head)  # noqa: S101 - a weight is of a head
         change = replace(change, weight=readout.weight)
         from_file.append("weight")
-    change = _with_bias(readout, change, step, decoder)
     if step["bias"] == "file":
+        assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
+        change = replace(change, bias=readout.bias)
         from_file.append("bias")
-    if change.folded is not None and not can_recompute(change.folded.folded()):
-        raise NotRebuilt("it names a map in weight and bias that is not written in this way")
+    elif isinstance(bias, float):
+        change = replace(change, bias_factor=bias)
+    elif bias is not None:
+        change = replace(change, bias=bias)
     result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)), aside=True)
-    words = _head_words(step["source"], readout, change, result.digests)
-    return result.proto, result.large_values, result.roles, words, None
+    return result, _head_words(step["source"], readout, change, result.digests)
 
 
 def _require_shape(readout: Readout, fitted: Any, file: Model) -> None:
@@ -453,103 +594,24 @@ def _require_shape(readout: Readout, fitted: Any, file: Model) -> None:
     logits, features = (1, readout.n_classes), None
     if isinstance(readout, Head):
         features = (1, readout.n_features)
+    if isinstance(fitted, Clamped) and fitted.classes not in (0, readout.n_classes):
+        raise NotRebuilt(f"it keeps predictions of {fitted.classes} classes; expected {readout.n_classes}")
     if fitted is not None and fitted.forward(ShapeOps(file.total_bytes), logits, features) != logits:
         raise NotRebuilt("it names a map that gives one sample logits of another shape")
 
 
-def _require_place(model: Model, readout: Readout, change: Change) -> None:
-    """Refuse names of nodes that no writer gives, and a shape of a sample that the scores do not have."""
-    if change.block not in (PREFIX, block_of(readout.output), PRIOR_BLOCK):
-        raise NotRebuilt(f"it calls nodes '{change.block}', which are never called so")
-    shape, width = change.shape, readout.n_classes
-    if readout.binary:
-        width = 1
-    if isinstance(shape, Layout):
-        axes, lengths = shape.axes, {shape.class_axis: width}
-        fits = readout.several and 2 <= axes <= MAX_AXES and shape.class_axis in (ONE, CLASSES_FIRST, CLASSES_LAST)
-        lengths.pop(ONE, None)
-    else:
-        axes, lengths = len(shape) + 1, dict(enumerate(shape, 1))
-        fits = not readout.several and {*shape, 1} == {width, 1} and math.prod(shape) == width
-    shown = shown_sizes(model, readout.logits)
-    if fits and shown is not None:
-        fits = len(shown) == axes and all(shown[k] in (None, length) for k, length in lengths.items())
-    appends = change.maps or not (isinstance(readout, Head) and readout.holds_bias)
-    if appends and not fits:
-        raise NotRebuilt(f"it states scores of the shape {shape} for a sample, and '{readout.logits}' has others")
-
-
-def _require_outputs(model: Model, readout: Readout, other_outputs: OutputChange) -> None:
-    """Refuse to keep the output that is calibrated, and labels that the graph shows to be others.
-
-    What samples alone show to be a label is not checked.
-    """
-    if not {*other_outputs.kept} <= {*model.outputs} - {readout.output}:
-        raise NotRebuilt(f"it keeps outputs that are none, or '{readout.output}', which it calibrates")
-    if not other_outputs.likeliest:
-        return
-    if not {*other_outputs.likeliest} <= {*label_candidates(model, readout.output)}:
-        raise NotRebuilt("it makes an output the likeliest class that can hold no classes")
-    if len(other_outputs.classes) != readout.n_classes:
-        raise NotRebuilt(f"it names {len(other_outputs.classes)} classes, and the scores are of {readout.n_classes}")
-    shown: dict[str, tuple[int | str, ...]] = {}
-    for head in find_heads(model)[0]:
-        shown |= {label.name: () for label in label_outputs(model, head.output, head.n_classes)}
-    own = label_outputs(model, readout.output, readout.n_classes)
-    shown |= {label.name: label.classes for label in own}
-    for name in other_outputs.likeliest:
-        if shown.get(name, other_outputs.classes) != other_outputs.classes:
-            raise NotRebuilt(f"it makes output '{name}' the likeliest class, and the graph shows another label there")
-
-
-def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
-    """Return a change with the bias that a step states."""
-    stated = decoder.decoded(step["bias"])
-    if stated is None:
-        return change
-    if isinstance(stated, float):
-        if not 0 < stated < np.inf:
-            raise NotRebuilt("it multiplies the bias by a number that no fit gives")
-        return replace(change, bias_factor=stated)
-    assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
-    if not readout.holds_bias:
-        raise NotRebuilt("it has a bias where the source has no place for one")
-    bias = readout.bias if isinstance(stated, str) else stated
-    if bias.shape != readout.bias.shape:
-        raise NotRebuilt("it states a bias of another shape than that of the source")
-    return replace(change, bias=bias)
-
-
-def _replay_decisions(model: Model, step: Mapping[str, Any], file: Model) -> _Replayed:
+def _stated_decisions(model: Model, step: Mapping[str, Any], file: Model) -> DecisionStep:
+    """Return the decisions that a step states, on an output that the graph has, with a score of each sample."""
     decoder = Decoder(file.total_bytes)
     guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
-    _require_scores(model, guarded, file)
-    if any(np.shape(limit) not in ((), (guarded.output.n_classes,)) for limit in thresholds.values()):
-        raise NotRebuilt("it states thresholds that are neither one number nor one for each class")
-    decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"])
-    large_values = {**model.large_values, **file.large_values}
-    proto, words = _with_decisions(decisions, file, large_values)
-    return proto, large_values, {}, words, decisions
-
-
-def _require_scores(model: Model, guarded: decisions.Guarded, file: Model) -> None:
-    """Refuse decisions on another output, or of other scores or features, than the graph has for their output."""
     output, outlier = guarded.output, guarded.outlier
     if not any(replace(found, quantum=output.quantum) == output for found in _outputs_called(model, output.name)):
         raise NotRebuilt(f"{model.name} has no such output '{output.name}' that classifies")
-    rule = guarded.decision
-    if rule is not None and not (
-        0 <= rule.positive < output.n_classes
-        and rule.cost.shape in ((0, 0), *((output.n_classes, output.n_classes + k) for k in (0, 1)))
-    ):
-        raise NotRebuilt(f"it states a decision that is not on {output.n_classes} classes")
-    if outlier is None:
-        return
-    shapes = [(1, output.n_classes), (1, outlier.width)]
-    if (outlier.logits, outlier.features, outlier.width) not in {*_outlier_tensors(model, output.name)} or (
-        outlier.formula.score(ShapeOps(file.total_bytes), *shapes) != (1, 1)
-    ):
-        raise NotRebuilt("it states an outlier score of tensors that are not those of its output")
+    if outlier is not None:
+        shapes = [(1, output.n_classes), (1, outlier.width)]
+        if outlier.formula.score(ShapeOps(file.total_bytes), *shapes) != (1, 1):
+            raise NotRebuilt("it states an outlier score that is not one number a sample")
+    return DecisionStep(step["source"], model, guarded, thresholds, step["names"])
 
 
 def _outputs_called(model: Model, name: str) -> Iterator[ClassOutput]:
@@ -557,21 +619,6 @@ def _outputs_called(model: Model, name: str) -> Iterator[ClassOutput]:
     for kind in (None, *OUTPUT_KINDS):
         with contextlib.suppress(UnsupportedModel):
             yield class_output(model, None, name, kind)
-
-
-def _outlier_tensors(model: Model, name: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (logits, features, length of these) of the outlier scores that an output may have."""
-    part, options = before_map(model, name, ModelOptions(output_name=name))
-    name = options.output_name or name
-    for kind in (None, *OUTPUT_KINDS):
-        readouts: list[Readout] = [head for head in find_heads(part, kind)[0] if head.output == name]
-        with contextlib.suppress(UnsupportedModel):
-            readouts.append(choose_readout(part, name, kind))
-        for readout in readouts:
-            if readout.holds == "logits" and not readout.binary:
-                yield readout.logits, "", 0
-            if isinstance(readout, Head) and not readout.parts:
-                yield "", readout.features, readout.n_features
 
 
 def _readout_entries(readout: Readout) -> dict[str, Any]:
@@ -595,32 +642,20 @@ def _readout_entries(readout: Readout) -> dict[str, Any]:
 def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
     """Find a head, or a tensor of scores, again, by each word on what an output holds."""
     output, node = words["output"], words["node"]
-    stated = _quantum_of(words)
     for kind in (None, *OUTPUT_KINDS):
         with contextlib.suppress(UnsupportedModel):
-            head = choose_head(model, node, output, kind)
-            readout = head.without_head() if node is None else _head_as_written(model, head, words)
-            readout = replace(readout, quantum=stated)
+            readout = find_readout(model, node, output, kind)
+            if isinstance(readout, Head):
+                readout = _as_written(model, readout, words)
+            readout = replace(readout, quantum=words["quantum"])  # which samples may have shown
             if _readout_entries(readout) == words:
                 return readout
-        if node is None:
-            with contextlib.suppress(UnsupportedModel):
-                readout = replace(choose_readout(model, output, kind), quantum=stated)
-                if _readout_entries(readout) == words:
-                    return readout
     raise NotRebuilt(f"{model.name} has no such head or scores at output '{output}'")
 
 
-def _quantum_of(words: Mapping[str, Any]) -> float:
-    """Return the step in which probabilities come, which samples may have shown."""
-    stated = words["quantum"]
-    if not isinstance(stated, float) or not 0 <= stated <= (words["holds"] == "probabilities"):
-        raise NotRebuilt("it states a step of probabilities that no output has")
-    return stated
-
-
-def _head_as_written(model: Model, head: Head, words: Mapping[str, Any]) -> Head:
-    head = requantized(model, head)
+def _as_written(model: Model, head: Head, words: Mapping[str, Any]) -> Readout:
+    if words["node"] is None:
+        return head.without_head()
     if words["own_weight"]:
-        return replace(head, stored_weight=replace(head.stored_weight, shared=True, quantized=None))
-    return head
+        return head.kept_in_float()
+    return requantized(model, head)
