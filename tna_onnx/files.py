@@ -33,6 +33,8 @@ _PAUSE = 0.05
 # Windows has neither of the first two, and needs the last for bytes as they are.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters at least: C: is a drive
+
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 
@@ -45,6 +47,27 @@ def model_file(path: Path) -> Path:
     if files:
         return files[0]
     return path
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a path is a URL.
+
+    >>> is_url("s3://bucket/calib.npz"), is_url("C:/calib.npz"), is_url("data/a:b.npz")
+    (True, False, False)
+    """
+    return _SCHEME.match(text) is not None
+
+
+def local_path(url: str) -> str:
+    """Return the path in a `file://` URL; anything else unchanged.
+
+    >>> local_path("file:///data/calib.npz"), local_path("s3://bucket/calib.npz")
+    ('/data/calib.npz', 's3://bucket/calib.npz')
+    """
+    for scheme in ("file://", "local://"):
+        if url.lower().startswith(scheme):
+            return url[len(scheme) :]
+    return url
 
 
 def name_problem(name: str | Path) -> str:

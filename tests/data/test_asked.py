@@ -12,10 +12,13 @@ import pytest
 from tests.data.samples import gather, spec, write_columns
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, DataFormat
+from tna_onnx.data.formats import open_request, request_of
 from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.labels import model_class_names
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import NO_LABELS, Source
 from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.image_files import prepared_input
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 
@@ -65,16 +68,18 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def test_class_names_by_precedence(tmp_path: Path) -> None:
     metadata = {"names": "['cat', 'cow', 'dog']"}
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    assert Data(X, classes=tmp_path / "names.txt").names_for(metadata, [], 3) == ("a", "b", "c")
-    assert Data(X, classes=["x", "y", "z"]).names_for(metadata, ["p", "q", "r"], 3) == ("x", "y", "z")
-    assert Data(X).names_for(metadata, ["p", "q", "r"], 3) == ("cat", "cow", "dog")
-    assert Data(X).names_for({}, ["p", "q", "r"], 3) == ("p", "q", "r")
-    assert Data(X).names_for(metadata, [0, 1], 2) is None, "other numbers of names, and labels that are indices"
+    assert model_class_names(Data(X, classes=tmp_path / "names.txt"), metadata, [], 3) == ("a", "b", "c")
+    assert model_class_names(Data(X, classes=["x", "y", "z"]), metadata, ["p", "q", "r"], 3) == ("x", "y", "z")
+    assert model_class_names(Data(X), metadata, ["p", "q", "r"], 3) == ("cat", "cow", "dog")
+    assert model_class_names(Data(X), {}, ["p", "q", "r"], 3) == ("p", "q", "r")
+    assert model_class_names(Data(X), metadata, [0, 1], 2) is None, (
+        "other numbers of names, and labels that are indices"
+    )
 
 
 def test_stated_names_must_be_as_many_as_the_classes() -> None:
     with pytest.raises(UsageError, match=r"classes: 9 class names \('0', '1', .* for a model with 3"):
-        Data(X, classes=[str(index) for index in range(9)]).names_for({}, [], 3)
+        model_class_names(Data(X, classes=[str(index) for index in range(9)]), {}, [], 3)
 
 
 @pytest.mark.parametrize("expected", [-1, 100.5])
@@ -97,7 +102,7 @@ def test_open_passes_everything_on(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=X)
     (tmp_path / "labels.csv").write_text("class,label\n0,dog\n0,cat\n0,dog\n")
     data = Data(tmp_path / "x.npz", tmp_path / "labels.csv", label_column="label")
-    source = data.open([spec()], 2, ("cat", "dog"))
+    source = open_request(request_of(data, [spec()], 2, ("cat", "dog")))
     assert source.labels.tolist() == [1, 0, 1]
     np.testing.assert_array_equal(gather(source, 2)["x"], X)
 
@@ -109,10 +114,11 @@ IMAGE = spec("image", (None, 3, 8, 8))
 
 
 def test_the_only_input_takes_images() -> None:
-    name, resolved = Request(inputs=[IMAGE], n_classes=3, preprocessing=Recipe(scale=1.0)).image_input("calib")
+    request = Request(inputs=[IMAGE], n_classes=3, preprocessing=Recipe(scale=1.0))
+    name, resolved = prepared_input(request, "calib")
     assert (name, resolved.layout, resolved.scale) == ("image", "NCHW", 1.0)
     with pytest.raises(DataError, match="calib: images need a model with one input"):
-        Request(inputs=[IMAGE, spec()], n_classes=3).image_input("calib")
+        prepared_input(Request(inputs=[IMAGE, spec()], n_classes=3), "calib")
 
 
 # --- What a table does not say is refused, and what is asked for is never ignored
@@ -227,7 +233,7 @@ def test_a_column_of_labels_is_no_feature(tmp_path: Path, name: str, column: str
     rows = [f"a,b,c,{name}", *(f"{k},{k + 1},{k + 2},{k % 2}" for k in range(4))]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(rows))
-    source = Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 3))], 2, None)
+    source = open_source(path, [spec("x", (None, 3))], 2, labels=NO_LABELS, label_column=column)
     np.testing.assert_array_equal(next(source.batches(4))["x"][0], [0, 1, 2])
     with pytest.raises(DataError, match="4"):  # and is none that fills up an input
-        Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 4))], 2, None)
+        open_source(path, [spec("x", (None, 4))], 2, labels=NO_LABELS, label_column=column)

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import spec
-from tna_onnx.data import open_source
 from tna_onnx.data.labels import folder_labels, label_indices, metadata_class_names, read_class_names
 from tna_onnx.errors import DataError
 
@@ -137,10 +135,3 @@ def test_folders_with_a_list_may_lack_classes() -> None:
     assert folder_labels(["dog", "cat"], 3, "calib", CLASSES) == {"dog": 2, "cat": 0}
     with pytest.raises(DataError, match="1 of 2 class folders are not class names"):
         folder_labels(["dog", "bee"], 3, "calib", CLASSES)
-
-
-@pytest.mark.parametrize("labels", [[0, 1], ["cat", "dog"]])
-def test_the_number_of_names(labels: list[object]) -> None:
-    data = {"x": np.zeros((2, 4), np.float32), "labels": labels}
-    with pytest.raises(DataError, match=r"2 class names for a model with 3 classes \('cat', 'dog'\)"):
-        open_source(data, [spec()], 3, class_names=["cat", "dog"])

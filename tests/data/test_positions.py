@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.data import open_source, positions
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionOptions, PositionSource, first_batches, sample_labels
+from tna_onnx.data.options import PositionOptions
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, first_batches, sample_labels
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 

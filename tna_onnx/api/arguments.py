@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tna_onnx.data.foreign import is_url
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.fields import annotated, check_type, plain_type, settings_of
-from tna_onnx.files import name_problem, resolved, write_file
+from tna_onnx.files import is_url, name_problem, resolved, write_file
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates

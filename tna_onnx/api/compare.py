@@ -22,7 +22,7 @@ from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, sample_info_of
-from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
@@ -203,7 +203,9 @@ def run_model(
         names=classifier.names,
         label=answer_of(model, output),
     )
-    suspicion = data.check(classes, source.labels, classifier.names, output.n_classes, lambda: scores.confidence)
+    suspicion = checked_labels(
+        data, classes, source.labels, classifier.names, output.n_classes, lambda: scores.confidence
+    )
     more = [
         *doubtful_logits(output, scores, classes),
         *preprocessing_notes(source, classifier.inputs, data.preprocessing),

@@ -18,16 +18,17 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe
 from tna_onnx.data.choices import FeatureFields
-from tna_onnx.data.foreign import is_url
+from tna_onnx.data.formats import request_of
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import BESIDE, Data, Request
+from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource, open_bucket
 from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, source_slices, table_labels, table_slices
 from tna_onnx.data.sources.tables import label_names, table_columns
-from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features
@@ -35,6 +36,7 @@ from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.opened_samples import open_samples, read_inputs
 from tna_onnx.fields import check_settings
+from tna_onnx.files import is_url
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head
@@ -142,7 +144,7 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, pro
     table = collect_features(opened, probed.readout, source, size, progress, cache)
     # without a head the rows are class logits, whatever the output holds
     of_rows = probed.readout.chosen(table.features) if table.logits is None else probed.readout.predicted(table.logits)
-    suspicion = data.check(of_rows, source.labels, opened.names, readout.n_classes)
+    suspicion = checked_labels(data, of_rows, source.labels, opened.names, readout.n_classes)
     return Collection(
         model=model.name,
         model_sha256=model.sha256,
@@ -281,7 +283,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
         )
     if data.expect_accuracy is not None:
         raise UsageError("--expect-accuracy needs all scores at once; add it to `calibrate`, or leave --engine out")
-    request = data.request(opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
+    request = request_of(data, opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
         return _of_tables(opened, data, request, files, fields, network)
@@ -352,7 +354,7 @@ def _of_tables(
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
     """Return the columns of groups and weights, by their role."""
-    request.columns_beside(where, files.schema.names)
+    columns_beside(request, where, files.schema.names)
     for role, column in request.sample_info.items():
         if not isinstance(column, str):
             noun, flag = BESIDE[role]

@@ -15,7 +15,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
-from tna_onnx.data.choices import DataFields
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import settings_of
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -134,7 +134,7 @@ def _page(report: Any) -> str:
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
     help="Which column or array to use, if the data have both.",
 )
-@options.field_options(DataFields, "label_column", "group_column", "weight_column", "class_prior")
+@options.field_options(Data, "label_column", "group_column", "weight_column", "class_prior")
 @options.field_options(Settings, *FIT_SETTINGS)
 @options.result_options
 @config_options

@@ -20,11 +20,11 @@ from tna_onnx.data.choices import (
     BATCH_SIZE,
     PRESET_FIELDS,
     Color,
-    DataFields,
     FeatureFields,
     Interpolation,
     Limits,
 )
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
@@ -397,11 +397,11 @@ labelled_data_options = together(
 
 def data_options(without: Collection[str] = ()) -> Callable[[F], F]:
     """Return the options on how samples are read; `without`: those that a command would always refuse."""
-    flagged = (name for name, (_, about) in settings_of(DataFields).items() if about.section)
-    return field_options(DataFields, *(name for name in flagged if name not in without))
+    flagged = (name for name, (_, about) in settings_of(Data).items() if about.section)
+    return field_options(Data, *(name for name in flagged if name not in without))
 
 
-by_option = field_options(DataFields, "by")
+by_option = field_options(Data, "by")
 feature_options = field_options(FeatureFields)
 model_options = field_options(ModelOptions)
 

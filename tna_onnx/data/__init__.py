@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import PRESETS, Recipe
     from tna_onnx.data.images.recipe_files import read_recipe
-    from tna_onnx.data.options import open_source
     from tna_onnx.data.source import Batch, InputSpec, Source
     from tna_onnx.data.sources.arrays import open_precomputed
 
@@ -33,7 +33,7 @@ _HOMES = {
     "Recipe": "images.preprocess",
     "Source": "source",
     "open_precomputed": "sources.arrays",
-    "open_source": "options",
+    "open_source": "formats",
     "read_recipe": "images.recipe_files",
 }
 

@@ -11,7 +11,6 @@ import importlib
 import json
 import numbers
 import os
-import re
 import stat
 import traceback
 from collections import Counter
@@ -289,30 +288,6 @@ def optional(module: str, extra: str, purpose: str) -> Any:
             f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); run pip install "
             f"'tna-onnx[{extra}]'"
         ) from error
-
-
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters at least: C: is a drive
-
-
-def is_url(text: str) -> bool:
-    """Tell whether a path is a URL.
-
-    >>> is_url("s3://bucket/calib.npz"), is_url("C:/calib.npz"), is_url("data/a:b.npz")
-    (True, False, False)
-    """
-    return _SCHEME.match(text) is not None
-
-
-def local_path(url: str) -> str:
-    """Return the path in a `file://` URL; anything else unchanged.
-
-    >>> local_path("file:///data/calib.npz"), local_path("s3://bucket/calib.npz")
-    ('/data/calib.npz', 's3://bucket/calib.npz')
-    """
-    for scheme in ("file://", "local://"):
-        if url.lower().startswith(scheme):
-            return url[len(scheme) :]
-    return url
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -10,29 +10,85 @@ import importlib
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import DATA_FORMATS
-from tna_onnx.data.foreign import file_system, is_url, local_path, parsing
+from tna_onnx.data.choices import DATA_FORMATS, IGNORED
+from tna_onnx.data.foreign import file_system, parsing
+from tna_onnx.data.frequencies import with_prior
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.multi_label import LabelSource
+from tna_onnx.data.options import Data, PositionOptions, Request
 from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.sample_info import require_beside
+from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.files import is_url, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.options import Request
     from tna_onnx.data.source import Source
+
+
+def request_of(
+    data: Data,
+    inputs: Sequence[InputSpec],
+    n_classes: int,
+    names: tuple[str, ...] | None,
+    *,
+    model_file: Path | None = None,
+    several: bool = False,
+    n_features: int = 0,
+    multi_label: bool = False,
+) -> Request:
+    """Return what a model's inputs need of the samples.
+
+    `several`: whether the model gives several predictions a sample: each labelled position is a row then.
+    `n_features`: numbers that are kept for each of those; 0 if none are. `multi_label`: whether each of the model's
+    classes is a label by itself: labels are (N, C) of 0 and 1 then.
+    """
+    if not several and (data.ignore_label is not None or data.position is not None):
+        raise UsageError(
+            "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
+            "this one gives one; leave them out"
+        )
+    if data.expect_accuracy is not None and "weight" in data.sample_info:
+        raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {data._flag('weight')} out")
+    if data.class_prior is not None and (several or multi_label):
+        raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
+    positions = None
+    if several:
+        ignore_label = IGNORED if data.ignore_label is None else data.ignore_label
+        positions = PositionOptions(ignore_label, data.position or "all", n_features)
+    said = with_prior(data, n_classes, names)
+    return Request(
+        **{**vars(said), "preprocessing": stated_recipe(data)},
+        inputs=inputs,
+        n_classes=n_classes,
+        class_names=names,
+        model_file=model_file,
+        several=positions,
+        multi_label=multi_label,
+    )
+
+
+def open_source(
+    data: Any, inputs: Sequence[InputSpec], n_classes: int, recipe: Recipe | None = None, **words: Any
+) -> Source:
+    """Open labelled samples, of any kind, for the inputs of a model; `words` are fields of `Request`."""
+    return open_request(Request(data, preprocessing=recipe, inputs=inputs, n_classes=n_classes, **words))
 
 
 def open_request(request: Request) -> Source:
     """Open the samples of a request."""
     source = _open(request.samples, request)
-    request.require_beside(source)
+    require_beside(request, source)
     if request.multi_label:
         if source.labels.ndim > 1:
             return source

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import parse_json, read_text, repeated
 from tna_onnx.data.labels import listed
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import ClassPrior
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError, UsageError
 
@@ -43,6 +46,14 @@ def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: 
     if isinstance(prior, Mapping):
         prior = _by_class(prior, names, n_classes, where)
     return _checked_frequencies(prior, n_classes, where)
+
+
+def with_prior(data: Data, n_classes: int, names: Sequence[str] | None) -> Data:
+    """Return the same samples with `class_prior` as their weights, if it is stated."""
+    if data.class_prior is None:
+        return data
+    frequencies = read_prior(data.class_prior, names, n_classes, "--class-prior", data.limits)
+    return replace(data, weights=ClassPrior(frequencies), class_prior=None)
 
 
 def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence[str] | None) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ import ast
 import contextlib
 import re
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,9 @@ from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from tna_onnx.data.choices import Limits
+    from tna_onnx.data.options import Data, Request
     from tna_onnx.data.source import AnyArray, IntArray
 
 
@@ -131,6 +132,13 @@ def label_indices(
     index_of = name_indices(names, n_classes, where, "labels", class_names)
     indices = np.array([index_of[name] for name in names], np.int64)[inverse]
     return check_labels(indices, n_samples, n_classes, where)
+
+
+def class_indices(request: Request, labels: AnyArray, n_samples: int, where: str) -> IntArray:
+    """Return stored labels, numbers or names, as class indices, (N,); -1 for each if labels are not to be read."""
+    if request.labels is NO_LABELS:
+        labels = NO_LABELS
+    return label_indices(labels, n_samples, request.n_classes, where, request.class_names)
 
 
 def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArray:
@@ -362,6 +370,39 @@ def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, 
             "class name per line"
         )
     return _name_list(lines, str(path))
+
+
+def model_class_names(
+    data: Data, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
+) -> tuple[str, ...] | None:
+    """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
+
+    Several label columns (`a,b,c`) name the labels of a model that does not.
+
+    `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
+    """
+    if data.classes is not None:
+        where, listed_names = "classes", data.classes
+        if isinstance(listed_names, (str, Path)):
+            where = str(listed_names)
+            listed_names = read_class_names(Path(where), data.limits)
+        stated = tuple(map(str, listed_names))
+        if len(stated) != n_classes:
+            raise UsageError(
+                f"{where}: {len(stated)} class names ({listed(stated)}) for a model with {n_classes} classes; give "
+                "one name for each, in the order of the model's output"
+            )
+        return stated
+    for names in (metadata_class_names(metadata), labels):
+        # What the file says counts only where it fits the output: it may be left over from another model.
+        if not names or len(names) != n_classes:
+            continue
+        # numbers are names too where they are no places: a model of grades 3 to 8, say
+        if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
+            return tuple(str(name) for name in names)
+    if len(data.label_columns) == n_classes:
+        return data.label_columns
+    return None
 
 
 def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -1,43 +1,26 @@
-"""Labelled samples as the user describes them (`Data`), and as a model wants them (`Request`)."""
+"""What the user says of labelled samples (`Data`), and with it what a model wants of them (`Request`).
+
+It loads without NumPy: the command line makes its options of these fields.
+"""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tna_onnx.data.choices import IGNORED, DataFields
-from tna_onnx.data.foreign import any_array, is_url, local_path
-from tna_onnx.data.formats import open_request
-from tna_onnx.data.frequencies import read_prior
-from tna_onnx.data.images.decode import require_pillow
-from tna_onnx.data.images.preprocess import PRESETS, Recipe
-from tna_onnx.data.images.recipe_files import read_recipe
-from tna_onnx.data.labels import (
-    class_names_from_one_hot,
-    label_indices,
-    listed,
-    metadata_class_names,
-    read_class_names,
-)
-from tna_onnx.data.positions import PositionOptions
-from tna_onnx.data.source import NO_LABELS, ClassPrior, InputSpec, Source, sample_info_of
-from tna_onnx.data.suspicion import Suspicion, label_suspicion
+from tna_onnx.data.choices import DEFAULT_LIMITS, IGNORED, Frequencies, Limits, Position
 from tna_onnx.errors import CheckFailed, DataError, UsageError
-from tna_onnx.fields import check_settings, documented
-from tna_onnx.files import name_problem
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.files import is_url, local_path, name_problem
 from tna_onnx.numerics.checks import check_share
 
 if TYPE_CHECKING:
-    from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.source import AnyArray, IntArray
+    from tna_onnx.data.images.preprocess import Recipe
+    from tna_onnx.data.source import InputSpec
 
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
 """What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
@@ -45,13 +28,12 @@ BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "w
 STORED = ("group", "weight")
 """What stays with a sample where its features are stored, under these names."""
 
-# What libraries write where a value is missing; "none" is a word.
-_EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
+_SECTION = "Data"
 
 
 @documented
 @dataclass(frozen=True, eq=False)
-class Data(DataFields):
+class Data:
     """Labelled samples as the user describes them: accepted wherever a path to data is.
 
     `samples` are the samples themselves, in any of the forms of docs/data.md; without them it says how to read some.
@@ -60,6 +42,115 @@ class Data(DataFields):
         UsageError: `expect_accuracy` is not a number from 0 to 100, `position` is not known, or a path is no name
             of a file.
     """
+
+    samples: Any = None
+    labels: Any = setting(None, "Labels that are not stored with the samples: the path of a file, or values (N,).")
+    preprocessing: Recipe | str | Path | None = setting(
+        None,
+        "Recipe for images, a name in PRESETS, or the path of a preprocessor_config.json (Hugging Face) or config.json "
+        "(timm).",
+    )
+    classes: Sequence[str] | str | Path | None = setting(
+        None, "File with the class names in the model's order.", section=_SECTION, parse="path"
+    )
+    label_column: str | None = setting(
+        None,
+        "Column of a table or manifest, or array, with the labels; a,b,c for several labels a sample.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    group_column: str | None = setting(
+        None,
+        "Column with the group of each sample, such as its patient, video or query: folds, intervals and thresholds "
+        "are then computed over groups. For image files also a regular expression on their paths.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    groups: Any = setting(None, "The group of each sample in place of a column: values (N,).")
+    weight_column: str | None = setting(
+        None,
+        "Column with the weight of each sample: how many samples of the population it stands for, in an enriched or "
+        "stratified set.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    weights: Any = setting(None, "The weight of each sample in place of a column: values (N,).")
+    class_prior: Frequencies | None = setting(
+        None,
+        "Class frequencies of the population, if those of the data differ: samples are weighted to match them.",
+        section=_SECTION,
+        unit="FILE|uniform",
+        parse="text",
+    )
+    by: Any = setting(
+        None,
+        "Column that splits the samples into subgroups (sites, devices, ages): metrics of each, the worst first.",
+        unit="COLUMN",
+    )
+    columns: Sequence[str] = setting(
+        (),
+        "Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat the "
+        "option.",
+        section=_SECTION,
+        unit="NAMES",
+        parse="names",
+        note="by name, else all numbers",
+    )
+    drop_columns: Sequence[str] = setting(
+        (),
+        "Columns of a table that hold neither inputs nor labels; several with commas, or repeat the option.",
+        section=_SECTION,
+        unit="NAMES",
+        parse="names",
+        note="none",
+    )
+    tokenizer: str | Path | None = setting(
+        None,
+        "Turn text into tokens. Give the folder of a tokenizer.json.",
+        section=_SECTION,
+        unit="FOLDER",
+        parse="path",
+    )
+    skip_bad: bool = setting(False, "Skip images that cannot be read, and count them.", section=_SECTION)
+    expect_accuracy: float | None = setting(
+        None,
+        "Fail if the model's accuracy on the data is more than two standard errors below this.",
+        section=_SECTION,
+        unit="PERCENT",
+        low=0,
+        high=100,
+    )
+    data_root: str | Path | None = setting(
+        None,
+        "Also read files below this folder, if the data refer to them by absolute paths, .. or links.",
+        section=_SECTION,
+        unit="DIR",
+        parse="path",
+    )
+    limits: Limits = setting(
+        DEFAULT_LIMITS,
+        "Raise a limit: image-pixels, text-bytes, expansion, download-bytes, overlap of the data; name-length, "
+        "inlined-nodes, inlined-bytes, constant-elements of the model. Several with commas, or repeat "
+        "the option.",
+        section=_SECTION,
+        flag="limit",
+        unit="NAME=NUMBER",
+        parse="limits",
+    )
+    ignore_label: int | None = setting(
+        None,
+        'Label that stands for "no label", in models with a prediction for each token or pixel.',
+        section=_SECTION,
+        unit="NUMBER",
+        note="-100",
+    )
+    position: Position | None = setting(
+        None,
+        "Which predictions count if a sample has several: all with a label, or only the last one, as in next-token "
+        "models.",
+        section=_SECTION,
+        note="all",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -90,66 +181,6 @@ class Data(DataFields):
             return ()
         return tuple(name.strip() for name in self.label_column.split(","))
 
-    def with_prior(self, n_classes: int, names: Sequence[str] | None) -> Data:
-        """Return the same samples with `class_prior` as their weights, if it is stated."""
-        if self.class_prior is None:
-            return self
-        frequencies = read_prior(self.class_prior, names, n_classes, "--class-prior", self.limits)
-        return replace(self, weights=ClassPrior(frequencies), class_prior=None)
-
-    def names_for(
-        self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
-    ) -> tuple[str, ...] | None:
-        """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
-
-        Several label columns (`a,b,c`) name the labels of a model that does not.
-
-        `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
-        """
-        if self.classes is not None:
-            where, listed_names = "classes", self.classes
-            if isinstance(listed_names, (str, Path)):
-                where = str(listed_names)
-                listed_names = read_class_names(Path(where), self.limits)
-            stated = tuple(map(str, listed_names))
-            if len(stated) != n_classes:
-                raise UsageError(
-                    f"{where}: {len(stated)} class names ({listed(stated)}) for a model with {n_classes} classes; give "
-                    "one name for each, in the order of the model's output"
-                )
-            return stated
-        for names in (metadata_class_names(metadata), labels):
-            # What the file says counts only where it fits the output: it may be left over from another model.
-            if not names or len(names) != n_classes:
-                continue
-            # numbers are names too where they are no places: a model of grades 3 to 8, say
-            if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
-                return tuple(str(name) for name in names)
-        if len(self.label_columns) == n_classes:
-            return self.label_columns
-        return None
-
-    def check(
-        self,
-        predicted: NDArray[Any],
-        labels: NDArray[np.int64],
-        names: Sequence[str] | None,
-        n_classes: int,
-        confidence: Callable[[], NDArray[Any]] | None = None,
-    ) -> Suspicion | None:
-        """Return why labels look wrong when compared with the model's predictions; None if they look right.
-
-        `predicted`: predicted classes (N,). `confidence`: of `label_suspicion`.
-        """
-        suspicion = None
-        warning = ""
-        if labels.ndim == 1:  # of several labels, each holds or does not: there is no order of classes
-            suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes, confidence)
-        if suspicion is not None:
-            warning = suspicion.text(names)
-        self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
-        return suspicion
-
     def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
         """Refuse an accuracy (a fraction, of n samples) more than two standard errors below the expected one.
 
@@ -166,59 +197,6 @@ class Data(DataFields):
                 f"accuracy is {100 * accuracy:.2f} % on {n:,} samples; expected {100 * expected:.2f} %, or at least "
                 f"{100 * least:.2f} % (two standard errors below); {advice}"
             )
-
-    def recipe(self) -> Recipe | None:
-        """Return the preprocessing that is stated; None if none is."""
-        if isinstance(self.preprocessing, str) and self.preprocessing in PRESETS:
-            return PRESETS[self.preprocessing]
-        if isinstance(self.preprocessing, (str, Path)):
-            return read_recipe(Path(self.preprocessing), self.limits)
-        return self.preprocessing
-
-    def request(
-        self,
-        inputs: Sequence[InputSpec],
-        n_classes: int,
-        names: tuple[str, ...] | None,
-        *,
-        model_file: Path | None = None,
-        several: bool = False,
-        n_features: int = 0,
-        multi_label: bool = False,
-    ) -> Request:
-        """Return what a model's inputs need of the samples.
-
-        `several`: whether the model gives several predictions a sample: each labelled position is a row then.
-        `n_features`: numbers that are kept for each of those; 0 if none are. `multi_label`: whether each of the model's
-        classes is a label by itself: labels are (N, C) of 0 and 1 then.
-        """
-        if not several and (self.ignore_label is not None or self.position is not None):
-            raise UsageError(
-                "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
-                "this one gives one; leave them out"
-            )
-        if self.expect_accuracy is not None and "weight" in self.sample_info:
-            raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {self._flag('weight')} out")
-        if self.class_prior is not None and (several or multi_label):
-            raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
-        positions = None
-        if several:
-            ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
-            positions = PositionOptions(ignore_label, self.position or "all", n_features)
-        said = self.with_prior(n_classes, names)
-        return Request(
-            **{**vars(said), "preprocessing": self.recipe()},
-            inputs=inputs,
-            n_classes=n_classes,
-            class_names=names,
-            model_file=model_file,
-            several=positions,
-            multi_label=multi_label,
-        )
-
-    def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, **words: Any) -> Source:
-        """Open the samples for a model's inputs; the arguments are those of `request`."""
-        return open_request(self.request(inputs, n_classes, names, **words))
 
     @property
     def sample_info(self) -> dict[str, Any]:
@@ -243,6 +221,15 @@ class Data(DataFields):
         return BESIDE[role][1]
 
 
+@dataclass(frozen=True)
+class PositionOptions:
+    """How labels by position are read, for a model with several predictions per sample."""
+
+    ignore_label: int = IGNORED  # stands for no label
+    position: Position = "all"  # `all` labelled positions, or the `last` one of each sample
+    n_features: int = 0  # length of the features that are kept for a position; 0 if nothing is kept
+
+
 @dataclass(frozen=True, eq=False)
 class Request(Data):
     """Labelled samples as a model wants them: what the user says of them, and what the model says."""
@@ -257,18 +244,10 @@ class Request(Data):
     multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
 
     def __post_init__(self) -> None:
-        """Also make paths of texts and arrays of labels; check the number of class names."""
+        """Also make paths of texts."""
         super().__post_init__()
-        if isinstance(self.labels, (str, Path)):
+        if isinstance(self.labels, str):
             object.__setattr__(self, "labels", Path(self.labels))
-        elif self.labels is not None:
-            labels = any_array(self.labels) if self.multi_label else class_names_from_one_hot(self.labels)
-            object.__setattr__(self, "labels", labels)
-        if self.class_names is not None and len(self.class_names) != self.n_classes:
-            raise DataError(
-                f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
-                f"({listed(self.class_names)}); give the name of every class, in the order of the model's output"
-            )
 
     @property
     def no_inputs(self) -> frozenset[str]:
@@ -276,47 +255,6 @@ class Request(Data):
         sample_info = {column for column in self.sample_info.values() if isinstance(column, str)}
         sample_info -= {*self.columns, *(spec.name for spec in self.inputs)}
         return frozenset(sample_info | {*self.drop_columns})
-
-    def columns_beside(self, where: str, names: Collection[str]) -> list[str]:
-        """Return the columns to read beside inputs and labels."""
-        wanted = {role: column for role, column in self.sample_info.items() if isinstance(column, str)}
-        for role, column in wanted.items():
-            if column not in names:
-                raise _no_column(where, role, column, names)
-        return list(wanted.values())
-
-    def values_beside(
-        self, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()
-    ) -> dict[str, AnyArray]:
-        """Return what belongs to each of n samples beside inputs and label, by its role: texts (n,), weights float64.
-
-        `columns`: name -> values (n,). `paths`: of the samples, (n,), that a group may be a part of; empty where they
-        have none.
-        """
-        values: dict[str, Any] = {}
-        for role, column in self.sample_info.items():
-            read = _weights if role == "weight" else _texts
-            if isinstance(column, ClassPrior):
-                values[role] = column  # `sample_info_of` has the labels too
-            elif not isinstance(column, str):
-                values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
-            elif column in columns:
-                values[role] = read(columns[column], n, f"{where}: column {column!r}")
-            elif role == "weight":
-                raise _no_column(where, role, column, columns)
-            elif len(paths):
-                values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))
-        return values
-
-    def require_beside(self, source: Source) -> None:
-        """Refuse samples that lack what is to be read beside inputs and labels."""
-        for role in self.sample_info:
-            if role not in sample_info_of(source):
-                noun, _ = BESIDE[role]
-                raise UsageError(
-                    f"{source.describe()}: no {noun} can be read from such data; expected a table, a manifest, arrays "
-                    f"or features with a column of that name, or in Python a value for each sample"
-                )
 
     def check_one_class(self, where: str) -> None:
         """Check that samples need exactly one class each, for sources that can give no more."""
@@ -331,27 +269,6 @@ class Request(Data):
     def takes_images(self) -> bool:
         """Whether the model has one input, of the four axes that images have."""
         return len(self.inputs) == 1 and len(self.inputs[0].shape) == 4
-
-    def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
-        """Return the name and the preprocessing of the only input, which takes images."""
-        # With several, nothing says which of them takes the image and what the others get.
-        if len(self.inputs) != 1:
-            names = ", ".join(repr(spec.name) for spec in self.inputs)
-            raise DataError(
-                f"{where}: images need a model with one input, but this one has {len(self.inputs)} ({names}); "
-                "store the samples as .npz, with one array per input"
-            )
-        require_pillow()
-        return self.inputs[0].name, (self.recipe() or Recipe()).resolve(self.inputs[0])
-
-    def check_arrays(self, where: str) -> None:
-        """Check that samples stored as arrays can be used."""
-        if self.preprocessing not in (None, Recipe()):  # a recipe of defaults asks for nothing
-            raise UsageError(
-                f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
-            )
-        if not self.inputs:
-            raise DataError(f"{where}: the model has no inputs, so it cannot run on samples; check the model file")
 
     def check_no_table(self, where: str) -> None:
         """Refuse options that apply only to tables, which would be ignored."""
@@ -372,19 +289,6 @@ class Request(Data):
             return str(self.labels)
         return stored
 
-    def class_indices(self, labels: AnyArray, n_samples: int, where: str) -> IntArray:
-        """Return stored labels, numbers or names, as class indices, (N,); -1 for each if labels are not to be read."""
-        if self.labels is NO_LABELS:
-            labels = NO_LABELS
-        return label_indices(labels, n_samples, self.n_classes, where, self.class_names)
-
-
-def open_source(
-    data: Any, inputs: Sequence[InputSpec], n_classes: int, recipe: Recipe | None = None, **words: Any
-) -> Source:
-    """Open labelled samples, of any kind, for the inputs of a model; `words` are fields of `Request`."""
-    return open_request(Request(data, preprocessing=recipe, inputs=inputs, n_classes=n_classes, **words))
-
 
 def names_of(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return one name, several or none as a tuple of texts."""
@@ -393,72 +297,6 @@ def names_of(names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     return tuple(map(str, names))
-
-
-def _texts(values: Any, n: int, where: str) -> AnyArray:
-    """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
-    array = any_array(values)
-    if array.shape != (n,):
-        raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
-    texts = []
-    for row, cell in enumerate(array.tolist()):
-        if isinstance(cell, bytes):
-            text = cell.decode("utf-8", "backslashreplace").strip()
-        elif isinstance(cell, float) and cell.is_integer():
-            text = str(int(cell))
-        else:
-            text = str(cell).strip()
-        if text in _EMPTY:
-            raise DataError(f"{where}: is empty in row {row}; fill it, or leave the sample out")
-        texts.append(text)
-    return np.array(texts)
-
-
-def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> DataError:
-    text = f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
-    if role == "weight":
-        text += "; where all samples count alike, as in held-out data of the population, add a column of ones"
-    return DataError(text)
-
-
-def _weights(values: Any, n: int, where: str) -> AnyArray:
-    """Return n weights as float64, (n,)."""
-    array = any_array(values)
-    if array.shape != (n,):
-        raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
-    cells = array.tolist()
-    for row, cell in enumerate(cells):
-        try:
-            valid = 0 <= float(cell) < np.inf
-        except (TypeError, ValueError):
-            valid = False
-        if not valid:
-            raise DataError(f"{where}: row {row} has the weight {cell!r}; expected a number that is zero or more")
-    weights = np.array(cells, np.float64)
-    if not weights.any():
-        raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
-    top = weights.max()
-    weights[weights < top * 1e-100] = 0  # adds to no sum
-    return weights if 1e-50 < top < 1e50 else weights / top  # squares of others are zero or infinite
-
-
-def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:
-    """Return what a regular expression finds in each path: its first group, or all of it."""
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"{flag} {pattern}: no column, and no regular expression ({error})") from error
-    parts = []
-    for path in paths:
-        match = expression.search(path)
-        if match is None:
-            names = f" (columns: {listed(columns)})" if columns else ""
-            raise DataError(
-                f"{where}: {flag} {pattern!r} is no column{names}, and as a regular expression it does not "
-                f"match the path {path!r}"
-            )
-        parts.append(str(match[1] if expression.groups else match[0]))
-    return parts
 
 
 def _refuse_closed(samples: Any) -> None:

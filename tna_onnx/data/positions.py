@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import IGNORED, Position
+from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import check_integral, check_range, label_indices
+from tna_onnx.data.options import PositionOptions
 from tna_onnx.data.source import (
     AnyArray,
     Batch,
@@ -47,15 +48,6 @@ _MIN_ROWS = 10_000  # a head of 150,000 classes still gets so many
 _MIN_SAMPLES = 200  # intervals come from the spread of samples
 _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 _COMPARED = 1000  # samples of which labels and inputs are compared
-
-
-@dataclass(frozen=True)
-class PositionOptions:
-    """How labels by position are read, for a model with several predictions per sample."""
-
-    ignore_label: int = IGNORED  # stands for no label
-    position: Position = "all"  # `all` labelled positions, or the `last` one of each sample
-    n_features: int = 0  # length of the features that are kept for a position; 0 if nothing is kept
 
 
 def placed_labels(

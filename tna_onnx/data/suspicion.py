@@ -22,6 +22,7 @@ import numpy as np
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
+    from tna_onnx.data.options import Data
     from tna_onnx.data.source import AnyArray, IntArray
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
@@ -120,6 +121,28 @@ def label_suspicion(
     suspicion = _suspicion(predicted, labels, n_classes)
     if suspicion is not None and confidence is not None and _rank_well(predicted, labels, confidence()):
         return None
+    return suspicion
+
+
+def checked_labels(
+    data: Data,
+    predicted: AnyArray,
+    labels: IntArray,
+    names: Sequence[str] | None,
+    n_classes: int,
+    confidence: Callable[[], AnyArray] | None = None,
+) -> Suspicion | None:
+    """Return why labels look wrong when compared with the model's predictions; None if they look right.
+
+    `predicted`: predicted classes (N,). `confidence`: of `label_suspicion`.
+    """
+    suspicion = None
+    warning = ""
+    if labels.ndim == 1:  # of several labels, each holds or does not: there is no order of classes
+        suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes, confidence)
+    if suspicion is not None:
+        warning = suspicion.text(names)
+    data.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)
     return suspicion
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data import InputSpec
+from tna_onnx.data.labels import model_class_names
 from tna_onnx.data.options import Data
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
@@ -179,7 +180,7 @@ class OpenModel(Classifier):
 
 def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:
     """Return the names of a model's classes, if its file or `data` say them, or a feature store does."""
-    names = data.names_for(model.said_of_classes, scores.labels, scores.n_classes)
+    names = model_class_names(data, model.said_of_classes, scores.labels, scores.n_classes)
     if names is None and is_store(data):
         names = stored_class_names(Path(data.samples))
     if names is not None and len(names) != scores.n_classes:  # of another model, which is refused later

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.foreign import is_url
-from tna_onnx.data.formats import Copy, open_request
+from tna_onnx.data.formats import Copy, open_request, request_of
+from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import BESIDE, Data
+from tna_onnx.data.sample_info import require_beside
 from tna_onnx.data.source import NO_LABELS, sample_form, sample_info_of
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
@@ -26,6 +27,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.sessions import Runner, in_rows, open_part
 from tna_onnx.extraction.store import StoredFeatures, is_store, model_key, read_stored
+from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX, calibrations
@@ -102,17 +104,23 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     """
     names = opened.names
     readout = opened.readout
-    data = data.with_prior(readout.n_classes, names)
+    data = with_prior(data, readout.n_classes, names)
     path = data.samples
     if readout.several:
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
-        source = data.open(
-            opened.inputs, readout.n_classes, names, model_file=opened.model.path, several=True, n_features=n_features
+        request = request_of(
+            data,
+            opened.inputs,
+            readout.n_classes,
+            names,
+            model_file=opened.model.path,
+            several=True,
+            n_features=n_features,
         )
-        return Samples(source, readout)
+        return Samples(open_request(request), readout)
     specs = opened.inputs if not is_store(data) else ()
-    request = data.request(
-        specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label
+    request = request_of(
+        data, specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label
     )
     if is_store(data):
         # two sets of labels could contradict each other
@@ -167,7 +175,8 @@ def read_inputs(model: Classifier, data: Data) -> Source:
         local = replace(data, samples=place)
         if not output.several:
             _refuse_computed(model, local)
-        return local.open(
+        request = request_of(
+            local,
             model.inputs,
             output.n_classes,
             model.names,
@@ -175,6 +184,7 @@ def read_inputs(model: Classifier, data: Data) -> Source:
             several=output.several,
             multi_label=output.multi_label,
         )
+        return open_request(request)
 
 
 def _refuse_computed(model: Classifier, data: Data) -> None:
@@ -207,7 +217,8 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
 
     Only the inputs count; labels may be any numbers or names.
     """
-    opened = replace(data, classes=None, labels=NO_LABELS).open(model.inputs, _CLASSES, None)
+    unknown = replace(data, classes=None, labels=NO_LABELS)
+    opened = open_request(request_of(unknown, model.inputs, _CLASSES, None))
     if not len(opened):
         raise DataError(f"--ood-data: {opened.describe()}: expected samples, found none")
     if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
@@ -324,11 +335,11 @@ def _enter(
     values = {tensor: main}
     specs = [InputSpec(tensor, (None, *main.shape[1:]), dtype)]
     data = replace(data, labels=None)
-    request = data.request(specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
+    request = request_of(data, specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
     source: Source = open_columns(
         title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices)
     )
-    request.require_beside(source)
+    require_beside(request, source)
     if readout.multi_label:
         source = LabelSource.of(source)
     return Samples(source, entered, {tensor: dtype})

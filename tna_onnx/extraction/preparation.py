@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.images.pixel_checks import other_scale, takes_images
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.images.recipe_files import recipe_beside, recipe_in, ultralytics_recipe
+from tna_onnx.data.images.recipe_files import recipe_beside, recipe_in, stated_recipe, ultralytics_recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.image_files import ImageSource
@@ -93,7 +93,7 @@ class Preparation:
 
     def stated(self, data: Data, spec: InputSpec) -> Recipe | None:
         """Return the recipe in the options, in the model's metadata or in a file beside it; None without one."""
-        recipe = data.recipe()
+        recipe = stated_recipe(data)
         if not leaves_open(recipe):
             return recipe
         written, _ = self._written(data, spec)
@@ -135,7 +135,7 @@ class Preparation:
 
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
-        stated = data.recipe()
+        stated = stated_recipe(data)
         notes: list[str] = []
         if leaves_open(stated):
             written, notes = self._written(data, spec)

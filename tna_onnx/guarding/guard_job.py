@@ -13,7 +13,7 @@ from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, sample_labels
 from tna_onnx.data.source import drawn_by_weight, group_notes, sample_digests, sample_info_of, source_notes
-from tna_onnx.data.suspicion import checked_warnings
+from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
@@ -158,7 +158,7 @@ def _label_warnings(
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
     scores, predicted = score_model(classifier.session, classifier.output, samples, size, silent)
     classes = classifier.output.n_classes
-    suspicion = data.check(predicted, samples.labels, classifier.names, classes, lambda: scores.confidence)
+    suspicion = checked_labels(data, predicted, samples.labels, classifier.names, classes, lambda: scores.confidence)
     return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
 
 

@@ -19,7 +19,7 @@ from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, source_weights
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
-from tna_onnx.data.suspicion import Suspicion
+from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import DataError, UsageError
@@ -102,7 +102,9 @@ class Opened:
 
     def suspicion(self, predicted: NDArray[np.int64], confidence: Callable[[], NDArray[Any]]) -> Suspicion | None:
         """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""
-        return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes, confidence)
+        return checked_labels(
+            self.data, predicted, self.source.labels, self.classifier.names, self.output.n_classes, confidence
+        )
 
 
 def open_computed(

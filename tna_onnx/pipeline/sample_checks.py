@@ -19,7 +19,7 @@ from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, s
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
 from tna_onnx.data.source import Source, sample_digests, sample_form, sample_info_of
-from tna_onnx.data.suspicion import Suspicion, warnings_of
+from tna_onnx.data.suspicion import Suspicion, checked_labels, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
@@ -71,13 +71,13 @@ def check_task_labels(task: Task) -> LabelCheck:
         labels = np.asarray(task.held_out.table.labels)
         logits = task.logits(task.weight, on=task.held_out)
         predicted = logits.predictions()
-        suspicion = job.held_out.check(predicted, labels, names, classes, lambda: logits.scores().confidence)
+        suspicion = checked_labels(job.held_out, predicted, labels, names, classes, lambda: logits.scores().confidence)
         logits.forget()  # the search comes first
         warnings += _trust(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
     original = task.logits(task.weight)
-    suspicion = job.calib.check(
-        original.predictions(), calibration_labels, names, classes, lambda: original.scores().confidence
+    suspicion = checked_labels(
+        job.calib, original.predictions(), calibration_labels, names, classes, lambda: original.scores().confidence
     )
     warnings += _trust(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":

@@ -21,6 +21,7 @@ from tests.data.samples import (
     write_image,
 )
 from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data.formats import open_request, request_of
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import sample_info_of
 from tna_onnx.data.sources.image_files import open_folder
@@ -99,7 +100,7 @@ def test_frequencies_of_classes_weigh_the_images_that_are_left(tmp_path: Path) -
     (tmp_path / "1" / "d.png").write_text("")
     for skip_bad, weights in ((False, [3.0, 1 / 3, 1 / 3, 1 / 3]), (True, [2.25, 0.375, 0.375])):
         data = Data(tmp_path, preprocessing=Recipe(), skip_bad=skip_bad, class_prior=[0.75, 0.25])
-        source = data.open([ANY_SIZE], 2, None)
+        source = open_request(request_of(data, [ANY_SIZE], 2, None))
         np.testing.assert_allclose(sample_info_of(source)["weight"], weights)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import Source, open_source
+from tna_onnx.data.formats import open_request, request_of
+from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 
@@ -219,7 +221,7 @@ def test_rows_of_pandas_in_two_orders_are_refused() -> None:
         Data(x[["c", "a", "b"]], labels, columns=x.columns),
         Data(numbered, label_column=numbered.columns[3], columns=pd.Index([2, 0, 1])),
     ):
-        source = data.open(ONE, 3, None)
+        source = open_request(request_of(data, ONE, 3, None))
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32))
         np.testing.assert_array_equal(source.labels, LABELS)
 
@@ -229,7 +231,7 @@ def test_frequencies_of_pandas_are_by_class() -> None:
     labels = np.repeat([0, 1, 2], [5, 20, 45])
     stated = pd.Series(NAMES[labels]).value_counts(normalize=True)  # the most frequent first
     weights = [
-        Data((X, labels), class_prior=prior).with_prior(3, list(NAMES)).weights for prior in (stated, stated.to_dict())
+        with_prior(Data((X, labels), class_prior=prior), 3, list(NAMES)).weights for prior in (stated, stated.to_dict())
     ]
     np.testing.assert_allclose(weights[0].frequencies, np.array([5, 20, 45]) / 70)
     np.testing.assert_array_equal(weights[0].frequencies, weights[1].frequencies)

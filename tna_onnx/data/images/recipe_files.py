@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import foreign_json, parse_json, read_text
-from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, Recipe
+from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
+from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +57,15 @@ _IGNORED = {
     "input_data_format", "return_tensors", "device", "disable_grouping", "default_to_square", "_processor_class",
     "_valid_processor_keys",
 }  # fmt: skip
+
+
+def stated_recipe(data: Data) -> Recipe | None:
+    """Return the preprocessing that is stated; None if none is."""
+    if isinstance(data.preprocessing, str) and data.preprocessing in PRESETS:
+        return PRESETS[data.preprocessing]
+    if isinstance(data.preprocessing, (str, Path)):
+        return read_recipe(Path(data.preprocessing), data.limits)
+    return data.preprocessing
 
 
 def read_recipe(path: Path, limits: Limits = DEFAULT_LIMITS) -> Recipe:

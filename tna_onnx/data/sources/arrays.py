@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_npz
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_column, check_names, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, check_column, check_names, open_columns
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ Kind: TypeAlias = Literal["features", "logits"]
 
 def open_arrays(path: Path, request: Request) -> ArraySource:
     """Load the arrays for the model's inputs and the labels from the `.npz` file `path`."""
-    request.check_arrays(str(path))
+    check_arrays(request, str(path))
     with open_npz(path, request.limits) as stored:
         return _open_stored(stored, request)
 
 
 def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:
     """Open a mapping of input name to an array of all samples; see `open_arrays`."""
-    request.check_arrays(title)
+    check_arrays(request, title)
     return _open_stored(_of_mapping(title, data), request, title)
 
 
@@ -54,7 +55,7 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
     where = stored.where
     label = labels_name(stored.names, request)
     in_data = request.labels is None
-    sample_info = {name: stored.column(name) for name in request.columns_beside(where, stored.names)}
+    sample_info = {name: stored.column(name) for name in columns_beside(request, where, stored.names)}
     arrays = {spec.name: spec.name for spec in request.inputs}  # input -> array
     notes: list[str] = []
     if (only := _only_array(stored, request, {label, LABELS, *sample_info})) is not None:

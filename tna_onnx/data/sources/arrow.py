@@ -22,12 +22,12 @@ from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, SAVED
 from tna_onnx.data.foreign import (
     check_inside,
     file_system,
-    is_url,
     optional,
     parsing,
     regular_size,
 )
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.files import is_url
 
 if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits

@@ -16,12 +16,14 @@ import numpy as np
 
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.images.decode import read_ahead
-from tna_onnx.data.labels import listed
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.labels import class_indices, listed
 from tna_onnx.data.mapped import release
 from tna_onnx.data.multi_label import marked_labels
 from tna_onnx.data.positions import placed_labels, refuse_copies
+from tna_onnx.data.sample_info import values_beside
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
-from tna_onnx.errors import DataError, NoLabels
+from tna_onnx.errors import DataError, NoLabels, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,16 +162,26 @@ def open_columns(
     if request.multi_label and labels is not NO_LABELS:
         indices, placed = marked_labels(labels, n_samples, request.n_classes, labels_where)
     elif request.several is None:
-        indices = request.class_indices(labels, n_samples, labels_where)
+        indices = class_indices(request, labels, n_samples, labels_where)
     else:
         indices, placed = placed_labels(
             labels, n_samples, request.n_classes, labels_where, request.several, request.class_names
         )
         if placed is not None:
             refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
-    values = request.values_beside(where, sample_info or {}, n_samples)
+    values = values_beside(request, where, sample_info or {}, n_samples)
     digest = functools.cache(lambda: hashed(indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
+
+
+def check_arrays(request: Request, where: str) -> None:
+    """Check that samples stored as arrays can be used."""
+    if request.preprocessing not in (None, Recipe()):  # a recipe of defaults asks for nothing
+        raise UsageError(
+            f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
+        )
+    if not request.inputs:
+        raise DataError(f"{where}: the model has no inputs, so it cannot run on samples; check the model file")
 
 
 def check_names(

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path, parsing, reason
+from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.options import STORED, Request
+from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec, sample_info_of
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
@@ -36,6 +37,7 @@ from tna_onnx.data.sources.arrow import (
 )
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.files import is_url, local_path
 
 METADATA = b"tna_onnx"
 """Key of the writer's metadata in the schema of a file: JSON."""
@@ -62,7 +64,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     if kind is None:
         return None
     where = str(data)
-    further = request.columns_beside(where, names)
+    further = columns_beside(request, where, names)
     left_out = [name for name in STORED if name in names and name not in further]
     stored = [name for name in files.schema.names if name not in (*_KINDS, *STORED, "key")]
     candidates = label_candidates(stored, further, request.label_column)

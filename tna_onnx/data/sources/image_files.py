@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
+from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside, file_system, parsing
-from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
-from tna_onnx.data.labelfile import read_label_file
-from tna_onnx.data.labels import check_labels, folder_labels, listed
+from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.recipe_files import stated_recipe
+from tna_onnx.data.labelfile import labels_apart, read_label_file
+from tna_onnx.data.labels import check_labels, class_indices, folder_labels, listed
+from tna_onnx.data.sample_info import values_beside
 from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
 from tna_onnx.files import resolved
@@ -35,11 +38,9 @@ if TYPE_CHECKING:
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
-    from tna_onnx.data.sources.tables import TableImages
-
-    ImageFiles: TypeAlias = "FolderImages | TableImages"
 
 T = TypeVar("T")
+ImageFiles: TypeAlias = "FolderImages | TableImages"
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -143,6 +144,19 @@ class ImageSource:
         return batches
 
 
+def prepared_input(request: Request, where: str) -> tuple[str, ResolvedRecipe]:
+    """Return the name and the preprocessing of the only input, which takes images."""
+    # With several, nothing says which of them takes the image and what the others get.
+    if len(request.inputs) != 1:
+        names = ", ".join(repr(spec.name) for spec in request.inputs)
+        raise DataError(
+            f"{where}: images need a model with one input, but this one has {len(request.inputs)} ({names}); "
+            "store the samples as .npz, with one array per input"
+        )
+    require_pillow()
+    return request.inputs[0].name, (stated_recipe(request) or Recipe()).resolve(request.inputs[0])
+
+
 def open_image_files(
     title: str,
     where: str,
@@ -158,7 +172,7 @@ def open_image_files(
     """
     rows = np.arange(len(files), dtype=np.int64)
     paths = files.names if isinstance(files, FolderImages) else ()
-    sample_info = request.values_beside(where, columns or {}, len(files), paths)
+    sample_info = values_beside(request, where, columns or {}, len(files), paths)
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
         bad = _unreadable(files, request.limits)
@@ -227,9 +241,38 @@ class FolderImages:
         return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
 
 
+@dataclass(frozen=True, eq=False)
+class TableImages:
+    """Images in a column of bytes, or of structs with `bytes`, of a mapped table."""
+
+    path: Path
+    files: tuple[Path, ...]
+    column: Any
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def name(self, row: int) -> str:
+        """Return the path of the table and the row."""
+        return f"{self.path}: row {row}"
+
+    def open(self, row: int) -> io.BytesIO:
+        """Return the bytes of image `row`."""
+        content = self.column[row].as_py()
+        if isinstance(content, dict):
+            content = content.get("bytes")
+        if content is None:
+            raise DataError(f"{self.name(row)}: holds no bytes of an image; list paths in a CSV, path,label")
+        return io.BytesIO(content)
+
+    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
+        """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
+        return files_sha256(self.files, labels)
+
+
 def open_folder(root: Path, request: Request) -> ImageSource:
     """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped."""
-    image_input = request.image_input(str(root))
+    image_input = prepared_input(request, str(root))
     try:
         labelled = _by_labels
         if request.labels is None:
@@ -247,7 +290,7 @@ def open_folder(root: Path, request: Request) -> ImageSource:
 
 def open_bucket(url: str, request: Request) -> ImageSource:
     """Find the images in the class folders behind a URL, in one listing; nothing is copied."""
-    image_input = request.image_input(url)
+    image_input = prepared_input(request, url)
     system, root = file_system(url)
     with parsing(url, "cannot be listed", "check the bucket and its permissions"):
         below = [name.removeprefix(f"{root}/") for name in system.find(root)]
@@ -339,11 +382,12 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mappi
     if not names:
         raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")
     where = request.labels_where(str(root))
-    values = request.labels
     columns: Mapping[str, Any] = {}
-    if isinstance(values, Path):
+    if not isinstance(request.labels, Path):
+        values = labels_apart(request, None)
+    else:
         table = read_label_file(
-            values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
+            request.labels, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
         )
         if table.paths is not None:
             require_files(root, table.paths, where)
@@ -352,7 +396,7 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mappi
             raise DataError(f"{where}: no column holds the paths (found {listed(table.columns)}); call it 'path'")
         values = table.labels
         columns = table.columns
-    indices = request.class_indices(np.asarray(values), len(names), where)
+    indices = class_indices(request, values, len(names), where)
     return names, indices, columns
 
 
@@ -377,7 +421,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped."""
     if request.labels is not None and request.labels is not NO_LABELS:
         raise UsageError(f"{path}: contains its labels; leave --labels out")
-    image_input = request.image_input(str(path))
+    image_input = prepared_input(request, str(path))
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:
         advice = "call it 'path'"
@@ -387,7 +431,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
             f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.columns)) or 'labels'} "
             f"only); {advice}"
         )
-    labels = request.class_indices(table.labels, len(table.paths), str(path))
+    labels = class_indices(request, table.labels, len(table.paths), str(path))
     if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)

@@ -13,7 +13,8 @@ from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import MISSING
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.multi_label import joined_columns, marked_labels
-from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
+from tna_onnx.data.sample_info import columns_beside
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, no_inputs, plain_kinds
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
 from tna_onnx.data.textfile import read_columns
@@ -40,7 +41,7 @@ def open_in_memory(
     `columns`: name -> values (N,), as `plain_column` returns them. `hashed`: computes the digest, given the class
     indices; None hashes the values.
     """
-    request.check_arrays(where)
+    check_arrays(request, where)
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
@@ -50,7 +51,7 @@ def open_in_memory(
         columns = joined_columns(columns, request.label_columns, LABELS, where, request.n_classes, request.class_names)
         request = replace(request, label_column=LABELS)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
-    further = request.columns_beside(where, columns)
+    further = columns_beside(request, where, columns)
     label = label_in(where, kinds, request, columns.__getitem__)
     if label is not None and request.multi_label and columns[label].dtype.kind != "O":
         # before the columns of the inputs, which the other labels may be taken for

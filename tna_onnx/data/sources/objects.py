@@ -23,10 +23,10 @@ import numpy as np
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import class_names_from_one_hot, listed
+from tna_onnx.data.labels import listed
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.data.sources.arrays import open_mapping
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, check_names, open_columns
 from tna_onnx.data.sources.inmemory import open_in_memory
 from tna_onnx.errors import DataError, NoLabels, UsageError
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
     """Read all batches of an iterable or of a reader."""
-    request.check_arrays(title)
+    check_arrays(request, title)
     names = [spec.name for spec in request.inputs]
     input_names = list(names)
     if request.labels is None:
@@ -187,10 +187,7 @@ def open_object(data: Any, request: Request) -> Source:
         data, labels = data
         if isinstance(data, list):
             data = any_array(data)
-        stored = (
-            class_names_from_one_hot(labels) if _is_frame(labels) and not request.multi_label else any_array(labels)
-        )
-        request = dataclasses.replace(request, labels=stored)
+        request = dataclasses.replace(request, labels=labels)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
         data = data.collect()
     if _is_frame(data):

@@ -6,7 +6,6 @@ columns are first written to a temporary file and mapped, so that memory does no
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, foreign_json, plain_column
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import listed, named_labels
+from tna_onnx.data.labels import class_indices, listed, named_labels
+from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.arrow import (
     ArrowTexts,
     column_numbers,
@@ -24,8 +24,8 @@ from tna_onnx.data.sources.arrow import (
     table_files,
     table_schema,
 )
-from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
-from tna_onnx.data.sources.image_files import ImageSource, open_image_files
+from tna_onnx.data.sources.columns import ArraySource, check_arrays, open_columns, stack
+from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.sources.inmemory import open_delimited, open_in_memory
 from tna_onnx.data.sources.layout import InputColumns, Kind, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import with_tokenizer
@@ -35,42 +35,12 @@ from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import BinaryIO
 
     from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray, IntArray
+    from tna_onnx.data.source import AnyArray
     from tna_onnx.data.sources.columns import Column
 
 _IMAGE_NAMES = ("image", "img")
-
-
-@dataclass(frozen=True, eq=False)
-class TableImages:
-    """Images in a column of bytes, or of structs with `bytes`, of a mapped table."""
-
-    path: Path
-    files: tuple[Path, ...]
-    column: Any
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def name(self, row: int) -> str:
-        """Return the path of the table and the row."""
-        return f"{self.path}: row {row}"
-
-    def open(self, row: int) -> BinaryIO:
-        """Return the bytes of image `row`."""
-        content = self.column[row].as_py()
-        if isinstance(content, dict):
-            content = content.get("bytes")
-        if content is None:
-            raise DataError(f"{self.name(row)}: holds no bytes of an image; list paths in a CSV, path,label")
-        return io.BytesIO(content)
-
-    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
-        """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
-        return files_sha256(self.files, labels)
 
 
 def image_column(pyarrow: Any, schema: Any, request: Request, label_name: str | None, path: Path) -> str | None:
@@ -177,7 +147,7 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
     image_name = image_column(pyarrow, schema, request, label_name, Path(where))
     if image_name is not None:
         return (image_name,), True, ""
-    request.check_arrays(where)
+    check_arrays(request, where)
     layout = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
     columns = tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name]))
     return columns, False, layout.note
@@ -216,15 +186,15 @@ class _Table:
         images = TableImages(path, self.files, table.column(name))
         where = request.labels_where(f"{path}: column {self.label!r}")
         labels = labels_apart(request, stored)
-        indices = request.class_indices(labels, len(images), where)
+        indices = class_indices(request, labels, len(images), where)
         return open_image_files(
-            self.title, str(path), images, indices, request, request.image_input(str(path)), sample_info
+            self.title, str(path), images, indices, request, prepared_input(request, str(path)), sample_info
         )
 
     def numbers(self, layout: InputColumns) -> ArraySource:
         """Return columns of numbers or text, mapped."""
         where, request = str(self.path), self.request
-        request.check_arrays(where)
+        check_arrays(request, where)
         used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
         table, stored, sample_info = self._map(used)
         parts: dict[str, Column] = {}
@@ -253,7 +223,7 @@ class _Table:
 
     def _map(self, columns: list[str]) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
         """Return the table with these columns, the labels in it, and further columns that the request asks for."""
-        further = self.request.columns_beside(str(self.path), self.kinds)
+        further = columns_beside(self.request, str(self.path), self.kinds)
         # These columns only: Parquet and compressed files are copied to disk.
         read = dict.fromkeys([*columns, *([] if self.label is None else [self.label]), *further])
         table = map_table(self.files, list(read), self.request.limits)
