@@ -64,7 +64,7 @@ def test_the_command_fills_a_store_and_a_fit_takes_it(small: Small, tmp_path: Pa
     direct = ok("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "a.onnx", *FAST)
     for data in (cache, folder):
         result = ok("calibrate", small.model, "--calib", data, "-o", tmp_path / "b.onnx", *FAST)
-        assert f"feature store {folder.name} (1,500 samples, 5 classes), cross-fitted" in result.output
+        assert f"feature store {folder.name} (1,500 samples of 5 classes), cross-fitted" in result.output
         assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
         assert result.output.split("\n")[3:8] == direct.output.split("\n")[3:8]  # the table
 

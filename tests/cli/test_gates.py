@@ -77,9 +77,9 @@ def after(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Metrics:
 
 
 LIMITS = {
-    "--max-ece": ("ece", 100, 1, "ECE", " %"),
-    "--max-nll": ("nll", 1, 1, "NLL", " nats"),
-    "--min-accuracy": ("accuracy", 100, -1, "accuracy", " %"),
+    "--max-ece": ("ece", 100, 1, "ECE", ".2f", " %"),
+    "--max-nll": ("nll", 1, 1, "NLL", ".4f", " nats"),
+    "--min-accuracy": ("accuracy", 100, -1, "accuracy", ".2f", " %"),
 }
 
 
@@ -90,15 +90,17 @@ def test_limits_on_metrics(small: Small, after: Metrics, tmp_path: Path) -> None
     def limits(slack: float) -> dict[str, str]:
         return {
             flag: f"{factor * getattr(after, name) * (1 + sign * slack):.4f}"
-            for flag, (name, factor, sign, _, _) in LIMITS.items()
+            for flag, (name, factor, sign, *_) in LIMITS.items()
         }
 
     missed = cli(*command, *itertools.chain(*limits(-0.01).items()), "--json", found)
     assert missed.exit_code == 1, missed.output
     lines = [
-        f"{flag} {limit}".rstrip("0") + f" missed: {label} is {factor * getattr(after, name):.6g}{unit}"
+        f"{flag} {limit}".rstrip("0") + f" missed: {label} is {factor * getattr(after, name):{digits}}{unit}"
         " on 1,500 held-out samples"
-        for (flag, limit), (name, factor, _, label, unit) in zip(limits(-0.01).items(), LIMITS.values(), strict=True)
+        for (flag, limit), (name, factor, _, label, digits, unit) in zip(
+            limits(-0.01).items(), LIMITS.values(), strict=True
+        )
     ]
     assert missed.stderr.strip() == f"Error: {chr(10).join(lines)}; no file was written"
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]  # which says why
@@ -197,7 +199,7 @@ def test_gates_of_evaluate(small: Small, tmp_path: Path) -> None:
     assert result.exit_code == 1
     lines = result.stderr.removeprefix("Error: ").splitlines()
     assert [line.split()[0] for line in lines] == ["--max-ece", "--min-accuracy"]
-    assert lines[1].endswith(f"missed: accuracy is {accuracy:.6g} % on 1,500 samples")
+    assert lines[1].endswith(f"missed: accuracy is {accuracy:.2f} % on 1,500 samples")
     assert "accuracy, %" in result.stdout  # the table is there all the same
     assert json.loads(found.read_text())["missed"] == lines
     assert f"{ece:.2f}" in page.read_text()  # and the page

@@ -43,7 +43,7 @@ def test_labelled_positions_are_rows() -> None:
     assert source.labels.tolist() == [0, 1, 2, 0, 1, 1, 2]
     assert source.clusters is not None
     assert source.clusters.tolist() == [0, 0, 2, 2, 3, 3, 3]
-    assert source.describe() == "arrays (3 samples, 7 labelled positions, 3 classes)"
+    assert source.describe() == "arrays (3 samples, 7 labelled positions of 3 classes)"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64])

@@ -79,7 +79,7 @@ class StandIns(World):
     def check(self, line: str, output: str) -> None:
         assert "in another order" not in output, line
         if "--skip-bad" in line:
-            assert f"{N - 1} images, 4 classes), 1 unreadable skipped" in output, line
+            assert f"{N - 1} images of 4 classes), 1 unreadable skipped" in output, line
 
 
 def data_page() -> World:

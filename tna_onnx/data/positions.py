@@ -208,7 +208,7 @@ class PositionSource(SourceView):
     def describe(self) -> str:
         title = getattr(self.source, "title", None) or self.source.describe()
         extent = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
-        return f"{title} ({len(self.owners):,} samples, {extent}, {len(np.unique(self.labels)):,} classes)"
+        return f"{title} ({len(self.owners):,} samples, {extent} of {len(np.unique(self.labels)):,} classes)"
 
     @cached_property
     def owners(self) -> IntArray:

@@ -57,7 +57,7 @@ class Source(Protocol):
         """Return the number of samples N."""
 
     def describe(self) -> str:
-        """Return one line for reports, e.g. "image folder calib (5,000 images, 10 classes)"."""
+        """Return one line for reports, e.g. "image folder calib (5,000 images of 10 classes)"."""
 
     def recipe(self) -> dict[str, object] | None:
         """Return the resolved preprocessing as JSON-able values; None if samples are used as stored."""
@@ -339,11 +339,11 @@ NO_LABELS.flags.writeable = False
 
 
 def classes_text(labels: npt.NDArray[np.int64]) -> str:
-    """Format the number of classes in the labels, for reports.
+    """Say behind a number of samples how many classes they have.
 
     >>> classes_text(np.array([0, 4, 4])), classes_text(np.array([-1, -1]))
-    ('2 classes', 'without labels')
+    (' of 2 classes', ', without labels')
     """
     if len(labels) and labels[0] < 0:
-        return "without labels"
-    return f"{len(np.unique(labels)):,} classes"
+        return ", without labels"
+    return f" of {len(np.unique(labels)):,} classes"

@@ -333,13 +333,10 @@ def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
     listed = ", ".join(f"{label} ({count} of {FOLDS})" for label, count in counts.most_common())
     if compared.kept_label:
         return f"{text}; the folds chose {listed}"
-    changed = (
-        "no predicted class" if outcome.keeps_predictions else f"{100 * compared.changed_predictions:.2f} % of them"
-    )
-    return (
-        f"{text}; the folds chose {listed}, so that accuracy may differ from that of the file ({outcome.label}), which "
-        f"changes {changed}"
-    )
+    text += f"; the folds chose {listed}, so the accuracy of the file ({outcome.label}) may differ"
+    if outcome.keeps_predictions:
+        text += "; the file changes no predicted class"
+    return text
 
 
 def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
@@ -517,7 +514,8 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     rule = "the simplest among the best was chosen"
     if outcome.by_likelihood:
         rule = "a likelihood ratio chose"
-    text = f"of {len(outcome.scores)} methods, {rule}: {outcome.words}"
+    kinds = {replace(method, step=0) for method in outcome.scores}  # one strength of each
+    text = f"of {len(kinds)} methods, {rule}: {outcome.words}"
     for reason, verb in _REASONS.items():
         better = [
             candidate for candidate in ranked if outcome.left_out.get(candidate) == reason and values[candidate] < least

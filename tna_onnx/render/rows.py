@@ -138,25 +138,23 @@ def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
         ("label", lambda label: label.label),
         ("N with it", lambda label: f"{label.positives:,} of {label.before.n:,}"),
     ]
-    columns += [
-        (title, functools.partial(_label_positive, "before", write))
-        for title, write in _LABEL_COLUMNS[: 2 if labels[0].after else None]
-    ]
     if labels[0].after is None:
+        columns += [(title, functools.partial(_label_positive, "before", write)) for title, write in _LABEL_COLUMNS]
         columns += [
             (METRICS[name].title, functools.partial(_label_metric, name, "before"))
             for name in ("accuracy", "ece", "nll", "brier")
         ]
     else:
+        (frequency, share), (mean, write), *fits = _LABEL_COLUMNS
+        columns.append((frequency, functools.partial(_label_positive, "before", share)))
+        for side in ("before", "after"):
+            columns.append((f"{mean}: {side}", functools.partial(_label_positive, side, write)))
         columns += [
             (f"{METRICS[name].title}: {side}", functools.partial(_label_metric, name, side))
             for name in ("ece", "nll")
             for side in ("before", "after")
         ]
-        columns += [
-            (f"{title}: after", functools.partial(_label_positive, "after", write))
-            for title, write in _LABEL_COLUMNS[1:]
-        ]
+        columns += [(f"{title}: after", functools.partial(_label_positive, "after", fit)) for title, fit in fits]
     if any(label.shared for label in labels):
         columns.append(("fit", lambda label: "shared" if label.shared else "own"))
     title = f"each label, {labels[0].before.bins} bins"
@@ -273,11 +271,11 @@ def positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> TextTabl
     if not stages:
         return None
     rows = [(title, *map(write, stages)) for title, write in _POSITIVE_ROWS]
-    title = f"P({stages[0].name})"
+    title = f"P({stages[0].name}): {size_text(metrics[0])}"
     if stages[0].labels > 1:
         rows = [("worst label", *(stage.name for stage in stages)), *rows]
         rows.append(("mean ECE of all labels, %", *(_percent(stage.ece_mean) for stage in stages)))
-        title = f"the worst of {stages[0].labels:,} labels by the ECE of its probability"
+        title = f"the worst of {stages[0].labels:,} labels by the ECE of its probability: {size_text(metrics[0])}"
     return title, ("", *heads), rows
 
 
@@ -378,7 +376,7 @@ def head_text(report: Report) -> str:
 def weight_text(report: Report) -> str:
     """Write what became of the weight."""
     if report.angle == 0 and report.folded:
-        return "not tilted; the map is folded into it"
+        return "not tilted"
     if report.angle == 0:
         return "original weight"
     rotation = f"mRC {report.reached:.3g} degrees"
@@ -392,7 +390,7 @@ def map_text(report: Report) -> str:
     text = report.map
     if report.map != "none":
         text += f", {_PLACES[report.folded]}"
-    fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
+    fitted = ", ".join(f"{name.replace('_', ' ')} {_parameter(value)}" for name, value in report.parameters.items())
     if fitted:
         return f"{text} ({fitted})"
     return text

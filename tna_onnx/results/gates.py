@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import check_numbers, check_share
-from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE
+from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE, Metric
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
@@ -120,7 +120,7 @@ class Gates:
             value = metrics.value(name)
             # sign: an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
-                text = f"{_label(name, metrics)} is {metric.factor * value:.6g} {metric.unit}"
+                text = f"{_label(name, metrics)} is {_missing(metric, sign, value, limit)} {metric.unit}"
                 lines.append(f"{flag} {limit:g} missed: {text} on {samples_text(metrics, kind)}")
         return tuple(lines)
 
@@ -181,8 +181,8 @@ class Gates:
         elif self.require == "improvement" and still_off and metrics.positive is not None:
             positive = metrics.positive
             lines.append(
-                f"--require improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.4g} % on "
-                f"{samples_text(metrics, kind)}, by chance alone {100 * positive.ece_expected:.4g} %, with predictions "
+                f"--require improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.2f} % on "
+                f"{samples_text(metrics, kind)}, by chance alone {100 * positive.ece_expected:.2f} %, with predictions "
                 "kept; --predictions change lets them follow the probabilities"
             )
         if self.require == "not-worse" and standing.word == "worse":
@@ -194,6 +194,14 @@ class Gates:
         return tuple(lines)
 
 
+def _missing(metric: Metric, sign: int, value: float, limit: float) -> str:
+    """Write a value that misses its limit, in more digits than elsewhere only where these would hide that it does."""
+    shown = metric.number(value)
+    if sign * float(shown) > sign * limit:
+        return shown
+    return f"{metric.factor * value:.6g}"
+
+
 def difference_text(name: str, d: Interval) -> str:
     """Say by how much a metric changes.
 
@@ -202,8 +210,8 @@ def difference_text(name: str, d: Interval) -> str:
     'ECE changes by -3.03 points (95 % interval -4.61 to -2.15)'
     """
     metric = JUDGED[name]
-    change, low, high = (f"{metric.factor * value:+.4g}" for value in (d.difference, d.low, d.high))
-    return f"{metric.label} changes by {change} {metric.change_unit} ({100 * d.level:g} % interval {low} to {high})"
+    change = f"{metric.change(d.difference)} {metric.change_unit}".rstrip()
+    return f"{metric.label} changes by {change} ({100 * d.level:g} % interval {metric.ends(d.low, d.high)})"
 
 
 def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:

@@ -609,17 +609,17 @@ class Report(Displayed):
             )
             text += f"samples are {positive.name}"
         text += (
-            f": it is off by {100 * positive.ece:.1f} points on average, by chance alone "
-            f"{100 * positive.ece_expected:.1f}. " + self._answers
+            f": it is off by {100 * positive.ece:.1f} points on average (by chance alone "
+            f"{100 * positive.ece_expected:.1f}). {self._answers}"
         )
         other = self.alternative
         if other is None:
-            return f"{text}. Right probabilities may need other answers there: --predictions change"
-        cost = f"recall at 0.5 then {_share(other.recall_before)} -> {_share(other.recall_after)} %"
+            return f"{text}. Calibrated probabilities may need other answers: --predictions change"
+        text += ". --predictions change gives calibrated probabilities; the recall at 0.5 then goes from "
+        text += f"{_share(other.recall_before)} to {_share(other.recall_after)} %"
         if other.threshold is not None:
-            cost += f"; what was 0.5 is {other.threshold!r}"
-        text += f". Right probabilities: --predictions change ({cost})"
-        return f"{text}. Right probabilities and a class: --predictions change --decide f1 (output 'decision')"
+            text += f", and the threshold {other.threshold!r} keeps the decisions"
+        return f"{text}. --decide f1 adds an output 'decision' with a threshold of its own"
 
     @property
     def summary(self) -> str:
@@ -664,7 +664,6 @@ class Report(Displayed):
         if self.already_calibrated:
             judged_names = ("nll", calibration_of(c.differences), "accuracy")
             values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
-            alternatives = sum(method.method != "none" for method in self.methods)
             if self.changing and not self.undecided:
                 return (
                     f"left as it is: as far as {c.before.n:,} {c.samples} samples can tell, no method that keeps "
@@ -679,12 +678,12 @@ class Report(Displayed):
             opening = "not calibrated, and left as it is" if self.off_before else "already calibrated"
             if self.undecided:
                 return (
-                    f"too few samples to tell, and left as it is: none of {alternatives} methods is significantly "
-                    f"better than the input model ({values}); {c.before.n:,} {c.samples} samples"
+                    f"too few samples to tell, and left as it is: no method is significantly better than the input "
+                    f"model ({values}); {c.before.n:,} {c.samples} samples"
                 )
             return (
-                f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "
-                f"methods is significantly better than the input model ({values})"
+                f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: no method is "
+                f"significantly better than the input model ({values})"
             )
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst

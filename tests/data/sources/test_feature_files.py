@@ -256,7 +256,7 @@ def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
     np.testing.assert_array_equal(found.values, values, strict=True)
     np.testing.assert_array_equal(found.labels, LABELS, strict=True)
     np.testing.assert_array_equal(gather(found.source, 4)[kind], values, strict=True)
-    assert found.source.describe() == f"{kind} {path.name} (6 samples, 3 classes)"
+    assert found.source.describe() == f"{kind} {path.name} (6 samples of 3 classes)"
     assert found.source.recipe() is None
 
 
@@ -302,7 +302,7 @@ def test_a_mapping() -> None:
     found = open_precomputed({"features": FEATURES, "labels": LABELS}, WANTED)
     assert found is not None
     assert found.values is FEATURES
-    assert found.source.describe() == "features (6 samples, 3 classes)"
+    assert found.source.describe() == "features (6 samples of 3 classes)"
     other = open_precomputed({"features": 1 - FEATURES, "labels": LABELS}, WANTED)
     assert other is not None
     assert found.source.digest() != other.source.digest()

@@ -77,7 +77,7 @@ def test_bad_images_are_skipped_and_counted(tmp_path: Path) -> None:
     np.testing.assert_array_equal(gather(source, 2)["image"], expected)
     np.testing.assert_array_equal(gather(source, 2, np.array([4, 1]))["image"], expected[[4, 1]])
     assert source.describe() == (
-        f"image folder {tmp_path.name} (5 images, 2 classes), 3 unreadable skipped: "
+        f"image folder {tmp_path.name} (5 images of 2 classes), 3 unreadable skipped: "
         f"{tmp_path / '0/2.png'}, {tmp_path / '1/5.png'}, {tmp_path / '1/7.png'}"
     )
     for name in source.skipped:
@@ -137,7 +137,7 @@ def test_files_labels_and_order(tmp_path: Path) -> None:
     source = open_images(root, n_classes=11)
     assert names(source) == ("10/a.Jpg", "10/b.png", "2/a/deep/er.PNG", "2/a.bmp", "2/z.png")
     np.testing.assert_array_equal(source.labels, np.array([10, 10, 2, 2, 2]), strict=True)
-    assert source.describe() == "image folder calib (5 images, 2 classes)"
+    assert source.describe() == "image folder calib (5 images of 2 classes)"
 
 
 def test_an_empty_class_folder_is_a_class(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def opened(folder: Path, name: str, text: str, **options: Any) -> Source:
 def test_a_manifest(tmp_path: Path) -> None:
     text = f"path,label\nc d.png,dog\n{tmp_path / 'b.png'},cat\nsub/a.png,dog\nc d.png,dog\n"
     source = opened(tmp_path, "list.csv", text, class_names=["dog", "cat"])
-    assert source.describe() == "manifest list.csv (4 images, 2 classes)"
+    assert source.describe() == "manifest list.csv (4 images of 2 classes)"
     np.testing.assert_array_equal(source.labels, [0, 1, 0, 0])
     expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in (2, 0, 1, 2)]) / 255
     np.testing.assert_allclose(gather(source, 3)["image"], expected, rtol=0, atol=1e-6)

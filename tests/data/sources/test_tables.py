@@ -69,7 +69,7 @@ def test_lists(tmp_path: Path, kind: str, name: str) -> None:
     np.testing.assert_array_equal(gather(source, 4)["x"], X, strict=True)
     np.testing.assert_array_equal(gather(source, 3, np.array([5, 0, -2, 0]))["x"], X[[5, 0, -2, 0]])
     np.testing.assert_array_equal(source.labels, LABELS)
-    assert source.describe() == f"table calib.{kind} (6 samples, 3 classes)"
+    assert source.describe() == f"table calib.{kind} (6 samples of 3 classes)"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool"])
@@ -225,7 +225,7 @@ def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
     source = opened(path, IMAGE)
     expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(6)]) / 255
     np.testing.assert_allclose(gather(source, 4)["pixels"], expected, rtol=0, atol=1e-6)
-    assert source.describe() == f"table calib.{kind} (6 images, 3 classes)"
+    assert source.describe() == f"table calib.{kind} (6 images of 3 classes)"
     assert source.recipe() is not None
 
 

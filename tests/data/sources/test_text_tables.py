@@ -53,7 +53,7 @@ def test_forms(tmp_path: Path, name: str, text: str) -> None:
     source = open_source(written(tmp_path / name, text), [spec("X", (None, 3))], 3)
     np.testing.assert_array_equal(gather(source, 4)["X"], X.astype(np.float32), strict=True)
     np.testing.assert_array_equal(source.labels, LABELS)
-    assert source.describe() == f"table {name} (6 samples, 3 classes)"
+    assert source.describe() == f"table {name} (6 samples of 3 classes)"
 
 
 def test_without_a_header(tmp_path: Path) -> None:

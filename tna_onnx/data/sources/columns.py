@@ -76,7 +76,7 @@ class ArraySource:
         return len(self.labels)
 
     def describe(self) -> str:
-        return f"{self.title} ({len(self):,} samples, {classes_text(self.labels)})"
+        return f"{self.title} ({len(self):,} samples{classes_text(self.labels)})"
 
     def recipe(self) -> dict[str, object] | None:
         """Return what was done to the samples where they were read; None for values that are used as they are."""

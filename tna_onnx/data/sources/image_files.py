@@ -72,7 +72,7 @@ class ImageSource:
         return len(self.rows)
 
     def describe(self) -> str:
-        text = f"{self.title} ({len(self):,} images, {classes_text(self.labels)})"
+        text = f"{self.title} ({len(self):,} images{classes_text(self.labels)})"
         if not self.skipped:
             return text
         text += f", {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_MAX_SKIPPED])}"

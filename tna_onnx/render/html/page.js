@@ -40,11 +40,11 @@ addEventListener("hashchange", unfold);
 unfold();
 
 // Tables of classes are sorted by a click on a head; a second click turns the order round.
-const plainNumber = (text) => (/^[\d.,]+$/.test(text) ? Number(text.replaceAll(",", "")) : NaN);
+const leadingNumber = (text) => parseFloat(text.replaceAll(",", "").replace("−", "-"));
 const compare = (a, b) => {
-  const [x, y] = [plainNumber(a), plainNumber(b)];
+  const [x, y] = [leadingNumber(a), leadingNumber(b)];
   if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y) || a.localeCompare(b);
-  return x - y;
+  return x - y || a.localeCompare(b);
 };
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];

@@ -272,7 +272,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
             rows.append((metric_title(name), model.name, difference, metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g} % interval"
     heads = ("metric", PageColumn("model", wraps=True), "difference", interval, DIRECTIONS)
-    intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
+    intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
         baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for model in parts for part in model)

@@ -46,7 +46,7 @@ from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard
 from tna_onnx.results.report import Report
 
-_HEADS = ("class", "N", "accuracy, %", "precision, %", "recall, %")
+_HEADS = ("N", "accuracy, %", "precision, %", "recall, %")
 _BEFORE = ("precision before, %", "recall before, %")
 _CALIBRATION = (
     "probability before, %",
@@ -57,14 +57,14 @@ _CALIBRATION = (
 )
 
 
-def classes_table(classes: Sequence[ClassBins]) -> Table:
-    """Return a row for each class; accuracy, precision and recall are those after recalibration."""
+def classes_table(classes: Sequence[ClassBins], kind: str = "class") -> Table:
+    """Return a row for each class, or label; accuracy, precision and recall are those after recalibration."""
     total = sum(classes[0].before.count)
     # what keeps every prediction has one precision and one recall
     moved = any(c.result_before != c.result_after for c in classes)
-    heads = (*_HEADS, *(_BEFORE if moved else ()), *_CALIBRATION)
+    heads = (kind, *_HEADS, *(_BEFORE if moved else ()), *_CALIBRATION)
     rows = [_row(c, total, moved) for c in classes]
-    caption = f"Each class, {total:,} samples; click a column head to sort"
+    caption = f"Each {kind}, {total:,} samples; click a column head to sort"
     return table(heads, rows, caption, "sortable numbers")
 
 
@@ -157,16 +157,16 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
             for word, curve in curves.items()
             if curve.coverage[0] > _MIN_TIED
         ),
-        risk=chart_figure(risk),
-        risks=_risk_table(curves),
+        risk=Figure(chart_figure(risk).drawing),
+        risks=_risk_table(curves, report.comparison.before.n),
     )
 
 
-def _risk_table(curves: dict[str, RiskCoverage]) -> Table:
+def _risk_table(curves: dict[str, RiskCoverage], samples: int) -> Table:
     rows = [(f"{q} %", *(_risk_at(curve, q / 100) for curve in curves.values())) for q in _COVERAGES]
     # the area under the curve is the mean error rate over all coverages
     rows.append(("mean over all", *(f"{100 * curve.area:.2f}" for curve in curves.values())))
-    return table(("coverage", "before", "after"), rows, "Errors among the most confident, %")
+    return table(("coverage", "before", "after"), rows, f"Errors among the most confident of {samples:,} samples, %")
 
 
 def _risk_at(curve: RiskCoverage, coverage: float) -> str:
@@ -192,11 +192,16 @@ def reliability(report: Report, details: Details | None) -> SimpleNamespace:
         "before": Diagram.of(c.before, report.reliability.before, report.bin_free_before),
         "after": Diagram.of(c.after, report.reliability.after, report.bin_free_after),
     }
-    tested = (
-        bin_free_sentence(report.bin_free_before, cross_fitted=False),
-        bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
-    )
-    classes = None if details is None else _classes(details)
+    tested = {
+        "before": bin_free_sentence(report.bin_free_before, cross_fitted=False),
+        "after": bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
+    }
+    if c.how == "unchanged":  # both sides are the same
+        parts = {"": parts["before"]}
+        tested = {"": tested["before"]}
+    classes = None
+    if details is not None:
+        classes = _classes(details, "label" if report.labels else "class")
     words = words_of(report.labels, c.before.positive)
     return _diagrams(parts, words, f"{c.data}, {c.how}", tested=tested, classes=classes)
 
@@ -239,7 +244,7 @@ def _diagrams(
     words: DiagramWords,
     data: str,
     *,
-    tested: tuple[str, ...] = (),
+    tested: Mapping[str, str] | None = None,
     classes: SimpleNamespace | None = None,
 ) -> SimpleNamespace:
     """Return diagrams and their numbers, by what they are of."""
@@ -252,7 +257,7 @@ def _diagrams(
         keys = (*gap_keys(words), area_key("consistent", "consistent with calibration (95 %)"))
     return SimpleNamespace(
         data=data,
-        tested=tested,
+        tested=tuple(capital(f"{part}: {text}".removeprefix(": ")) for part, text in (tested or {}).items()),
         few=FEW,
         several=words == OF_LABELS,
         against=words.against,
@@ -272,30 +277,32 @@ def _diagrams(
     )
 
 
-def _classes(details: Details) -> SimpleNamespace:
+def _classes(details: Details, kind: str) -> SimpleNamespace:
     """Draw every class, or those with the largest gaps before where there are many."""
     classes = details.classes
     drawn = classes
     summary = "Diagrams"
+    plural = {"class": "classes", "label": "labels"}[kind]
     if len(classes) > _MAX_DRAWN:
         # by the gap before: the same classes, whatever recalibration made of them
         drawn = tuple(sorted(classes, key=lambda c: -c.before.ece)[:_MAX_DRAWN])
-        summary = f"Diagrams of the {_MAX_DRAWN} classes with the largest gap before"
+        summary = f"Diagrams of the {_MAX_DRAWN} {plural} with the largest gap before"
     return SimpleNamespace(
         shown_data=data_text(details),
         keys=(*gap_keys(OF_ONE_CLASS), area_key("consistent", "consistent with calibration (95 %)")),
         summary=summary,
-        drawn=tuple(map(_pair, drawn)),
-        numbers=classes_table(classes),
-        folded=f"Numbers of all {len(classes):,} classes" if len(classes) > _MAX_ROWS else "",
+        kind=kind,
+        drawn=tuple(_pair(it, kind) for it in drawn),
+        numbers=classes_table(classes, kind),
+        folded=f"Numbers of all {len(classes):,} {plural}" if len(classes) > _MAX_ROWS else "",
     )
 
 
-def _pair(c: ClassBins) -> tuple[Figure, ...]:
+def _pair(c: ClassBins, kind: str) -> tuple[Figure, ...]:
     return tuple(
         Figure(
-            reliability_diagram(bins, f"Class {c.name}, {word}", OF_ONE_CLASS),
-            f"Class {c.name} {word}: gap {100 * bins.ece:.2f} %",
+            reliability_diagram(bins, f"{capital(kind)} {c.name}, {word}", OF_ONE_CLASS),
+            f"{capital(kind)} {c.name} {word}: gap {100 * bins.ece:.2f} %",
             DIAGRAM_HEIGHT,
         )
         for word, bins in (("before", c.before), ("after", c.after))

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -83,7 +84,11 @@ def result(report: Report) -> SimpleNamespace:
 
 def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> Table | None:
     """Return the table of P(positive); None for more than two classes."""
-    return text_block(positive_table(heads, metrics))
+    found = positive_table(heads, metrics)
+    if found is None:
+        return None
+    title, columns, rows = found
+    return text_block((title, columns, [(capital(name), *cells) for name, *cells in rows]))
 
 
 def text_block(found: TextTable | None) -> Table | None:
@@ -111,7 +116,7 @@ def _metrics(c: Comparison, recall: Recall) -> Table:
         # a scale of its own in each row: metrics have different units
         bar = interval_cell(name, d, reach_of(d), "no significant change")
         rows.append((capital(title), *map(JUDGED[name].number, sides), change_text(name, d), bar))
-    return table(heads, rows, caption, "metrics")
+    return table(heads, rows, caption, "metrics changes")
 
 
 def _recalls(report: Report) -> Table | None:
@@ -155,10 +160,11 @@ def choice(report: Report) -> Table:
         value = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
         rows.append((name, value, bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
-    heads = (names[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *names[3:])
-    caption = f"{len(rows)} kinds of methods, cross-validated"
+    digits = max(2, math.ceil(1 - math.log10(reach[1] - reach[0])))
+    heads = (names[0], "NLL, nats", f"{reach[0]:.{digits}f} to {reach[1]:.{digits}f} nats", *names[3:])
+    caption = f"{len(rows)} methods, cross-validated on {report.calibration.before.n:,} samples"
     if len(rows) < len(report.methods):
-        caption += f": the best of each, of {len(report.methods)} settings"
+        caption += ", one strength of each"
     return table(heads, rows, caption, "numbers dots", chosen)
 
 
@@ -170,7 +176,10 @@ def checks(report: Report) -> str:
     parts.append(f"verified on {report.verification.samples:,} samples")
     if report.gates_met:
         parts.append(f"gates met: {', '.join(report.gates_met)}")
-    parts.append(f"{100 * report.changed_predictions:.1f} % of predictions change")
+    if report.changed_predictions:
+        parts.append(f"{100 * report.changed_predictions:.1f} % of predictions change")
+    else:
+        parts.append("no prediction changes")
     lowest = report.recall.lowest
     if lowest.difference.difference < 0:
         kind = "label" if report.labels else "class"
@@ -229,7 +238,7 @@ def changes(report: Report, details: Details) -> SimpleNamespace:
     checked = report.verification
     verified = (
         f"{checked.samples:,} samples run through the new file, up to {checked.batch:,} together: largest "
-        f"|p - p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)}"
+        f"|p \N{MINUS SIGN} p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)}"
     )
     summary = ""
     if len(rows) > _MAX_ROWS:
@@ -263,15 +272,18 @@ def _verdict(differences: Sequence[Difference], report: Report) -> str:
     if report.guard is not None:
         names = ", ".join(output.name for output in report.guard.outputs)
         return f"The head, the map and the provenance, as below; and {report.guard.nodes} nodes that decide: {names}."
-    changed = {d.explained for d in differences}
-    parts = [text for explained, text in _CHANGED.items() if explained in changed]
+    changed = {d.explained.partition(",")[0] for d in differences}
+    parts = list(dict.fromkeys(text for explained, text in _CHANGED.items() if explained in changed))
     if not parts:
         return "Nothing differs: the file is a copy."
-    return f"Only {' and '.join(parts)} changed; every other byte is the input's."
+    names = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"Only {names} changed; every other byte is the input's."
 
 
 # What a difference is explained by, as readers of a page call it.
 _CHANGED = {
+    "weight": "the last layer",
+    "bias": "the last layer",
     "head": "the last layer",
     "appended block": "the appended nodes",
     "provenance": "the metadata",
@@ -362,9 +374,6 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[T
         Term("Provider obtained", report.provider),
         Term("Versions", versions_text(report.versions)),
     ]
-    if report.methods:
-        values = ", ".join(f"{entry.method} {entry.metrics.nll:.4f}" for entry in report.methods)
-        terms.append(Term("Methods compared", f"cross-validated NLL: {values}"))
     return tuple(terms)
 
 
