@@ -305,8 +305,7 @@ def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [0.7, 0.4, 0.25])
-@pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.parametrize(("n", "scale"), [(200, 0.25), (200, 0.7), (1000, 0.4)])
 def test_intervals_cover_the_true_difference(n: int, scale: float) -> None:
     """Logits 2.5 times too large, and those scaled: 0.4 is calibrated; expectations over labels are the truth."""
     rng = np.random.default_rng(7)

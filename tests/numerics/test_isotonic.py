@@ -11,6 +11,7 @@ from scipy.special import expit, logit, ndtr
 from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
 
+from tests.conftest import ALL_DRAWS
 from tests.numerics.bernoulli import confidences, scores
 from tna_onnx.numerics import isotonic as isotonic_module
 from tna_onnx.numerics.isotonic import (
@@ -28,6 +29,12 @@ from tna_onnx.numerics.scores import SampleScores
 
 Array = np.ndarray
 P = expit(CENTRES)
+
+
+@pytest.fixture(autouse=True)
+def _all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isotonic_module, "_RESAMPLES", ALL_DRAWS)
+
 
 seeds = st.integers(0, 2**32 - 1)
 # all probabilities near 0 and 1, all equally often, all near 0.5

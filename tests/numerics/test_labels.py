@@ -139,7 +139,7 @@ def test_independent_labels_give_narrower_intervals() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("labels", "n"), [(4, 400), (12, 1500)])
+@pytest.mark.parametrize(("labels", "n"), [(4, 400), (12, 400)])
 def test_intervals_hold_the_true_difference(labels: int, n: int) -> None:
     """A sharpened model against the true one, whose errors of calibration are 0: 95 % intervals, 120 data sets."""
     big, _ = drawn(n=200_000, labels=1, seed=99)
