@@ -166,7 +166,7 @@ def test_checks_of_scikit_learn() -> None:
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
     if "on_fail" not in inspect.signature(checks.check_estimator).parameters:
         pytest.skip("this scikit-learn stops at the first check that fails")
-    results = checks.check_estimator(Calibrator(map="ts", trust_labels=True), on_fail=None)
+    results = checks.check_estimator(Calibrator(trust_labels=True), on_fail=None)
     failed = {result["check_name"]: str(result["exception"]) for result in results if result["status"] == "failed"}
     weights = {name for name in failed if "sample_weight" in name}
     assert set(failed) - set(_OTHER_THAN_SCIKIT_LEARNS) - weights == set(), failed

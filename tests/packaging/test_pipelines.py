@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -114,16 +113,13 @@ def test_inputs_are_no_commands(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_action_installs_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # what it needs is here already: .ci/run installs that as README.md says
-    monkeypatch.setenv("PIP_NO_DEPS", "1")
+    monkeypatch.setenv("PIP_NO_COMPILE", "1")  # half of the time
     values = inputs(tmp_path, extras="images") | {"github.action_path": str(ROOT)}
     code, outputs, printed = step("install", tmp_path, values)
     if code and re.search("No matching distribution|ConnectionError|Max retries", printed):
         pytest.skip("no package index")
     assert code == 0, printed
-    words = [Path(outputs["bin"], "tna-onnx"), "--version"]
-    env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib")}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([Path(outputs["bin"], "tna-onnx"), "--version"], capture_output=True, text=True, check=True)
     assert tna_onnx.__version__ in done.stdout
 
 
