@@ -19,7 +19,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.graph.tensors import key_of, large_tensor, pieces, split_off, total_size
-from tna_onnx.pipeline import steps
+from tna_onnx.pipeline import record
 
 _LARGE = 256
 _UNKNOWN = bytes([0xFA, 0xFF, 0x03, 0x03]) + b"new"  # field 8191, three bytes
@@ -256,7 +256,7 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
 
 
 def test_a_map_with_a_large_matrix_is_made_again(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_MAX_NUMBERS", 64)  # the metadata have no room for its numbers
+    monkeypatch.setattr(record, "_MAX_NUMBERS", 64)  # the metadata have no room for its numbers
     words = {"search": "none", "map": "aar", "require": "nothing"}
     with_options(calibrate, small.model, small.calib, output=tmp_path / "m.onnx", **words)
     written = load_model(tmp_path / "m.onnx")
