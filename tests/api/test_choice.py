@@ -123,6 +123,7 @@ def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) ->
     assert any(f"{100 * report.changed_predictions:.1f} %" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(small: Small, tmp_path: Path) -> None:
     """The class that has become rare would hardly be predicted any more."""
     data = shifted(small)

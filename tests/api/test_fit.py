@@ -1,5 +1,6 @@
 """`fit`: scores in files, whatever computed them, give the model that `Calibrator` fits on the same arrays."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> N
     np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
     ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json")
     fitted = Calibrator().fit(logits, labels)
-    report = tna_onnx.fit({"logits": logits, "labels": labels})
-    assert (report.method, report.parameters) == (fitted.method_, fitted.parameters_)
-    assert report.comparison == fitted.report_.comparison
+    report = json.loads((tmp_path / "c.json").read_text("utf-8"))
+    assert (report["method"], report["parameters"]) == (fitted.method_, fitted.parameters_)
+    assert report["comparison"]["after"]["nll"] == fitted.report_.comparison.after.nll
     written = onnx.load(tmp_path / "c.onnx")
     assert [i.name for i in written.graph.input] == ["scores"]
     assert written.graph == fitted.to_onnx().graph

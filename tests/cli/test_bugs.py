@@ -71,8 +71,8 @@ def no_controls(text: str) -> bool:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((300, FEATURES)).astype(np.float32)
-    np.savez(tmp_path / "data.npz", x=x, labels=rng.integers(0, 3, 300))
+    x = rng.standard_normal((90, FEATURES)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, labels=rng.integers(0, 3, 90))
     return tmp_path / "data.npz"
 
 

@@ -47,6 +47,7 @@ def without_progress(text: str) -> str:
 # Standard output
 
 
+@pytest.mark.slow
 @posix
 def test_a_reader_that_left_costs_nothing(small: Small, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
@@ -57,6 +58,7 @@ def test_a_reader_that_left_costs_nothing(small: Small, tmp_path: Path) -> None:
     assert (tmp_path / "r.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 @needs_full
 def test_a_full_standard_output_is_said(small: Small, tmp_path: Path) -> None:
     words = command(small, tmp_path / "o.onnx", "--json", tmp_path / "r.json")
@@ -149,6 +151,7 @@ def test_json_may_go_into_a_pipe(small: Small, tmp_path: Path) -> None:
         assert json.load(file)["metrics"]["n"] == 1500
 
 
+@pytest.mark.slow
 @posix
 def test_json_and_text_may_share_a_file(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "log"
@@ -189,6 +192,7 @@ sys.meta_path.insert(0, Finder())"""
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @posix
 def test_signals_that_are_ignored_stay_ignored(small: Small, tmp_path: Path) -> None:
     """As under `nohup`, and in the background of a script."""

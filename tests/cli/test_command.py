@@ -22,7 +22,7 @@ import tna_onnx
 import tna_onnx.cli
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Small
-from tests.support import TILTED, cli, ok, refused, run, words_of
+from tests.support import TILTED, cli, ok, refused, words_of
 from tna_onnx import errors
 from tna_onnx.cli.command import SECTIONS, Command, Group, group
 from tna_onnx.errors import DataError
@@ -192,9 +192,8 @@ def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
     assert done.stdout.strip() == f"tna-onnx, version {tna_onnx.__version__}"
 
 
-def test_progress_stays_off_a_pipe_and_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
-    done = run("calibrate", small.model, "--calib", small.calib, *SEARCHED, "-q", "-o", tmp_path / "o.onnx")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
+    assert ok("calibrate", small.model, "--calib", small.calib, *SEARCHED, "-q", "-o", tmp_path / "o.onnx").output == ""
 
 
 def truncated(small: Small, folder: Path) -> Path:

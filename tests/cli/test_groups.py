@@ -101,8 +101,8 @@ def test_one_sample_a_group_is_no_group(small: Small, arrays: Arrays, tmp_path: 
     done = []
     for words in ([], ["--group-column", "patient"]):
         out = tmp_path / f"o{len(words)}.onnx"
-        command = ["calibrate", small.model, written(tmp_path / "d", one), "--device", "cpu", "-o", out, "--overwrite"]
-        ok(*command, "--json", tmp_path / "r.json", *words)
+        command = ["calibrate", small.model, written(tmp_path / "d", one), "--search", "none", "--map", "ts", "-o", out]
+        ok(*command, "--overwrite", "--json", tmp_path / "r.json", *words)
         report = json.loads((tmp_path / "r.json").read_text())
         done.append((out.read_bytes(), report["comparison"], report["recall"]))
     assert done[0] == done[1]
@@ -112,7 +112,8 @@ def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arr
     calib = written(tmp_path / "calib", {name: values[:150] for name, values in arrays.items()})
     other = {name: values[150:] for name, values in arrays.items()}
     shared = written(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
-    command = ["calibrate", small.model, calib, "--group-column", "patient", "-o", tmp_path / "o.onnx"]
+    command = ["calibrate", small.model, calib, "--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx"]
+    command += ["--group-column", "patient"]
     refused(4, "are of groups of calibration samples", *command, "--eval", shared)
     allowed = cli(*command, "--eval", shared, "--limit", "overlap=100")
     assert allowed.exit_code in (0, 1)
@@ -302,6 +303,7 @@ def calibrated(model: Path, folder: Path, data: dict[str, Array], *words: object
     return done, report
 
 
+@pytest.mark.slow
 def test_copies_choose_what_the_distinct_samples_choose(model: Path, tmp_path: Path) -> None:
     _, alone = calibrated(model, tmp_path, drawn(250, 1, 0, 3))
     done, report = calibrated(model, tmp_path, drawn(250, 4, 0.02, 3))
@@ -318,6 +320,7 @@ def test_copies_choose_what_the_distinct_samples_choose(model: Path, tmp_path: P
     assert "copies share a fold" in notes
 
 
+@pytest.mark.slow
 def test_an_implausible_gain_is_refused_and_held_out_samples_settle_it(model: Path, tmp_path: Path) -> None:
     """Copies too unlike each other to be recognised."""
     copies = drawn(250, 4, 0.4, 3)
@@ -341,5 +344,6 @@ def test_near_copies_of_calibration_samples_cannot_judge(model: Path, tmp_path: 
     assert done.exit_code == 4, done.output
     assert " of 360 samples" in done.output
     assert "are near copies of calibration samples" in done.output
-    allowed, _ = calibrated(model, tmp_path, calib, "--eval", tmp_path / "held.npz", "--limit", "overlap=100")
+    words = ["--search", "none", "--map", "ts", "--eval", tmp_path / "held.npz", "--limit", "overlap=100"]
+    allowed, _ = calibrated(model, tmp_path, calib, *words)
     assert allowed.exit_code == 0, allowed.output

@@ -75,6 +75,7 @@ def test_keep_keeps_decisions_at_one_half(tmp_path: Path) -> None:
     assert "improved" not in report["verdict"]
 
 
+@pytest.mark.slow
 def test_two_classes_by_argmax_are_never_called_improved_while_they_are_off(tmp_path: Path) -> None:
     weight = detector(tmp_path / "m.onnx", 1, softmax=True)
     x, labels = samples(tmp_path / "c.npz", weight, 1500, 1)
@@ -143,6 +144,7 @@ def test_where_no_threshold_keeps_decisions_there_is_none(tmp_path: Path) -> Non
     assert "No threshold" in out
 
 
+@pytest.mark.slow
 def test_an_improvement_is_not_one_while_probabilities_are_off(tmp_path: Path) -> None:
     weight = detector(tmp_path / "m.onnx", 1, softmax=True)
     samples(tmp_path / "c.npz", weight, 1500, 1)

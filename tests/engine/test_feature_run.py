@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
-from tests.support import ok, refused, with_options
+from tests.support import PLAIN, ok, refused, with_options, words_of
 from tna_onnx import Limits, Recipe
 from tna_onnx.api.features import features
 from tna_onnx.data.options import Request
@@ -60,7 +60,7 @@ def test_the_written_file_is_one(tmp_path: Path) -> None:
     write_files(tmp_path / "many", 5)
     for name in ("one", "many"):
         ok("features", MODEL, tmp_path / name, "-o", tmp_path / f"f-{name}", "--device", "cpu", "-q")
-        ok("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", "--map", "ts", "-q")
+        ok("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", *words_of(PLAIN), "-q")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tna_onnx
@@ -119,6 +119,7 @@ def test_names_cannot_leave_their_place(report: Report) -> None:
     assert "](b)" not in body.replace("\\]", "")
 
 
+@settings(max_examples=10)
 @given(st.text(max_size=20), st.floats(0, 1))
 @example("\x85\u2028\U0001f600 # no: comment", 1e-7)
 @example("a: {b}", 0.0)
