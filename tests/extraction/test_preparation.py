@@ -22,9 +22,7 @@ from tna_onnx.data import InputSpec, open_source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
 from tna_onnx.extraction import recipe_choice
-from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.preparation import resizes_images
-from tna_onnx.extraction.recipe_trials import TrialImages
 from tna_onnx.graph.load import load_model
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -332,32 +330,34 @@ def test_channels_in_another_order_are_refused(saved: Make, photos: Path) -> Non
         tna_onnx.evaluate(model, photos)
 
 
-def test_the_search_runs_no_more_images_than_there_are(
-    photos: Path, saved: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("count", "fields", "order"),
+    [(400, {"mean": 0.5}, [0, 1, 2]), (400, {}, [0, 1, 2]), (400, {}, [1, 2, 0]), (1200, {"mean": 0.5}, [0, 1, 2])],
+)
+def test_outside_the_list_no_more_images_are_run_than_there_are(
+    count: int, fields: dict[str, Any], order: list[int], saved: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches: list[int] = []
-    run = TrialImages._logs
-
-    def counted(self: TrialImages, values: Any) -> Any:
-        batches.append(len(values))
-        return run(self, values)
-
-    model = saved(mean=0.5)
-    monkeypatch.setattr(TrialImages, "_logs", counted)
+    """A scale and an offset, a known recipe and another order of the channels."""
+    model = saved(resized=lambda images: images[..., order], **fields)
+    data = write_folder(tmp_path / "images", *make_images(count))
+    sizes = rows_run(monkeypatch)
     found: list[int] = []
-    search = affine_search
+    search = recipe_choice._better_outside_the_list
 
-    def searched(*args: Any) -> Any:
-        batches.clear()
-        trial = search(*args)
-        found.append(sum(batches))
-        return trial
+    def counted(*args: Any) -> Any:
+        before = sum(sizes)
+        result = search(*args)
+        found.append(sum(sizes) - before)
+        return result
 
-    monkeypatch.setattr(recipe_choice, "affine_search", searched)
-    with pytest.raises(DataError):
-        tna_onnx.evaluate(model, photos)
+    monkeypatch.setattr(recipe_choice, "_better_outside_the_list", counted)
+    if fields or order != sorted(order):
+        with pytest.raises(DataError, match="no known recipe"):
+            tna_onnx.evaluate(model, data, device="cpu")
+    else:
+        assert tna_onnx.evaluate(model, data, device="cpu").metrics.accuracy > 0.8
     assert len(found) == 1
-    assert 200 < found[0] <= 400
+    assert count / 2 < found[0] <= count
 
 
 def _standardised(images: Any) -> Any:

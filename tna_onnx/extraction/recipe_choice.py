@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, RecipeScore, RecipeSearch, known_recipes
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.affine_search import affine_search, likeliest
+from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     DROPPED,
@@ -28,6 +28,7 @@ from tna_onnx.extraction.recipe_trials import (
     Trial,
     TrialImages,
     best_of,
+    halved,
     is_harmless,
     leaves_nothing_to_gain,
     race,
@@ -36,7 +37,8 @@ from tna_onnx.extraction.recipe_trials import (
 )
 
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
-_PROMISING = 1.0  # standard errors by which a scale and an offset, found on few images, are worth more
+_MOST_RUNS = 4000  # of images, each under one recipe, outside the list; and no more than there are images
+_AFFINE_SHARE = 0.7  # of these
 _OFFSETS = (-0.5, 0.5)  # of one normalised channel
 _MIN_GAIN = 0.04  # nats, of the NLL
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
@@ -73,9 +75,9 @@ def choose_recipe(
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
-        found = [each for each in (_better_affine(images, best), _better_unlisted(images, best)) if each]
-        if found:
-            raise _unfit(images, best, *min(found, key=lambda each: each[0].nll))
+        found = _better_outside_the_list(images, best)
+        if found is not None:
+            raise _unfit(images, best, *found)
     suspicion = best.suspicion(images.labels)
     why = ""
     if suspicion is not None and suspicion.kind == "chance":
@@ -155,26 +157,41 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     )
 
 
-def _better_affine(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
-    """Return one scale and one offset that suit the model clearly better than the best known recipe, and what to do.
+def _better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
+    """Return what suits the model clearly better than the best known recipe, and what to do.
 
-    A model is best under the recipe that it was trained with, on images like those of its training. If another scale or
-    offset suits it better, one of the two differs, and accuracies are the same whichever it is.
+    A model is best under the recipe that it was trained with, on images like those of its training. If something else
+    suits it better, one of the two differs, and accuracies are the same whichever it is.
     """
-    labels = images.labels[: len(best)]
-    if best.resolved.dtype.kind != "f" or images.source.mixed_sizes or leaves_nothing_to_gain(best.logs, labels):
+    if leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
         return None
-    found = affine_search(images, best)
-    if found is None or best.z(found) <= _PROMISING:
+    budget = min(len(images.source), _MOST_RUNS)
+    for_affine = int(_AFFINE_SHARE * budget)
+    affine = _better_affine(images, best, for_affine)
+    unlisted = _better_unlisted(images, best, budget - for_affine)
+    if affine is None or (unlisted is not None and affine[0].loses_clearly(unlisted[0])):
+        return unlisted
+    return affine
+
+
+def _better_affine(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
+    """Return one scale and one offset that suit the model clearly better, and what to do."""
+    if best.resolved.dtype.kind != "f" or images.source.mixed_sizes:
         return None
-    found = likeliest(images, found)
-    images.run([best, found], len(images.rows))
-    if not best.loses_clearly(found) or best.behind(found)[0] <= _MIN_GAIN:
+    found = affine_search(images, best, budget - budget // 4)
+    if found is None or not _clearly_better(images, found, best, budget // 4):
         return None
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
         return None
     how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
     return found, f"{how}. If the model was trained with that, add {found.named.flags}"
+
+
+def _clearly_better(images: TrialImages, found: Trial, best: Trial, budget: int) -> bool:
+    """Whether something suits the model clearly better, on as many images as may be run."""
+    images.run([best, found], min(budget, (budget + len(best)) // 2))
+    better = best.loses_clearly(found) and best.behind(found)[0] > _MIN_GAIN
+    return better and not _rarely_right(images, found)
 
 
 def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataError:
@@ -187,25 +204,19 @@ def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataErro
     )
 
 
-def _better_unlisted(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
+def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
     """Return what suits the model clearly better and no option can state, and what to do."""
-    if best.resolved.color == "L" or leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
-        return None
     color = best.resolved.color
+    if color == "L":
+        return None
     ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
     for order in _ORDERS:
         ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
     for k, offset in itertools.product(range(3), _OFFSETS):
         ways[f"channel {color[k]} moved by {offset:+g}"] = functools.partial(_shift, k, offset)
     others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
-    images.run(list(others.values()), ENOUGH)
-    found = best_of(list(others.values()))
-    if best.z(found) > 0:
-        images.run([found], SAMPLES)
-    if not best.loses_clearly(found) or _rarely_right(images, found):
-        return None
-    images.run([best, found], len(images.rows))
-    if best.behind(found)[0] <= _MIN_GAIN:
+    found = halved(images, list(others.values()), budget // 2)
+    if found is None or not _clearly_better(images, found, best, budget // 2):
         return None
     name = next(name for name, trial in others.items() if trial is found)
     return found, f"{name}. State what it was trained with, or give arrays that are prepared so"
