@@ -75,10 +75,10 @@ def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small
 def test_a_file_that_does_not_verify_is_not_written(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tna_onnx.pipeline import change
+    from tna_onnx.pipeline import record
 
-    real = change.rewrite
-    monkeypatch.setattr(change, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest))
+    real = record.rewrite
+    monkeypatch.setattr(record, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest))
     with pytest.raises(tna_onnx.CheckFailed, match="verification: the written file gives sample"):
         tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert list(tmp_path.iterdir()) == []

@@ -14,10 +14,10 @@ from tests.support import TILTED, with_options
 from tna_onnx import calibrate, guard, verify
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import tensors as apart_module
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.graph.tensors import key_of, large_tensor, pieces, split_off, total_size
 from tna_onnx.pipeline import record
 
