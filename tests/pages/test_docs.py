@@ -216,7 +216,7 @@ def runnable(page: Path) -> bool:
 _HOW_TO = "binary ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
 SLOW = {
     *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "hugging-face", "pytorch", "trackers", "weights"]),
-    *(f"docs/{name}.md" for name in ("data", "tutorial", "explanation/choosing", "explanation/paper")),
+    *(f"docs/{name}.md" for name in ("cheat-sheet", "data", "tutorial", "explanation/choosing", "explanation/paper")),
     *("docs/reference/calibrate.md", "docs/reference/python.md"),
 }
 
