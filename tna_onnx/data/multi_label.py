@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from tna_onnx.data.source import IntArray, Source, SourceView
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray
 
 
@@ -89,18 +90,9 @@ def _check_values(stored: AnyArray, where: str) -> None:
     )
 
 
-def joined_columns(
-    columns: Mapping[str, AnyArray],
-    names: Sequence[str],
-    name: str,
-    where: str,
-    n_labels: int,
-    order: Sequence[str] | None,
-) -> dict[str, AnyArray]:
-    """Return columns in which the label columns are joined into one, (N, C).
-
-    `columns`: name -> values (N,); `names`: of the columns with the labels, in the order of the model's output.
-    """
+def check_label_columns(where: str, columns: Iterable[str], names: Sequence[str], request: Request) -> None:
+    """Check the names of the columns with the labels, which stand in the order of the model's output."""
+    n_labels, order = request.n_classes, request.class_names
     if len(names) != n_labels:
         raise DataError(
             f"{where}: {len(names)} label columns ({listed(names)}) for a model with {n_labels} labels; name a column "
@@ -116,11 +108,16 @@ def joined_columns(
             f"{where}: the label columns are {listed(names)}, and the model's labels are {listed(order)}; name the "
             "columns in the model's order"
         )
+
+
+def joined_labels(columns: Mapping[str, Any], names: Sequence[str], where: str) -> AnyArray:
+    """Return the label columns side by side, (N, C)."""
     for column in names:
         if columns[column].dtype.kind not in "biuf":
-            raise DataError(f"{where}: column {column!r}: expected 0 and 1, found {columns[column].flat[0]!r:.80}")
-    rest = {column: values for column, values in columns.items() if column not in names}
-    return {**rest, name: np.stack([columns[column].astype(np.float64) for column in names], axis=1)}
+            first = columns[column][np.arange(1)][0]
+            raise DataError(f"{where}: column {column!r}: expected 0 and 1, found {first!r:.80}")
+    rows = np.arange(columns[names[0]].shape[0])
+    return np.stack([columns[column][rows].astype(np.float64) for column in names], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

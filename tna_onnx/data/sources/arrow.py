@@ -39,9 +39,9 @@ UNFINISHED = "_unfinished"
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
 _SUFFIXES = DATA_FORMATS["table"].files
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
-_SPOOLED = 512  # rows written at a time, at least: 50 MB of images of 100 kB
-_SPOOLED_BYTES = 2**25  # of small rows
-_BATCH = 2**14  # rows read at a time
+_BATCH = 2**14  # rows read at a time, at most
+_FEWEST = 512  # at least: 50 MB of images of 100 kB
+_BATCH_BYTES = 2**25  # read at a time, of small rows
 
 
 def load_pyarrow() -> Any:
@@ -133,12 +133,15 @@ def table_batches(
 
     `groups`: row groups of a Parquet file, from and to; None for all.
     """
-    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
+    with parsing(name, "cannot be read as a table", "write it again"), files.open(name) as stream:
         if name.lower().endswith(".parquet"):
             numbers = None if groups is None else list(range(*groups))
             # what it reads ahead by default stays in memory until the last row group has been read
             file = load_parquet().ParquetFile(stream, pre_buffer=False)
-            yield from file.iter_batches(_BATCH, row_groups=numbers, columns=columns)
+            metadata = file.metadata
+            size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+            rows = min(_BATCH, max(_FEWEST, _BATCH_BYTES * metadata.num_rows // max(1, size)))
+            yield from file.iter_batches(rows, row_groups=numbers, columns=columns)
         else:
             for batch in _batches(_reader(load_pyarrow(), stream)):
                 if len(batch):  # engines write the empty parts of a table too
@@ -190,16 +193,10 @@ def _readable(file: Path) -> Iterator[None]:
 def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
     """Write these columns as plain Arrow, of which any row can be reached, and map that."""
     max_bytes = limits.expanded_bytes(regular_size(file))
-    with _readable(file), contextlib.closing(pa.memory_map(str(file))) as source:
-        if file.suffix.lower() == ".parquet":
-            parquet = load_parquet().ParquetFile(source, pre_buffer=False)
-            metadata = parquet.metadata
-            size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-            rows = _SPOOLED_BYTES * metadata.num_rows // max(1, size)
-            batches = parquet.iter_batches(min(_BATCH, max(_SPOOLED, rows)), columns=list(columns))
-            return _spooled(pa, parquet.schema_arrow, columns, batches, file, max_bytes)
-        reader = _reader(pa, source)
-        return _spooled(pa, reader.schema, columns, _batches(reader), file, max_bytes)
+    schema = table_schema(file)
+    files = TableFiles((str(file),), pa.memory_map, schema)
+    with _readable(file):
+        return _spooled(pa, schema, columns, table_batches(files, str(file), list(columns)), file, max_bytes)
 
 
 def _reader(pa: Any, source: Any) -> Any:

@@ -2,7 +2,7 @@
 
 | object | read as |
 |---|---|
-| data frame of pandas or polars, table of pyarrow | a table: `tna_onnx.data.sources.inmemory` |
+| data frame of pandas or polars, table of pyarrow | a table: `tna_onnx.data.sources.table_inputs` |
 | `(X, y)`, or an array with `labels=`; mapping of arrays by input name | arrays of all samples; (N,) each: a table |
 | iterable, calibration data reader | batches: mappings, or inputs and labels in order |
 
@@ -27,7 +27,7 @@ from tna_onnx.data.labels import listed
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, check_names, open_columns
-from tna_onnx.data.sources.inmemory import open_in_memory
+from tna_onnx.data.sources.table_inputs import open_in_memory
 from tna_onnx.errors import DataError, NoLabels, UsageError
 
 if TYPE_CHECKING:

@@ -6,11 +6,13 @@ columns are first written to a temporary file and mapped, so that memory does no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.digest import files_sha256
+import numpy as np
+
+from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import cell_array, foreign_json, plain_column
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed, named_labels
@@ -24,20 +26,19 @@ from tna_onnx.data.sources.arrow import (
     table_files,
     table_schema,
 )
-from tna_onnx.data.sources.columns import ArraySource, check_arrays, open_columns, stack
+from tna_onnx.data.sources.columns import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
-from tna_onnx.data.sources.inmemory import open_delimited, open_in_memory
-from tna_onnx.data.sources.layout import InputColumns, Kind, label_in, lay_out, plain_kinds
-from tna_onnx.data.sources.tokens import with_tokenizer
+from tna_onnx.data.sources.layout import Kind, lay_out
+from tna_onnx.data.sources.table_inputs import Columns, Table, label_of, open_columns_of, open_delimited
 from tna_onnx.data.textfile import DELIMITED
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray
+    from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
 
 _IMAGE_NAMES = ("image", "img")
@@ -123,22 +124,15 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     pyarrow = load_pyarrow()
     files = table_files(path, request.data_root)
     schema = table_schema(files[0])
-    kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
-    table = _Table(path, files, request, kinds)
-    if request.labels is None and request.label_columns:
-        return table.in_memory(list(schema.names))
-
-    def values_of(name: str) -> AnyArray:
-        values = map_table(files, [name], request.limits).column(name).unique().to_pylist()
-        return plain_column(cell_array(values))
-
-    table = replace(table, label=label_in(str(path), kinds, request, values_of))
-    image_name = image_column(pyarrow, schema, request, table.label, path)
-    if image_name is not None:
-        return table.images(image_name)
-    if with_tokenizer(request, kinds, table.label).tokenizer is not None:
-        return table.in_memory([name for name, kind in kinds.items() if kind == "text"])
-    return table.numbers(lay_out(str(path), kinds, request, table.label))
+    stored = _Files(path, files, request, {field.name: _kind(pyarrow, field.type) for field in schema})
+    table = Table(str(path), stored.kinds, stored.read, stored.digest)
+    title = f"table {resolved(path).name}"
+    if request.labels is not None or not request.label_columns:
+        label = label_of(table, request)
+        image_name = image_column(pyarrow, schema, request, label, path)
+        if image_name is not None:
+            return stored.images(title, image_name, label)
+    return open_columns_of(table, title, request)
 
 
 def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool, str]:
@@ -154,82 +148,49 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
-    """A table that is mapped column by column."""
+class _Files:
+    """Files of a table whose columns are mapped when they are read."""
 
     path: Path  # as the user named it
     files: tuple[Path, ...]  # of the table, in order
     request: Request  # what the model wants
     kinds: Mapping[str, Kind]  # name of a column -> what it holds
-    label: str | None = None  # the column of the labels; None where they are given apart
 
-    @property
-    def title(self) -> str:
-        return f"table {resolved(self.path).name}"
-
-    def in_memory(self, columns: list[str]) -> ArraySource:
-        """Read columns into memory, for text and for samples with several label columns."""
-        table, stored, sample_info = self._map(columns)
-        values = {name: plain_column(cell_array(table.column(name).to_pylist())) for name in columns}
-        request = self.request
-        if self.label is not None and stored is not None:
-            values[self.label] = stored
-            request = replace(request, label_column=self.label)
-        # what several label columns are joined from is in the files alone
-        hashed = (lambda indices: files_sha256(self.files, indices)) if request.label_columns else None
-        return open_in_memory(self.title, str(self.path), {**sample_info, **values}, request, hashed=hashed)
-
-    def images(self, name: str) -> ImageSource:
-        path, request = self.path, self.request
-        request.check_one_class(str(path))
-        table, stored, sample_info = self._map([name])
-        images = TableImages(path, self.files, table.column(name))
-        where = request.labels_where(f"{path}: column {self.label!r}")
-        labels = labels_apart(request, stored)
-        indices = class_indices(request, labels, len(images), where)
-        return open_image_files(
-            self.title, str(path), images, indices, request, prepared_input(request, str(path)), sample_info
-        )
-
-    def numbers(self, layout: InputColumns) -> ArraySource:
-        """Return columns of numbers or text, mapped."""
-        where, request = str(self.path), self.request
-        check_arrays(request, where)
-        used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
-        table, stored, sample_info = self._map(used)
-        parts: dict[str, Column] = {}
-        for name in used:
-            parts[name] = ArrowTexts(table.column(name))
+    def read(self, inputs: Sequence[str], label: str | None, sample_info: Sequence[str]) -> Columns:
+        """Map columns of numbers or text."""
+        table, stored, others = self._map(inputs, label, sample_info)
+        columns: dict[str, Column] = {}
+        for name in inputs:
+            columns[name] = ArrowTexts(table.column(name))
             if self.kinds[name] != "text":
-                parts[name] = column_numbers(table.column(name), f"{where}: column {name!r}")
-        arrays: dict[str, Column] = {}
-        for spec in request.inputs:
-            names = layout.columns[spec.name]
-            arrays[spec.name] = parts[names[0]]
-            if any(self.kinds[name] in plain_kinds(spec) for name in names):
-                arrays[spec.name] = stack(where, spec, names, [parts[name] for name in names])
-        return open_columns(
-            self.title,
-            where,
-            request,
-            arrays,
-            labels_apart(request, stored),
-            hashed=lambda indices: files_sha256(self.files, indices),
-            noun="column",
-            label=self.label,
-            notes=(layout.note,) if layout.note else (),
-            sample_info=sample_info,
-        )
+                columns[name] = column_numbers(table.column(name), f"{self.path}: column {name!r}")
+        return Columns(columns, stored, others)
 
-    def _map(self, columns: list[str]) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
-        """Return the table with these columns, the labels in it, and further columns that the request asks for."""
-        further = columns_beside(self.request, str(self.path), self.kinds)
+    def images(self, title: str, name: str, label: str | None) -> ImageSource:
+        where, request = str(self.path), self.request
+        request.check_one_class(where)
+        table, stored, sample_info = self._map([name], label, columns_beside(request, where, self.kinds))
+        images = TableImages(self.path, self.files, table.column(name))
+        labels_where = request.labels_where(f"{where}: column {label!r}")
+        indices = class_indices(request, labels_apart(request, stored), len(images), labels_where)
+        return open_image_files(title, where, images, indices, request, prepared_input(request, where), sample_info)
+
+    def _map(
+        self, inputs: Sequence[str], label: str | None, sample_info: Sequence[str]
+    ) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
+        """Return the table with these columns, the labels in it, and what belongs to samples beside these."""
         # These columns only: Parquet and compressed files are copied to disk.
-        read = dict.fromkeys([*columns, *([] if self.label is None else [self.label]), *further])
+        read = dict.fromkeys([*inputs, *([] if label is None else [label]), *sample_info])
         table = map_table(self.files, list(read), self.request.limits)
-        sample_info = {name: cell_array(table.column(name).to_pylist()) for name in further}
-        stored = None if self.label is None else stored_labels(table, self.label, self.path, self.request)
-        return table, stored, sample_info
+        others = {name: cell_array(table.column(name).to_pylist()) for name in sample_info}
+        return table, None if label is None else stored_labels(table, label, self.path, self.request), others
+
+    def digest(self, arrays: Mapping[str, Any], indices: IntArray) -> str:
+        """Hash the files; of text that became tokens, their values, but where several label columns are joined."""
+        tokens = all(isinstance(values, np.ndarray) for values in arrays.values())
+        if tokens and not self.request.label_columns:
+            return arrays_sha256(arrays, indices)
+        return files_sha256(self.files, indices)
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:

@@ -1,18 +1,21 @@
-"""Tables in memory (of a text file, a data frame or a mapping of arrays) as inputs of a model (`layout`)."""
+"""Columns of a table as inputs, labels, groups and weights (`layout` says which): one way for all tables.
+
+Those of files are mapped (`tna_onnx.data.sources.tables`); text files, data frames and mappings are in memory.
+"""
 
 from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.foreign import MISSING
+from tna_onnx.data.foreign import MISSING, plain_column
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.multi_label import joined_columns, marked_labels
+from tna_onnx.data.multi_label import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, no_inputs, plain_kinds
@@ -21,70 +24,116 @@ from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
+    from tna_onnx.data.sources.columns import Column
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Columns that were read."""
+
+    inputs: Mapping[str, Column]
+    labels: AnyArray | None  # (N,), as stored; None where they are given apart
+    sample_info: Mapping[str, AnyArray]  # by name, (N,) each
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of one length."""
+
+    where: str  # what messages start with
+    kinds: Mapping[str, Kind]  # in the order of the table
+    # reads columns in one pass: those of inputs, of the label and of what else belongs to samples
+    read: Callable[[Sequence[str], str | None, Sequence[str]], Columns]
+    hashed: Callable[[Mapping[str, Any], IntArray], str]  # computes the digest, of inputs and class indices
 
 
 def open_in_memory(
-    title: str,
-    where: str,
-    columns: Mapping[str, AnyArray],
-    request: Request,
-    *,
-    hashed: Callable[[IntArray], str] | None = None,
+    title: str, where: str, columns: Mapping[str, AnyArray], request: Request, file: Path | None = None
 ) -> ArraySource:
-    """Take columns of one length as the inputs of the model, and one of them as the labels.
+    """Open columns in memory, as `plain_column` returns them.
 
-    `columns`: name -> values (N,), as `plain_column` returns them. `hashed`: computes the digest, given the class
-    indices; None hashes the values.
+    `file`: that they were read from, whose bytes are hashed; None hashes the values.
     """
-    check_arrays(request, where)
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
-    if request.labels is None and request.label_columns:
-        columns = joined_columns(columns, request.label_columns, LABELS, where, request.n_classes, request.class_names)
+
+    def read(_: Sequence[str], label: str | None, sample_info: Sequence[str]) -> Columns:
+        labels = None if label is None else columns[label]
+        return Columns(columns, labels, {name: columns[name] for name in sample_info})
+
+    kinds = {name: _kind(values) for name, values in columns.items()}
+    hashed = arrays_sha256 if file is None else lambda _, indices: files_sha256([file], indices)
+    return open_columns_of(Table(where, kinds, read, hashed), title, request)
+
+
+def label_of(table: Table, request: Request) -> str | None:
+    """Return the column with the labels; None where they are given apart."""
+    return label_in(table.where, table.kinds, request, lambda name: plain_column(_cells(table, name)))
+
+
+def _cells(table: Table, name: str) -> AnyArray:
+    return table.read((), None, [name]).sample_info[name]
+
+
+def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
+    """Take columns of a table as the inputs of the model, and one of them as the labels."""
+    where, kinds = table.where, dict(table.kinds)
+    check_arrays(request, where)
+    marks = request.label_columns if request.labels is None else ()
+    if marks:
+        check_label_columns(where, kinds, marks, request)
+        kinds = {**{name: kind for name, kind in kinds.items() if name not in marks}, LABELS: "list"}
         request = replace(request, label_column=LABELS)
-    kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
-    further = columns_beside(request, where, columns)
-    label = label_in(where, kinds, request, columns.__getitem__)
-    if label is not None and request.multi_label and columns[label].dtype.kind != "O":
+    further = columns_beside(request, where, kinds)
+    table = replace(table, kinds=kinds)
+    label = label_of(table, request)
+    if label is not None and request.multi_label and kinds[label] == "number":
         # before the columns of the inputs, which the other labels may be taken for
-        marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
+        marked_labels(plain_column(_cells(table, label)), 0, request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
-    arrays, note = _input_arrays(where, columns, kinds, request, label)
+    if request.tokenizer is None:
+        layout = lay_out(where, kinds, request, label)
+        used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
+    else:
+        left_out = no_inputs(where, kinds, request, label)
+        texts = [name for name, kind in kinds.items() if kind == "text" and name not in left_out]
+        used = list(text_columns(where, texts, request))
+    columns = table.read([*used, *marks], None if marks else label, further)
+    labels = joined_labels(columns.inputs, marks, where) if marks else columns.labels
+    hashed = table.hashed  # not the table: its columns may be in memory
+    arrays: Mapping[str, Any]
+    if request.tokenizer is None:
+        note = layout.note
+        arrays = {
+            spec.name: _filled(where, spec, layout.columns[spec.name], columns.inputs, kinds) for spec in request.inputs
+        }
+    else:
+        cells = [(name, _all_rows(columns.inputs[name]).tolist()) for name in used]
+        arrays, note = tokenized(where, cells, request)
     return open_columns(
         title,
         where,
         request,
         arrays,
-        labels_apart(request, None if label is None else columns[label]),
-        hashed=hashed or (lambda indices: arrays_sha256(arrays, indices)),
+        labels_apart(request, labels),
+        hashed=lambda indices: hashed(arrays, indices),
         noun="column",
         label=label,
         notes=(note,) if note else (),
-        sample_info={name: columns[name] for name in further},
+        sample_info=columns.sample_info,
     )
 
 
-def _input_arrays(
-    where: str, columns: Mapping[str, AnyArray], kinds: Mapping[str, Kind], request: Request, label: str | None
-) -> tuple[Mapping[str, Any], str]:
-    """Return the values of the inputs, from numbers or from texts; and a note on them."""
-    if request.tokenizer is None:
-        layout = lay_out(where, kinds, request, label)
-        names = layout.columns
-        arrays = {spec.name: _filled(where, spec, names[spec.name], columns, kinds) for spec in request.inputs}
-        return arrays, layout.note
-    left_out = no_inputs(where, kinds, request, label)
-    texts = [name for name, kind in kinds.items() if kind == "text" and name not in left_out]
-    cells = [(name, columns[name].tolist()) for name in text_columns(where, texts, request)]
-    return tokenized(where, cells, request)
+def _all_rows(column: Column) -> AnyArray:
+    return column[np.arange(column.shape[0])]
 
 
 def _kind(values: AnyArray) -> Kind:
@@ -105,16 +154,19 @@ def _kind(values: AnyArray) -> Kind:
 
 
 def _filled(
-    where: str, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, AnyArray], kinds: Mapping[str, Kind]
-) -> AnyArray:
-    """Return the values of one input."""
+    where: str, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, Column], kinds: Mapping[str, Kind]
+) -> Column:
+    """Return the values of one input; what is in memory is converted at once."""
+    values = columns[names[0]]
     if all(kinds[name] in plain_kinds(spec) for name in names):
         stacked = stack(where, spec, names, [columns[name] for name in names])
-        return stacked[np.arange(stacked.shape[0])]
-    values = columns[names[0]]
+        return _all_rows(stacked) if isinstance(values, np.ndarray) else stacked
     if len(names) > 1 or kinds[names[0]] != "list":
         wrong = next(name for name in names if kinds[name] != "number")
-        raise DataError(f"{where}: column {wrong!r}: expected numbers, found {_example(columns[wrong])}; store numbers")
+        found = _example(_all_rows(columns[wrong]))
+        raise DataError(f"{where}: column {wrong!r}: expected numbers, found {found}; store numbers")
+    if not isinstance(values, np.ndarray):
+        return values
     if values.dtype.kind == "O":
         values = _joined(f"{where}: column {names[0]!r}", values)
     if values.dtype.kind == spec.dtype.kind == "f" or (values.dtype.kind in "iu" and spec.dtype.kind in "iuf"):
@@ -163,9 +215,7 @@ def _example(values: AnyArray) -> str:
 def open_delimited(path: Path, request: Request) -> ArraySource:
     """Read the table in the text file `path`."""
     columns = read_columns(path, request.limits, texts_for(request))
-    return open_in_memory(
-        f"table {path.name}", str(path), columns, request, hashed=lambda indices: files_sha256([path], indices)
-    )
+    return open_in_memory(f"table {path.name}", str(path), columns, request, path)
 
 
 def texts_for(request: Request) -> Callable[[str], bool]:
