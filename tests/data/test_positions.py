@@ -66,30 +66,9 @@ def test_pixels_are_counted_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "places"),
-    [
-        ([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0]], [1, 3, 8, 10]),  # padding on the right
-        ([[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 1, 1]], [2, 5, 8, 11]),  # on the left
-    ],
-)
-def test_labels_of_samples_are_those_of_the_last_position(mask: list[list[int]], places: list[int]) -> None:
-    specs = (*SPECS, InputSpec("attention_mask", (None, None), np.dtype(np.int64)))
-    data = {"x": VALUES, "attention_mask": np.array(mask), "labels": np.array([0, 1, 2, 1])}
-    source = open_source(data, specs, 3, several=PositionOptions(position="last"))
-    (batch,) = source.batches(4)
-    assert batch[POSITIONS].tolist() == places
-
-
-def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
-    source = opened(np.array(["b", "a", "c", "a"]), PositionOptions(position="last"))
-    assert source.labels.tolist() == [1, 0, 2, 0]
-    assert rows_of(source, 3) == [2, 5, 8, 11]
-
-
-@pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.array([0, 1, 2, 1]), r"a label for each position, shape \(N, P\), found shape \(4,\).*--position last"),
+        (np.array([0, 1, 2, 1]), r"a label for each position, shape \(N, P\), found shape \(4,\)"),
         (LABELS[:3], "3 rows of labels for 4 samples"),
         (np.where(LABELS == -100, 255, LABELS), "--ignore-label 255"),
         (np.where(LABELS == -100, 2**64 - 1, LABELS.astype(np.uint64)), "--ignore-label 18446744073709551615"),
@@ -134,9 +113,7 @@ def test_equal_samples_with_other_labels_can_be_told() -> None:
 def test_the_digest_changes_with_the_labels_alone() -> None:
     other = LABELS.copy()
     other[3, 0] = 2
-    digests = {opened().digest(), opened(other).digest(), opened(several=PositionOptions(position="last")).digest()}
-    assert len(digests) == 3
-    assert opened().digest() == opened().digest()
+    assert opened().digest() == opened().digest() != opened(other).digest()
 
 
 def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,28 +146,6 @@ def test_the_commands_agree(tmp_path: Path) -> None:
     assert moved.outputs.accuracy_after == pytest.approx(evaluated.accuracy)
 
 
-def test_the_last_position(tmp_path: Path) -> None:
-    """One prediction a sample, as for the next token; the file calibrates all positions."""
-    data = samples(200, (9,), 1)
-    data["labels"] = np.where(data["labels"] == -100, 0, data["labels"])
-    model = write(tmp_path, tokens())
-    reports = [
-        tna_onnx.calibrate(
-            model,
-            {"x": data["x"], "labels": labels},
-            map="ts",
-            search="none",
-            output=tmp_path / "o.onnx",
-            data=tna_onnx.Data(position="last"),
-        )
-        for labels in (data["labels"], data["labels"][:, -1])
-    ]
-    assert reports[0].comparison.after == reports[1].comparison.after
-    assert reports[0].comparison.before.n == 200
-    before, after = (outputs(path, data["x"])[0] for path in (model, tmp_path / "o.onnx"))
-    np.testing.assert_allclose(after * reports[0].parameters["temperature"], before, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize(("dtype", "channel"), [("uint8", True), ("uint16", False)])
 def test_masks_as_files_have_them(dtype: str, channel: bool, tmp_path: Path) -> None:
     """Unsigned, 255 where there is no label, and perhaps an axis for the one channel."""
@@ -186,7 +164,6 @@ def test_masks_as_files_have_them(dtype: str, channel: bool, tmp_path: Path) -> 
     ("words", "kind", "message"),
     [
         ({"cache": "store"}, UsageError, "leave cache out"),
-        ({"position": "first"}, UsageError, "all, last"),
         ({"ignore_label": 0, "labels": np.zeros((80, 9))}, DataError, "every label is 0"),
         ({"labels": np.tile(np.arange(4), 20)}, DataError, "a label for each position"),
         ({"labels": np.random.default_rng(0).integers(0, 4, (80, 8))}, DataError, "a label for each position"),
@@ -208,9 +185,8 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
     nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"])]
     model = small_model(nodes, {"x": ["N", 8]}, {"logits": ["N", CLASSES]}, {"w": WEIGHT.T})
     data = {"x": np.zeros((40, 8), np.float32), "labels": np.arange(40) % 4}
-    for words in ({"ignore_label": -1}, {"position": "last"}):
-        with pytest.raises(UsageError, match="several predictions a sample"):
-            with_options(tna_onnx.evaluate, write(tmp_path, model), data, **words)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="several predictions a sample"):
+        with_options(tna_onnx.evaluate, write(tmp_path, model), data, ignore_label=-1)
 
 
 def sequence(length: int | str) -> Any:

@@ -474,7 +474,7 @@ preprocessing_options = together(
     ),
 )
 
-ONE_PREDICTION = ("ignore_label", "position")
+ONE_PREDICTION = ("ignore_label",)
 """What a command has no use for that takes models with one prediction a sample alone."""
 
 ALL_ALIKE = ("group_column", "weight_column", "class_prior")

@@ -105,8 +105,6 @@ PRESET_FIELDS: dict[str, dict[str, Any]] = {
 IGNORED = -100
 """What stands where there is no label, in transformers and torch."""
 
-Position: TypeAlias = Literal["all", "last"]
-
 BATCH_SIZE = 64
 """Samples per run of the network by default."""
 

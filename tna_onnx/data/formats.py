@@ -53,10 +53,10 @@ def request_of(
     `n_features`: numbers that are kept for each of those; 0 if none are. `multi_label`: whether each of the model's
     classes is a label by itself: labels are (N, C) of 0 and 1 then.
     """
-    if not several and (data.ignore_label is not None or data.position is not None):
+    if not several and data.ignore_label is not None:
         raise UsageError(
-            "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
-            "this one gives one; leave them out"
+            "--ignore-label is for models with several predictions a sample (tokens, pixels), and "
+            "this one gives one; leave it out"
         )
     if data.expect_accuracy is not None and "weight" in data.sample_info:
         raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {data._flag('weight')} out")
@@ -65,7 +65,7 @@ def request_of(
     positions = None
     if several:
         ignore_label = IGNORED if data.ignore_label is None else data.ignore_label
-        positions = PositionOptions(ignore_label, data.position or "all", n_features)
+        positions = PositionOptions(ignore_label, n_features)
     said = with_prior(data, n_classes, names)
     return Request(
         **{**vars(said), "preprocessing": stated_recipe(data)},

@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, IGNORED, Frequencies, Limits, Position
+from tna_onnx.data.choices import DEFAULT_LIMITS, IGNORED, Frequencies, Limits
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.files import is_url, local_path, name_problem
@@ -39,8 +39,7 @@ class Data:
     `samples` are the samples themselves, in any of the forms of docs/data.md; without them it says how to read some.
 
     Raises:
-        UsageError: `expect_accuracy` is not a number from 0 to 100, `position` is not known, or a path is no name
-            of a file.
+        UsageError: `expect_accuracy` is not a number from 0 to 100, or a path is no name of a file.
     """
 
     samples: Any = None
@@ -144,13 +143,6 @@ class Data:
         unit="NUMBER",
         note="-100",
     )
-    position: Position | None = setting(
-        None,
-        "Which predictions count if a sample has several: all with a label, or only the last one, as in next-token "
-        "models.",
-        section=_SECTION,
-        note="all",
-    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -226,7 +218,6 @@ class PositionOptions:
     """How labels by position are read, for a model with several predictions per sample."""
 
     ignore_label: int = IGNORED  # stands for no label
-    position: Position = "all"  # `all` labelled positions, or the `last` one of each sample
     n_features: int = 0  # length of the features that are kept for a position; 0 if nothing is kept
 
 

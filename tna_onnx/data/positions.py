@@ -16,7 +16,7 @@ import numpy as np
 
 from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
-from tna_onnx.data.labels import check_integral, check_range, label_indices
+from tna_onnx.data.labels import check_integral, check_range
 from tna_onnx.data.options import PositionOptions
 from tna_onnx.data.source import (
     AnyArray,
@@ -32,7 +32,7 @@ from tna_onnx.data.source import (
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -51,17 +51,10 @@ _COMPARED = 1000  # samples of which labels and inputs are compared
 
 
 def placed_labels(
-    values: AnyArray, n_samples: int, n_classes: int, where: str, several: PositionOptions, names: Sequence[str] | None
-) -> tuple[IntArray, IntArray | None]:
-    """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none.
-
-    With position `last`, labels may also be one per sample: then they are checked as class labels, and the second
-    value is None.
-    """
-    values = np.asarray(values)
-    if several.position == "last" and values.ndim == 1:
-        return label_indices(values, n_samples, n_classes, where, names), None
-    placed = _checked(values, n_samples, n_classes, where, several.ignore_label)
+    values: AnyArray, n_samples: int, n_classes: int, where: str, several: PositionOptions
+) -> tuple[IntArray, IntArray]:
+    """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none."""
+    placed = _checked(np.asarray(values), n_samples, n_classes, where, several.ignore_label)
     return row_digests({"labels": placed}).view(np.int64), placed
 
 
@@ -92,7 +85,7 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
     if labels.ndim < 2:
         raise DataError(
             f"{where}: the model gives several predictions a sample; expected a label for each position, shape (N, P), "
-            f"found shape {labels.shape}; labels of the last position alone are for --position last"
+            f"found shape {labels.shape}; where a sample has one label, leave -100 at its other positions"
         )
     if len(labels) != n_samples:
         raise DataError(f"{where}: {len(labels)} rows of labels for {n_samples} samples; give one row per sample")
@@ -168,8 +161,8 @@ class PositionSource(SourceView):
 
     labels: IntArray  # class indices (R,), a row's
     owner: IntArray  # the sample of each row, (R,), ascending
-    flat: IntArray | None  # the place of each row among the positions of its sample, (R,); None for the last position
-    shape: tuple[int, ...]  # positions along each axis; empty where a batch tells it
+    flat: IntArray  # the place of each row among the positions of its sample, (R,)
+    shape: tuple[int, ...]  # positions along each axis
     batch_samples: int  # most samples that a batch may hold
     notes: tuple[str, ...] = ()  # lines that reports show
 
@@ -178,23 +171,13 @@ class PositionSource(SourceView):
         """Make the labelled positions of samples the rows of a source."""
         placed: IntArray | None = getattr(source, "placed", None)
         if placed is None:
-            if several.position != "last":
-                raise DataError(
-                    f"{source.describe()}: the model gives several predictions a sample, so each position needs a "
-                    "label; expected arrays (.npz, in memory) with labels of shape (N, P), or (N, H, W)"
-                )
-            rows = np.arange(len(source), dtype=np.int64)
-            # the positions are counted on one sample, as the shape leaves them open
-            _, length = _last_positions(next(iter(source.batches(1, np.zeros(1, np.int64)))))
-            size = max(1, _BATCH_BYTES // (4 * n_classes * length))
-            return cls(source, source.labels, rows, None, (), size, source_notes(source))
+            raise DataError(
+                f"{source.describe()}: the model gives several predictions a sample, so each position needs a "
+                "label; expected arrays (.npz, in memory) with labels of shape (N, P), or (N, H, W)"
+            )
         shape = placed.shape[1:]
         flat_labels = placed.reshape(len(placed), -1)
         clusters, flat = np.nonzero(flat_labels != _NONE)
-        if several.position == "last":
-            last = np.r_[clusters[1:] != clusters[:-1], True]
-            clusters = clusters[last]
-            flat = flat[last]
         selected, note = _within_memory(clusters, max(n_classes, several.n_features) if several.n_features else 0)
         clusters = clusters[selected]
         flat = flat[selected]
@@ -207,8 +190,8 @@ class PositionSource(SourceView):
 
     def describe(self) -> str:
         title = getattr(self.source, "title", None) or self.source.describe()
-        extent = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
-        return f"{title} ({len(self.owners):,} samples, {extent} of {len(np.unique(self.labels)):,} classes)"
+        classes = len(np.unique(self.labels))
+        return f"{title} ({len(self.owners):,} samples, {len(self):,} labelled positions of {classes:,} classes)"
 
     @cached_property
     def owners(self) -> IntArray:
@@ -240,8 +223,7 @@ class PositionSource(SourceView):
         """Return SHA-256 (hex) of the samples and of the selected rows."""
         digest = hashlib.sha256(self.source.digest().encode("ascii"))
         for array in (self.labels, self.owner, self.flat):
-            if array is not None:
-                digest.update(array.astype(">i8").tobytes())
+            digest.update(array.astype(">i8").tobytes())
         return digest.hexdigest()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
@@ -279,14 +261,8 @@ class PositionSource(SourceView):
 
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
         """Add the positions of the rows to a batch; `samples` are the indices of their samples in it."""
-        shape = self.shape
-        if self.flat is None:
-            flat, length = _last_positions(batch)
-            shape = (length,)
-        else:
-            flat = self.flat[rows]
-        places = samples * int(np.prod(shape)) + flat
-        return {POSITIONS: places.astype(np.int64), SHAPE: np.array(shape, np.int64), **batch}
+        places = samples * int(np.prod(self.shape)) + self.flat[rows]
+        return {POSITIONS: places.astype(np.int64), SHAPE: np.array(self.shape, np.int64), **batch}
 
 
 def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], tuple[str, ...]]:
@@ -309,15 +285,3 @@ def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], t
         f"{note}, to bound the memory: {len(selected):,} of {len(clusters):,} labelled positions, with {values:,} "
         "numbers each",
     )
-
-
-def _last_positions(batch: Batch) -> tuple[IntArray, int]:
-    """Return the last position of each sample, (B,), and the number of positions."""
-    mask: Any = batch.get("attention_mask")
-    if mask is not None and mask.ndim == 2:
-        # padding may be on either side
-        return (mask.shape[1] - 1 - np.argmax(mask[:, ::-1] != 0, axis=1)).astype(np.int64), mask.shape[1]
-    length = next((array.shape[1] for array in batch.values() if array.ndim > 1), 0)
-    if not length:
-        raise DataError("--position last: no input has an axis of positions; give labels of shape (N, P)")
-    return np.full(len(next(iter(batch.values()))), length - 1, np.int64), length

@@ -374,7 +374,7 @@ def _positions(task: Task) -> dict[str, object]:
     source = task.source
     if not isinstance(source, PositionSource):
         return {}
-    return {"positions": "last" if source.flat is None else "labelled", "position_samples": len(source.owners)}
+    return {"positions": "labelled", "position_samples": len(source.owners)}
 
 
 def versions() -> dict[str, str]:

@@ -164,11 +164,8 @@ def open_columns(
     elif request.several is None:
         indices = class_indices(request, labels, n_samples, labels_where)
     else:
-        indices, placed = placed_labels(
-            labels, n_samples, request.n_classes, labels_where, request.several, request.class_names
-        )
-        if placed is not None:
-            refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
+        indices, placed = placed_labels(labels, n_samples, request.n_classes, labels_where, request.several)
+        refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
     values = values_beside(request, where, sample_info or {}, n_samples)
     digest = functools.cache(lambda: hashed(indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
