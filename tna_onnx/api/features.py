@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data import Recipe
@@ -25,8 +23,16 @@ from tna_onnx.data.options import BESIDE, Data, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.image_files import ImageSource, open_bucket
-from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, source_slices, table_labels, table_slices
+from tna_onnx.data.sources.image_files import FolderImages, ImageSource
+from tna_onnx.data.sources.slices import (
+    Slice,
+    SourceSlice,
+    chosen_rows,
+    input_column,
+    source_slices,
+    table_labels,
+    table_slices,
+)
 from tna_onnx.data.sources.tables import label_names, table_columns
 from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.errors import DataError, UsageError
@@ -287,29 +293,20 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     files = _table_files(data)
     if files is not None:
         return _of_tables(opened, data, request, files, fields, network)
-    data, source = _source(opened, data, request)
-    images = isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source
+    data, source = opened.preparation.settle(data, read_inputs(opened, data))
+    copied = isinstance(data.samples, str) and is_url(data.samples)  # the copy lives as long as the source
+    images = not copied and isinstance(source, ImageSource) and isinstance(source.files, FolderImages)
     if fields.on_ray and not images:
         raise UsageError(
-            f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests; "
-            "write the data as one of these, or leave --engine out"
+            f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests on "
+            "disks that all machines reach; write the data as one of these, or leave --engine out"
         )
     count = len(source)
     rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
-    slices = source_slices(source, rows)
+    slices = source_slices(source, rows) if images else [SourceSlice(source, rows)]
     columns = tuple(input_column(spec.name) for spec in opened.inputs)
     extractor = network.extractor(opened.model, columns, None)
     return FeatureRun(slices, extractor, source.describe(), source.recipe())
-
-
-def _source(opened: Classifier, data: Data, request: Request) -> tuple[Data, Any]:
-    """Return the data and their samples with the preprocessing settled."""
-    place = data.samples
-    if isinstance(place, str) and is_url(place) and request.takes_images and place.endswith("/"):
-        source: Any = open_bucket(place, request)
-    else:
-        source = read_inputs(opened, data)
-    return opened.preparation.settle(data, source)
 
 
 def _table_files(data: Data) -> TableFiles | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array, cell_array, read_text, text_lines
-from tna_onnx.data.labels import class_names_from_one_hot, listed
+from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
@@ -148,7 +148,13 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
     if isinstance(request.labels, Path):
         table = read_label_file(request.labels, request.label_column, is_path=lambda _: False, limits=request.limits)
         return table.labels
-    return any_array(request.labels) if request.multi_label else class_names_from_one_hot(request.labels)
+    columns = getattr(request.labels, "columns", ())
+    if len(columns) > 1 and not request.multi_label and request.several is None:
+        raise DataError(
+            f"labels: expected one column, found {len(columns)} ({listed(map(str, columns))}); where each is 1 for its "
+            "class and 0 for others, give labels.idxmax(axis=1)"
+        )
+    return any_array(request.labels)
 
 
 def _named(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:

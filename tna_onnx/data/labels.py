@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import any_array, foreign_json, parse_json, plain_column, read_text, text_lines
+from tna_onnx.data.foreign import foreign_json, parse_json, plain_column, read_text, text_lines
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
@@ -150,21 +150,6 @@ def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArra
         )
     named: AnyArray = np.array(names)[indices]
     return named
-
-
-def class_names_from_one_hot(labels: Any) -> Any:
-    """Return the names of the classes where labels are a data frame with a column of 0 and 1 for each; else `labels`.
-
-    `pandas.get_dummies` puts the name of the original column in front of those of the classes.
-    """
-    names = [str(name) for name in getattr(labels, "columns", ())]
-    values = any_array(labels)
-    if len(names) < 2 or values.ndim != 2 or not _one_hot(values):
-        return values
-    prefix, sign, _ = names[0].partition("_")
-    if sign and all(name.startswith(f"{prefix}_") for name in names):
-        names = [name.removeprefix(f"{prefix}_") for name in names]
-    return np.array(names)[values.argmax(axis=1)]
 
 
 def _of_truth(values: AnyArray, where: str, class_names: Sequence[str] | None) -> AnyArray:

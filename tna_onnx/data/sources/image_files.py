@@ -17,7 +17,7 @@ import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
-from tna_onnx.data.foreign import check_inside, file_system, parsing
+from tna_onnx.data.foreign import check_inside
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import stated_recipe
@@ -210,27 +210,21 @@ def _in_threads(of: Callable[[int], T], rows: Sequence[int]) -> list[T]:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """Image files in a folder, here or behind a URL, each of which is read when it is needed."""
+    """Image files in a folder, each of which is read when it is needed."""
 
-    root: Path | str  # the folder; behind a URL its path in `system`
+    root: Path
     names: tuple[str, ...] = field(repr=False)  # paths below `root`, with forward slashes
-    system: Any = field(default=None, repr=False)  # file system of fsspec; None for files here
 
     def __len__(self) -> int:
         return len(self.names)
 
     def name(self, row: int) -> str:
         """Return the path of file `row`."""
-        if self.system:
-            return f"{self.root}/{self.names[row]}"
-        return str(self.root / Path(self.names[row]))
+        return str(self.root / self.names[row])
 
-    def open(self, row: int) -> Path | io.BytesIO:
-        """Return the path of file `row`, or its bytes."""
-        if self.system is None:
-            return self.root / Path(self.names[row])
-        with parsing(self.name(row), "cannot be read", "check the bucket and its permissions"):
-            return io.BytesIO(self.system.cat_file(self.name(row)))
+    def open(self, row: int) -> Path:
+        """Return the path of file `row`."""
+        return self.root / self.names[row]
 
     def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
         """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order.
@@ -286,26 +280,6 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     files = FolderImages(root, tuple(names))
     title = f"image folder {resolved(root).name}"
     return open_image_files(title, str(root), files, labels, request, image_input, columns)
-
-
-def open_bucket(url: str, request: Request) -> ImageSource:
-    """Find the images in the class folders behind a URL, in one listing; nothing is copied."""
-    image_input = prepared_input(request, url)
-    system, root = file_system(url)
-    with parsing(url, "cannot be listed", "check the bucket and its permissions"):
-        below = [name.removeprefix(f"{root}/") for name in system.find(root)]
-    parts = sorted(
-        tuple(name.split("/"))
-        for name in below
-        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not any(map(_is_hidden, name.split("/")))
-    )
-    if not parts:
-        raise DataError(f"{url}: no images in folders, one for each class; check the path")
-    folders = sorted({path[0] for path in parts})
-    label_of = folder_labels(folders, request.n_classes, url, request.class_names)
-    labels = np.array([label_of[path[0]] for path in parts], np.int64)
-    files = FolderImages(root, tuple("/".join(path) for path in parts), system)
-    return open_image_files(f"images {root.rpartition('/')[2]}", url, files, labels, request, image_input)
 
 
 def folder_names(source: object) -> dict[int, str]:
