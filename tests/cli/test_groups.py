@@ -114,11 +114,11 @@ def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arr
     shared = written(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
     command = ["calibrate", small.model, calib, "--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx"]
     command += ["--group-column", "patient"]
-    refused(4, "are of groups of calibration samples", *command, "--eval", shared)
+    refused(4, "belong to groups of calibration samples", *command, "--eval", shared)
     allowed = cli(*command, "--eval", shared, "--limit", "overlap=100")
     assert allowed.exit_code in (0, 1)
-    assert "are of groups of calibration samples" in allowed.output
-    assert "are of groups of" not in cli(*command, "--eval", written(tmp_path / "apart", other)).output
+    assert "belong to groups of calibration samples" in allowed.output
+    assert "belong to groups of" not in cli(*command, "--eval", written(tmp_path / "apart", other)).output
 
 
 def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small, arrays: Arrays) -> None:

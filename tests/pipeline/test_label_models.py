@@ -169,8 +169,8 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     )
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
-    assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
-    assert "or their scores do not go with the labels: 'sun'" in notes
+    assert "1 of 4 labels share one temperature" in notes
+    assert "do not rise with the label: 'sun'" in notes
     assert [row.shared for row in report.labels] == [False, False, True, False]
     assert report.parameters["intercepts"][2] == 0
 
@@ -388,7 +388,7 @@ def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp
     assert report.comparison.after.accuracy == report.comparison.before.accuracy
     assert report.classes_unseen == (3, 4)
     first = report.notes[0]
-    assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): maps with numbers")
+    assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): maps with parameters")
 
 
 def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path) -> None:

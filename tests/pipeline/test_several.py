@@ -136,7 +136,7 @@ def test_the_commands_agree(tmp_path: Path) -> None:
     result = ok("calibrate", model, tmp_path / "calib.npz", "--eval", tmp_path / "test.npz", "-o", output)
     words = " ".join(result.output.split())
     assert "(120 samples, " in words
-    assert "intervals and folds are of whole samples" in words
+    assert "intervals and folds are over whole samples" in words
     evaluated = tna_onnx.evaluate(output, tmp_path / "test.npz").metrics
     compared = tna_onnx.compare([model, output], tmp_path / "test.npz").models[1].metrics
     moved = tna_onnx.verify(model, output, data=tmp_path / "test.npz")

@@ -44,7 +44,7 @@ def card(
         raise UsageError(f"{output}: is there already; choose another name, or say --overwrite")
     report = result if isinstance(result, Report) else _read_report(Path(result))
     if report.missed or report.dry_run:
-        raise UsageError("the result is of a run that wrote no model; expected one that did: run it without the gate")
+        raise UsageError("the result is of a run that wrote no model; give the result of a run that wrote one")
     # the same network with other numbers in its last layer: of the Hub's words the nearest
     relation = "finetune" if base_model else None
     header = {"license": license, "base_model": base_model, "base_model_relation": relation, "pipeline_tag": task}

@@ -392,8 +392,8 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
     for model, output in rest:
         if output.multi_label != first.multi_label:
             raise UsageError(
-                f"of {model.name} (output '{output.name}') and {one.name} (output '{first.name}'), one predicts "
-                "several labels a sample, the other one class; only models of the same kind can be compared"
+                f"{model.name} (output '{output.name}') and {one.name} (output '{first.name}') differ in kind: one "
+                "predicts several labels a sample, the other one class; compare models of one kind"
             )
         if output.n_classes != first.n_classes:
             raise UsageError(

@@ -287,7 +287,9 @@ def _unlabelled(
     notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
     values = with_projections(session, output, further, source, batch_size, "evaluate", progress)
     known = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
-    notes += (f"the test is for one look: of k looks, a week each, call p below {_LEVEL:g} / k an alarm",)
+    notes += (
+        f"the test is for one look; if you look k times, such as weekly, only p below {_LEVEL:g} / k is an alarm",
+    )
     if known.alarm:
         size = min(LABELLED, len(source))
         notes += (f"label {size} of these samples, drawn at random, and run: tna-onnx evaluate {loaded.name} FILE",)

@@ -31,10 +31,10 @@ from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 @options.run_options
 @config_options
 def evaluate(page: str | None, **arguments: Any) -> None:
-    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides.
+    """Measure accuracy, ECE, AdaECE, NLL and Brier score of MODEL on labelled data, and what a guarded model decides.
 
-    On data without labels, say which accuracy is to be expected of a file that calibrate wrote, and test whether more
-    than class frequencies has changed.
+    On data without labels, estimate the accuracy of a file that calibrate wrote, and test whether anything but the
+    class frequencies has changed. If a gate is missed, the exit code is 1.
 
     \b
     Example:

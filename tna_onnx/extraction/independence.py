@@ -169,8 +169,8 @@ def check_independence(
         if not session.alone:
             return ()
         return (
-            f"{model.name} declares a batch of any size, and ONNX Runtime runs it with one sample only, so samples "
-            "were run one at a time; export it so that batches run, for more speed",
+            f"{model.name} declares batches of any size, but ONNX Runtime runs it with one sample only, so samples "
+            "were run one at a time; for more speed, export it so that batches run",
         )
     if quantizes_batches(model):
         compared = compared[:1]

@@ -322,7 +322,7 @@ class _Guarding:
         """Refuse a decision that finds too few of a class."""
         if not self._gated:
             return
-        missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so that there is no decision",)
+        missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so there is no decision",)
         if decisions.decision is not None:
             recall = {class_result.name: class_result.recall for class_result in decisions.decision.classes}
             missed = self.job.gates.classes_missed(recall, f"{decisions.n:,} held-out samples")

@@ -78,7 +78,7 @@ class GuardSettings:
         "used for the threshold.",
     )
     allow_empty: bool = setting(
-        False, "set: a set may leave out the likeliest class, and so hold none.", section=_SECTION
+        False, "set: a set may be empty, which leaves out even the likeliest class.", section=_SECTION
     )
     per_class: bool = setting(
         False,
@@ -96,9 +96,11 @@ class GuardSettings:
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
     )
-    false_alarm: float = _per_cent(5.0, "ood: at most this share of known samples raises the alarm.")
+    false_alarm: float = _per_cent(5.0, "ood: highest share of known samples that raise the alarm.")
     prefix: str = setting("", "Prefix for the names of the new outputs.", section=_SECTION, unit="TEXT", note="none")
-    seed: int = setting(0, "Seed of the split of the data, if they serve two purposes.", section="The search", low=0)
+    seed: int = setting(
+        0, "Seed for splitting the data, if they are used for two purposes.", section="The search", low=0
+    )
     trust_labels: bool = setting(False, TRUST_LABELS, section="Data")
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 

@@ -285,7 +285,7 @@ def notes_on(
         notes.append(f"{100 * compared.changed_labels:.1f} % of the predicted {predictions} change{advice}")
     labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
     if compared.changed_labels and (few := _scarce(labelled, compared.recall)):
-        notes.append(f"predicted classes change, and what happens to the recall of {_unknown(few)}")
+        notes.append(f"predicted classes change; the recall of {_unknown(few)}")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]
@@ -373,13 +373,13 @@ def _input_notes(
     notes += _zero_notes(task, outcome.before)
     if task.readout.output_step >= _COARSE_OUTPUT:
         notes.append(
-            f"the model rounds its probabilities to steps of {task.readout.output_step:.2g}, so that small ones are 0; "
-            "the scores here are of those before that, and `tna-onnx evaluate` scores what it gives"
+            f"the model rounds its probabilities to steps of {task.readout.output_step:.2g}, so small ones become 0; "
+            "the scores here are those before rounding, and `tna-onnx evaluate` scores the rounded ones"
         )
     if task.readout.slack and not outcome.unchanged:
         notes.append(
-            f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
-            f"by up to {task.readout.slack:.2g}"
+            f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a "
+            f"calibrated probability by up to {task.readout.slack:.2g}"
         )
     recipe = task.source.recipe()
     if recipe is not None:
@@ -406,7 +406,7 @@ def _zero_notes(task: Task, before: SampleScores) -> list[str]:
         f"is capped at {most:.0f} nats for these; ignore how far it falls"
     ]
     if np.all(before.confidence == 1):
-        notes.append("every confidence is 1: the model gives classes alone, and a map one confidence for each of them")
+        notes.append("every confidence is 1: the model only names a class, so a map gives each class one confidence")
     return notes
 
 
@@ -415,8 +415,8 @@ def _position_notes(source: Source) -> list[str]:
     if not isinstance(source, PositionSource) or source.clusters is None:
         return []
     return [
-        f"{source.describe()}: each labelled position counts as one; intervals and folds are of whole samples, whose "
-        "positions depend on one another"
+        f"{source.describe()}: each labelled position counts as one; intervals and folds are over whole samples, "
+        "because positions of a sample depend on one another"
     ]
 
 
@@ -425,15 +425,15 @@ def _label_notes(task: Task, outcome: Outcome) -> list[str]:
     if not task.readout.multi_label:
         return []
     notes = [
-        f"{task.readout.n_classes:,} labels, each by itself: NLL (log loss), Brier and ECE are means over labels, "
-        "accuracy is the share of labels that are right; intervals and folds are of whole samples"
+        f"{task.readout.n_classes:,} labels, each measured by itself: NLL (log loss), Brier and ECE are means over "
+        "labels, and accuracy is the share of labels that are right; intervals and folds are over whole samples"
     ]
     shared: tuple[int, ...] = getattr(outcome.fitted, "shared", ())
     if shared:
         names = task.opened.names or tuple(map(str, range(task.readout.n_classes)))
         notes.append(
-            f"{len(shared):,} of {task.readout.n_classes:,} labels have the temperature of all labels, as they lack "
-            f"samples for a fit of their own, or their scores do not go with the labels: "
+            f"{len(shared):,} of {task.readout.n_classes:,} labels share one temperature, because they have too few "
+            "samples for a fit of their own or scores that do not rise with the label: "
             f"{listed(names[c] for c in shared)}"
         )
     return notes
@@ -459,13 +459,13 @@ def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
         )
     elif chosen.ensemble_size == LIMIT and settings.ensemble_size != "inf":
         notes.append(
-            "the new last layer averages turned copies of the old one; it is the average of infinitely many copies "
-            "(the limit of many members), because fewer copies cost accuracy or did not help"
+            "the new last layer is the average of infinitely many tilted copies of the old one, because fewer copies "
+            "cost accuracy or did not help"
         )
     elif chosen.ensemble_size > first:
         notes.append(
-            "the new last layer averages turned copies of the old one; it takes many of them to keep the accuracy: "
-            f"averaged {chosen.ensemble_size} members, not {first}"
+            f"the new last layer is the average of {chosen.ensemble_size} tilted copies of the old one, not of "
+            f"{first}, because fewer copies cost accuracy"
         )
     return notes
 
@@ -477,7 +477,7 @@ def _failed_notes(outcome: Outcome) -> list[str]:
         # fold and map stand before the reason
         by_reason.setdefault(why.rpartition(": ")[2], []).append(method)
     return [
-        f"could not be fitted, and left out: {', '.join(method.label for method in methods)}: "
+        f"{', '.join(method.label for method in methods)} could not be fitted and are left out: "
         f"{outcome.failed[methods[0]]}"
         for methods in by_reason.values()
     ]
@@ -489,10 +489,10 @@ def _underconfidence(outcome: Outcome) -> list[str]:
     accuracy = outcome.before.mean("hit")
     if confidence >= accuracy:
         return []
-    ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
+    ending = "--map ts can raise them" if outcome.map == "none" else "the map raises them"
     return [
         f"the model is underconfident on these data: mean confidence {100 * confidence:.1f} %, accuracy "
-        f"{100 * accuracy:.1f} %; a tilt only lowers confidences, {ending}"
+        f"{100 * accuracy:.1f} %; a tilt only lowers confidences; {ending}"
     ]
 
 
@@ -549,7 +549,7 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
         loss = -100 * lowest.difference.difference
         cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
     if few:
-        cost += f"; what would happen to the recall of {_unknown(few)}"
+        cost += f"; the recall of {_unknown(few)}"
     return [
         f"predicted classes are kept; --predictions change would take {outcome.changing.label} (cross-validated, "
         f"against {outcome.label}: {', '.join(parts)}{cost})"
@@ -575,8 +575,8 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, changes: Changes, drift
         maker = task.model.producer(task.readout.logits)
         if task.readout.activation == "softmax" and maker is not None and maker.op_type == "Softmax":
             notes.append(
-                f"the logits of output '{task.readout.output}' are a Softmax themselves, so they lie in 0 to 1; if "
-                "one of the two is a mistake, export the model with one"
+                f"output '{task.readout.output}' is a Softmax of a Softmax, so its logits lie in 0 to 1; if that is a "
+                "mistake, export the model with one Softmax"
             )
         return notes
     stored = task.head.stored_weight

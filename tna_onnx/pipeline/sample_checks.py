@@ -81,7 +81,7 @@ def check_task_labels(task: Task) -> LabelCheck:
     )
     warnings += _trust(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
-        advice = "maps with numbers of their own for each class were left out; --trust-labels allows them"
+        advice = "maps with parameters for each class were left out; --trust-labels allows them"
         warnings[0] = f"{warnings[0]}: {advice}"
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted, names)
 
@@ -194,9 +194,8 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
     if not count:
         return []
     first = str(groups[1][shared][0])
-    what = (
-        f"{count:,} of {n:,} samples ({100 * count / n:.2f} %) are of groups of calibration samples ({first!r} first)"
-    )
+    share = f"{count:,} of {n:,} samples ({100 * count / n:.2f} %)"
+    what = f"{share} belong to groups of calibration samples, such as {first!r}"
     if 100 * count / n > limits.overlap and count >= _MIN_SHARED:
         raise DataError(
             f"{held_out.describe()}: {what}, so they cannot judge the result; expected each group on one side only. "

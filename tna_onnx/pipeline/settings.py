@@ -68,8 +68,8 @@ class Settings:
     map: MapChoice = setting(
         "auto",
         "Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases (bias), "
-        "bias above a floor, if some labels are wrong (bias-floor), the same without its floor (bias-robust; not in "
-        "auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), isotonic one-vs-all "
+        "the same above a noise floor, for data with wrong labels (bias-floor) or without that floor (bias-robust; not "
+        "in auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), isotonic one-vs-all "
         "as published (irova; not in auto), atypicality-aware (aar), a refit of the last layer near the trained one "
         "(refit); for two classes platt and beta; for several labels a sample ts, and label-ts, label-platt and "
         "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search.",
@@ -77,11 +77,11 @@ class Settings:
     )
     predictions: Predictions = setting(
         "auto",
-        "Whether a choice may change predicted classes. auto: an output with labels stays the model's own, and "
-        "the probabilities are free; without one, where each class has ten samples, neither accuracy nor balanced "
-        "accuracy falls, and no class loses much recall; change: where accuracy does not fall, and labels become the "
-        "likeliest class; keep: never, and a map that would change them is clamped: the predicted class is raised "
-        "just above the others.",
+        "Whether predicted classes may change. auto: an output with labels stays as the model has it, and its "
+        "probabilities may change freely; without such an output classes may change if each has ten samples, neither "
+        "accuracy nor balanced accuracy falls, and no class loses much recall. change: they may change if accuracy "
+        "does not fall, and an output with labels gives the likeliest class. keep: they stay; a map that would change "
+        "them is clamped, which raises the predicted class just above the others.",
         section=_FITTED,
     )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
@@ -133,7 +133,7 @@ class Settings:
     bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
     positive: str = setting(
         "",
-        "Class that the tables of P(positive), and --decide, are about: by name, or by number from 0.",
+        "The positive class, for the tables of P(positive) and for --decide: its name, or its number from 0.",
         section="Results",
         unit="CLASS",
         note="the second of two",
@@ -144,8 +144,8 @@ class Settings:
     )
     quantized_head: QuantizedHead = setting(
         "requantize",
-        "If the weight is stored quantised (QDQ) and gets new values, by a tilt or a map in it: quantise these too, "
-        "per class, or store them as float.",
+        "How to store new values of a weight that is quantised in the file (QDQ): quantised again, per class, or as "
+        "float.",
         section=_FITTED,
     )
     confidence_level: float = setting(95.0, LEVEL, unit="PERCENT", low=50, high=MAX_LEVEL)

@@ -179,7 +179,7 @@ def _of_teacher(teacher: Teacher, task: Task) -> tuple[Metrics | None, tuple[str
     """Measure the teacher, where there are labels, and say what the reader should know of it."""
     if not teacher.labelled:
         note = (
-            "no labels: accuracy, ECE, NLL and Brier score are against labels drawn of the teacher's probabilities. "
+            "no labels: accuracy, ECE, NLL and Brier score are against labels drawn from the teacher's probabilities. "
             "They say how well the model follows the teacher, not how good both are; --eval with labels tells that"
         )
         return None, (note,)

@@ -467,7 +467,7 @@ def cost_lines(point: OperatingPoint) -> Iterator[str]:
         yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
     low, high = point.cost_gain
     if low == high == 0:
-        yield "no test of the probabilities: counting finds no other decisions than theirs"
+        yield "thresholds by counting decide alike, so they do not test the probabilities"
         return
     words = "agree"
     if low > 0:
@@ -479,7 +479,7 @@ def cost_lines(point: OperatingPoint) -> Iterator[str]:
 
 FRESH = {
     True: ", held-out",
-    False: ", which gave the thresholds, so no test of the promises; give others",
+    False: ", which chose the thresholds and so cannot test the promises; give other samples",
     None: "",
 }
 """What to say of samples that decisions are measured on, by whether no threshold was chosen on them."""
@@ -504,7 +504,7 @@ def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
         )
         if decisions.full_sets:
             share = per_cent(decisions.full_sets)
-            yield "vacuous:", f"{share} of the sets hold all classes, which is true and says nothing"
+            yield "vacuous:", f"{share} of the sets hold all classes, which says nothing"
     if decisions.decision is not None:
         yield "decision:", _scores_text(decisions.decision)
     if decisions.alarms is not None:

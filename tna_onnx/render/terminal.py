@@ -370,7 +370,7 @@ def guard_lines(result: Guard) -> list[str]:
     """What thresholds come from, what was added, and what it decides."""
     source = f"data     {result.data}: thresholds from {result.samples:,} samples"
     if result.fitted_on:
-        source += f"; scores that are fitted on {result.fitted_on:,} have their thresholds from others"
+        source += f"; scores fitted on {result.fitted_on:,} of them have their thresholds from the others"
     lines = [source]
     for output in result.outputs:
         limit = ""
@@ -413,7 +413,7 @@ _MAX_CLASSES = 20  # of more, those that change most
 
 _METHODS = {
     "em": "estimated by EM",
-    "bbse": "estimated by the black box",
+    "bbse": "estimated by black-box shift estimation (BBSE)",
     "given": "as given",
 }
 
@@ -459,4 +459,4 @@ def _effect_lines(effect: ShiftEffect) -> Iterator[str]:
     yield f"accuracy {per_cent(effect.before.accuracy)} -> {per_cent(effect.after.accuracy)} ({accuracy} points)"
     yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({nll})"
     yield f"ECE {per_cent(effect.before.ece)} -> {per_cent(effect.after.ece)}"
-    yield f"its labels have other frequencies than the ones written by {100 * effect.distance:.2f} points in all"
+    yield f"the class frequencies of its labels differ from those written by {100 * effect.distance:.2f} points in all"

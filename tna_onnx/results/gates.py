@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
@@ -43,12 +43,7 @@ class GateMissed(CheckFailed):
 
 Requirement: TypeAlias = Literal["improvement", "not-worse", "nothing"]
 
-T = TypeVar("T")
-
-
-def _gate(default: T, condition: str, **more: Any) -> T:
-    meaning = f"Gate: exit with code 1 and write no model {condition}."
-    return setting(default, meaning, section="Gates", **more)
+_SECTION = "Gates"
 
 
 @documented
@@ -60,34 +55,42 @@ class Gates:
         UsageError: a limit that is not a number, or outside its range.
     """
 
-    max_ece: float | None = _gate(
+    max_ece: float | None = setting(
         None,
-        "if the ECE (expected calibration error) is above this, per cent: that of P(positive) of two classes, that of "
-        "the worst of several labels, else that of the confidence",
+        "Gate: fail if the ECE (expected calibration error) is above this, per cent. With two classes it is the ECE of "
+        "P(positive), with several labels that of the worst label, otherwise that of the confidence.",
+        section=_SECTION,
         unit="PERCENT",
         low=0,
         high=100,
     )
     max_nll: float | None = setting(
-        None, "Gate: as --max-ece, for the negative log-likelihood, nats.", section="Gates", unit="NATS", low=0
+        None,
+        "Gate: fail if the NLL (negative log-likelihood) is above this, nats.",
+        section=_SECTION,
+        unit="NATS",
+        low=0,
     )
-    min_accuracy: float | None = _gate(None, "if the accuracy is below this, per cent", unit="PERCENT", low=0, high=100)
+    min_accuracy: float | None = setting(
+        None, "Gate: fail if the accuracy is below this, per cent.", section=_SECTION, unit="PERCENT", low=0, high=100
+    )
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
     max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
-    min_recall: Mapping[str, float] | None = _gate(
+    min_recall: Mapping[str, float] | None = setting(
         None,
-        "if the recall of a class, a fraction, is below this: that of the output decision if the file has it, else of "
-        "the likeliest class",
+        "Gate: fail if the recall of a class is below this fraction. It is the recall of the output decision if the "
+        "file has it, otherwise that of the likeliest class.",
+        section=_SECTION,
         unit="CLASS=SHARE",
         parse="options",
     )
     require: Requirement = setting(
         "not-worse",
-        "Gate: what the result has to be, else exit with code 1 and write no model. Accuracy, NLL, ECE and the "
-        "objective are judged together, each by its whole interval, the NLL first. improvement: significantly better, "
-        "and of two classes P(positive) not off by more than chance because predictions are kept; not-worse: not "
-        "significantly worse; nothing: whatever it is.",
-        section="Gates",
+        "Gate: fail unless the result is this. improvement: significantly better; with two classes and predictions "
+        "kept, P(positive) must also be off by no more than chance. not-worse: not significantly worse. nothing: any "
+        "result passes. Accuracy, NLL, ECE and the objective are judged together, each by its whole interval, the NLL "
+        "first.",
+        section=_SECTION,
     )
 
     def __post_init__(self) -> None:
@@ -129,7 +132,7 @@ class Gates:
         limit, known = self.min_accuracy, evaluation.without_labels
         if limit is None or known is None or (known.accuracy and 100 * (known.accuracy.low or 0) >= limit):
             return ()
-        return (f"--min-accuracy {limit:g} missed, which the lower end has to reach: {known.sentence}",)
+        return (f"--min-accuracy {limit:g} missed; the lower end of the interval has to reach it. {known.sentence}",)
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.
@@ -189,7 +192,7 @@ class Gates:
             lines.append(
                 f"the result is worse than the input on {samples_text(metrics, kind)}: "
                 f"{differences_text(differences, standing.worse)}; check that the calibration and evaluation data are "
-                "alike, and enough, or let it pass with --require nothing"
+                "alike and large enough, or pass --require nothing"
             )
         return tuple(lines)
 

@@ -197,8 +197,8 @@ def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: fl
         )
     if len(subgroups) > 1:
         notes.append(
-            f"each {level:g} % interval of a subgroup stands for itself; they are not corrected for "
-            f"{len(subgroups):,} subgroups, of which the worst looks worse than it is by chance"
+            f"the {level:g} % intervals are not corrected for {len(subgroups):,} subgroups: by chance, the worst looks "
+            "worse than it is"
         )
     return tuple(notes)
 
@@ -230,8 +230,8 @@ class WithoutLabels:
             # of an accuracy of a half, the widest: after an alarm, confidences say nothing of it
             margin = 100 * Z * math.sqrt(0.25 / LABELLED)
             return (
-                "The accuracy cannot be known without labels, as more than class frequencies seems to have changed: "
-                f"{LABELLED} labelled samples would give it to +- {margin:.1f} points or less"
+                "The accuracy cannot be known without labels, because more than class frequencies seems to have "
+                f"changed; {LABELLED} labelled samples would give it to within {margin:.1f} points"
             )
         return (
             f"The expected accuracy is {100 * found.value:.2f} % ({100 * found.level:g} % interval "
@@ -446,7 +446,7 @@ def resolution_notes(d: float, n_classes: int) -> tuple[str, ...]:
     if d < _SEEN:
         return ()
     return (
-        "probabilities of the model come in steps, so that 0 is no certainty: its NLL is of (p + d) / (1 + "
+        "the model's probabilities come in steps, so 0 does not mean impossible: the NLL is that of (p + d) / (1 + "
         f"{n_classes} d) with d = {d:.3g}",
     )
 
@@ -456,7 +456,7 @@ def multiplicity_note(n_comparisons: int, level: float) -> str:
 
     `level`: of the intervals, in per cent.
     """
-    text = f"each {level:g} % interval stands for itself; they are not corrected for {n_comparisons} comparisons"
+    text = f"the {level:g} % intervals are not corrected for {n_comparisons} comparisons"
     together = 100 - (100 - level) / n_comparisons
     # no advice that is refused
     if together > MAX_LEVEL:

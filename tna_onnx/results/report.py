@@ -53,7 +53,7 @@ class MovedOutput:
     def text(self) -> str:
         """One sentence."""
         if not self.samples:
-            return f"output '{self.name}' is computed from what changes, and was not compared"
+            return f"output '{self.name}' was not compared, although it is computed from what changes"
         far = "" if self.largest is None else f", by up to {self.largest:.3g}"
         return f"output '{self.name}' changes too, on {self.moved:,} of {self.samples:,} samples{far}"
 
@@ -567,14 +567,13 @@ class Report(Displayed):
         if len(self.kept_decisions) > 1:
             return f". Decisions at {first.before:g} change: {self._thresholds(where)}{ending}"
         text = (
-            f". At {first.before:g} the recall of {first.name} goes {_share(first.recall_before)} -> "
-            f"{_share(first.recall_after)} %, its precision {_share(first.precision_before)} -> "
+            f". At {first.before:g} the recall of {first.name} goes from {_share(first.recall_before)} to "
+            f"{_share(first.recall_after)} %, its precision from {_share(first.precision_before)} to "
             f"{_share(first.precision_after)} %. "
         )
         if first.threshold is None:
             return f"{text}No threshold of the new output keeps today's decisions {where}{ending}"
-        text += f"What was {first.before:g} is {first.threshold!r} now: this threshold keeps today's decisions {where}"
-        return text + ending
+        return f"{text}The threshold {first.threshold!r} keeps today's decisions {where}{ending}"
 
     def _thresholds(self, where: str) -> str:
         """Name the threshold of each label, or say where they stand if they are many."""

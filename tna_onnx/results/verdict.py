@@ -310,16 +310,16 @@ def copied_sentence(
     if changing:
         return (
             "The model stays as it is: on these samples no recalibration that keeps its predictions is significantly "
-            f"better, and {changing}, which changes them, would be"
+            f"better; {changing} would be, but it changes them"
         )
     if refused:
         return (
-            f"The model stays as it is: on these samples {refused} has a better log loss and a larger distance between "
-            f"{_pair(before)}, and nothing else is better"
+            f"The model stays as it is: on these samples {refused} lowers the log loss but moves {_pair(before)} "
+            "further apart, and nothing else is better"
         )
     apart = apart_text(before, chance)
     if off:
-        return f"The model stays as it is, as nothing that was tried is better, and it is not calibrated: {apart}"
+        return f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {apart}"
     return f"The model needs no recalibration, as far as these samples tell: {apart}"
 
 

@@ -28,7 +28,7 @@ class ShiftSettings:
 
     target_prior: Frequencies | None = setting(
         None,
-        "Class frequencies of the data that the model will see; without them they are estimated.",
+        "Class frequencies of the data that the model will see. Without this option, they are estimated.",
         section=_SECTION,
         unit="FILE|uniform",
         parse="text",
@@ -43,7 +43,7 @@ class ShiftSettings:
     )
     only: tuple[str, ...] = setting(
         (),
-        "Only these classes can occur: the others get the probability 0, and those of these add up to 1.",
+        "The only classes that can occur: all others get the probability 0.",
         section=_SECTION,
         unit="CLASS,...",
         parse="names",

@@ -130,7 +130,7 @@ def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:
     # Pillow has a limit of its own, for the whole process; it moves only where the user asks for more.
     if Image.MAX_IMAGE_PIXELS is not None and limits.image_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = int(limits.image_pixels)
-    advice = f"more than {int(limits.image_pixels):,}; if it is meant, raise --limit image-pixels=NUMBER"
+    advice = f"more than {int(limits.image_pixels):,}; if this is intended, raise --limit image-pixels=NUMBER"
     try:
         image = Image.open(stream, formats=_FORMATS)
     except UnidentifiedImageError:

@@ -104,8 +104,8 @@ class ResolvedRecipe:
         if width * height > limits.image_pixels:
             raise DataError(
                 f"resizing from {_size(image)} (height x width) gives {height:,} x {width:,} pixels, more than "
-                f"{int(limits.image_pixels):,}; correct --resize, or if it is meant, raise --limit "
-                "image-pixels=NUMBER"
+                f"{int(limits.image_pixels):,}; correct --resize, or if this is intended, raise "
+                "--limit image-pixels=NUMBER"
             )
         return image.resize((width, height), FILTERS[self.interpolation])
 
