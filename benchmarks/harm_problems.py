@@ -29,7 +29,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from tna_onnx.data import Recipe
+from tna_onnx.data.images.preprocess import Recipe
 
 # The largest calibration set, 5,000, and a test set beside it.
 POOL = 10_000

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tna_onnx.data import Recipe
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.collect import FeatureTable

@@ -15,7 +15,7 @@ from tests.guarding.conftest import run
 from tests.pipeline.samples import few
 from tests.results.test_json import valid
 from tests.support import cli, loaded, ok, refused
-from tna_onnx.data import open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.numerics.conformal import coverage_band
 

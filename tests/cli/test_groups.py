@@ -180,7 +180,8 @@ def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Pat
 
 def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path) -> None:
     from tests.data.samples import ANY_SIZE
-    from tna_onnx.data import Recipe, open_source
+    from tna_onnx.data.formats import open_source
+    from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import sample_info_of
 
     names = [f"{k % 2}/video{k // 4}_frame{k}.png" for k in range(12)]
@@ -207,8 +208,8 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
 
 def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Small, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from tna_onnx.data import InputSpec
     from tna_onnx.data.options import Request
+    from tna_onnx.data.source import InputSpec
     from tna_onnx.data.sources.feature_files import open_feature_files
 
     rng = np.random.default_rng(0)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from tna_onnx.data import InputSpec, Recipe, Source
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Request
-from tna_onnx.data.source import IntArray
+from tna_onnx.data.source import InputSpec, IntArray, Source
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource, open_folder
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec, write_columns
-from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, DataFormat
-from tna_onnx.data.formats import open_request, request_of
+from tna_onnx.data.formats import open_request, open_source, request_of
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import model_class_names
 from tna_onnx.data.options import Data, Request

@@ -15,10 +15,13 @@ from PIL import Image
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tests.support import cli
-from tna_onnx.data import InputSpec, Recipe, open_source, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import foreign_json, outside
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import read_class_names
+from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")

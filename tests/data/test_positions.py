@@ -8,7 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.data import open_source, positions
+from tna_onnx.data import positions
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.options import PositionOptions
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, first_batches, sample_labels
 from tna_onnx.data.source import InputSpec

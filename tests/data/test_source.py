@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
-from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.options import Request
-from tna_onnx.data.source import NO_LABELS, halves, require_samples, split_rows
+from tna_onnx.data.source import NO_LABELS, InputSpec, Source, halves, require_samples, split_rows
+from tna_onnx.data.sources.arrays import open_precomputed
 from tna_onnx.errors import DataError, UsageError
 
 N = 7
@@ -367,7 +368,7 @@ def test_require_samples() -> None:
 
 
 EVERYTHING = (
-    "import importlib, sys; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
+    "import importlib, sys; from tna_onnx.data.formats import open_source; "
     "from tna_onnx.data.choices import DATA_FORMATS; "
     "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in DATA_FORMATS.values()]; "
     "print({'PIL', 'onnx', 'onnxruntime', 'torch', 'scipy', 'pyarrow', 'fsspec', 'pandas'} & {*sys.modules})"

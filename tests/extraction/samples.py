@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests.builders import small_model, tensor_info
-from tna_onnx.data import Source, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import Source
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model

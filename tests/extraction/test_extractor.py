@@ -16,7 +16,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened
 from tna_onnx import FeatureExtractor
-from tna_onnx.data import Recipe
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import OpenModel

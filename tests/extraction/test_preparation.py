@@ -18,7 +18,8 @@ from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
 from tests.support import cli, ok, with_options
-from tna_onnx.data import InputSpec, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
 from tna_onnx.extraction import recipe_choice

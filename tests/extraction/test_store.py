@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import ROOT, Small
 from tests.data.samples import spec
-from tna_onnx.data import Source, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import store as store_module
 from tna_onnx.extraction.store import (

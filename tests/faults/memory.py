@@ -192,8 +192,10 @@ def _read_model(path: Path) -> None:
 
 
 def _read_data(path: Path, images: bool) -> None:
-    from tna_onnx.data import InputSpec, Recipe, open_source
     from tna_onnx.data import choices as limits
+    from tna_onnx.data.formats import open_source
+    from tna_onnx.data.images.preprocess import Recipe
+    from tna_onnx.data.source import InputSpec
 
     limits._EXPANSION_FLOOR = FLOOR
     shape: tuple[Any, ...] = (None, 3, 5, 6) if images else (None, 4)

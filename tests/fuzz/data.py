@@ -21,11 +21,14 @@ from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
-from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_recipe
 from tna_onnx.data.choices import Limits
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import read_class_names
 from tna_onnx.data.options import Request
-from tna_onnx.data.source import sample_digests
+from tna_onnx.data.source import InputSpec, sample_digests
+from tna_onnx.data.sources.arrays import open_precomputed
 from tna_onnx.errors import DataError, TnaError
 from tna_onnx.extraction.store import find_stores, labels_digest, open_store, read_stored
 

@@ -22,7 +22,8 @@ from tests.fuzz.children import OUTCOMES
 from tests.fuzz.mutations import mutated
 from tests.graph.rewriting import drawn
 from tests.graph.samples import CASES
-from tna_onnx.data import InputSpec, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import TnaError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import CheckedHead, check_readout, class_logits

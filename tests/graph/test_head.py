@@ -20,7 +20,7 @@ from tests.graph.samples import (
     run,
     tensors,
 )
-from tna_onnx.data import open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout

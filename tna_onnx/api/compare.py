@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.api.evaluate import doubtful_logits
-from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples, sample_info_of
+from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples, sample_info_of
 from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError

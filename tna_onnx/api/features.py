@@ -14,10 +14,10 @@ from typing import Any
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
-from tna_onnx.data import Recipe
 from tna_onnx.data.choices import FeatureFields
 from tna_onnx.data.formats import request_of
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import BESIDE, Data, Request
 from tna_onnx.data.sample_info import columns_beside

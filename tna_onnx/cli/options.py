@@ -34,7 +34,7 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
 if TYPE_CHECKING:
-    from tna_onnx.data import Recipe
+    from tna_onnx.data.images.preprocess import Recipe
 
 
 class Number(click.FloatRange):
@@ -491,7 +491,8 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
 
     Gives the recipe; None if no option says how images are preprocessed.
     """
-    from tna_onnx.data import PRESETS, Recipe, read_recipe
+    from tna_onnx.data.images.preprocess import PRESETS, Recipe
+    from tna_onnx.data.images.recipe_files import read_recipe
 
     # popped: what is left are the API's own keywords
     values = {name: arguments.pop(name) for name in RECIPE_PARTS}

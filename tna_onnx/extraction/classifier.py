@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.data import InputSpec
 from tna_onnx.data.labels import model_class_names
 from tna_onnx.data.options import Data
+from tna_onnx.data.source import InputSpec
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
 from tna_onnx.extraction.store import is_store, stored_class_names

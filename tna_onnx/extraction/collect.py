@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, Source
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
-from tna_onnx.data.source import sample_info_of
+from tna_onnx.data.source import Batch, Source, sample_info_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError

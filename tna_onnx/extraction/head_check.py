@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, Source
+from tna_onnx.data.source import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import (

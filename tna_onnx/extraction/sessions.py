@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, InputSpec, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
+from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.errors import DataError
 from tna_onnx.files import temporary_folder
 from tna_onnx.graph.bounds import all_tensors

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Part, drawn_by_weight, halves
+from tna_onnx.data.source import Part, Source, drawn_by_weight, halves
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import require_independence

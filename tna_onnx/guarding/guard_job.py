@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
 from tna_onnx.data.digest import repeats_of
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, sample_labels
-from tna_onnx.data.source import drawn_by_weight, group_notes, sample_digests, sample_info_of, source_notes
+from tna_onnx.data.source import Source, drawn_by_weight, group_notes, sample_digests, sample_info_of, source_notes
 from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
-from tna_onnx.data.source import rows_by_weight
+from tna_onnx.data.source import Source, rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.labels import LabelOutput

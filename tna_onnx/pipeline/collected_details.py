@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
+from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.load import load_model

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
 from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
+from tna_onnx.data.source import Source, group_notes, require_groups, require_samples, sample_form, source_notes
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN

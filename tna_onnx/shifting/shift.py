@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
 from tna_onnx.data.frequencies import read_prior, restricted
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import source_notes
+from tna_onnx.data.source import Source, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import BatchRunner, score_model, with_projections
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError

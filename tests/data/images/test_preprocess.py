@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.samples import noise, spec, write_folder
-from tna_onnx.data import PRESETS, InputSpec, Recipe, open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.preprocess import PRESETS, Recipe
+from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, UsageError
 
 NCHW = spec("image", (None, 3, None, None))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.samples import noise, spec
-from tna_onnx.data import Recipe
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.errors import DataError, UsageError
 

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 import tna_onnx
 from tests.conftest import Demo
 from tests.data.samples import gather, spec, write_npz
-from tna_onnx.data import InputSpec, Recipe, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Request
+from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import open_arrays
 from tna_onnx.errors import DataError, UsageError
 

@@ -13,9 +13,9 @@ from tests.conftest import Small
 from tests.data.samples import gather, spec
 from tests.support import PLAIN, loaded, ok, refused, words_of
 from tna_onnx.data import mapped as mapped_module
-from tna_onnx.data import open_precomputed
 from tna_onnx.data.options import Request
 from tna_onnx.data.sources import feature_files as module
+from tna_onnx.data.sources.arrays import open_precomputed
 from tna_onnx.data.sources.feature_files import FeatureFolder, features_table, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 

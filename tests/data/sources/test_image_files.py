@@ -20,10 +20,10 @@ from tests.data.samples import (
     write_folder,
     write_image,
 )
-from tna_onnx.data import Recipe, Source, open_source
-from tna_onnx.data.formats import open_request, request_of
+from tna_onnx.data.formats import open_request, open_source, request_of
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data, Request
-from tna_onnx.data.source import sample_info_of
+from tna_onnx.data.source import Source, sample_info_of
 from tna_onnx.data.sources.image_files import open_folder
 from tna_onnx.errors import DataError, UsageError
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Source, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import Source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
 

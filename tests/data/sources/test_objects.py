@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Source, open_source
-from tna_onnx.data.formats import open_request, request_of
+from tna_onnx.data.formats import open_request, open_source, request_of
 from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.options import Data
+from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((70, 3))  # more than one batch of items

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec, write_folder, write_npz
-from tna_onnx.data import Recipe, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.errors import DataError, UsageError
 
 fsspec = pytest.importorskip("fsspec")

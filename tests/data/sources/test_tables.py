@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.samples import encoded, gather, noise, spec
-from tna_onnx.data import Source, open_source
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tests.support import ok
-from tna_onnx.data import open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import InputSpec, Source, open_source
-from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.formats import open_source
+from tna_onnx.data.source import NO_LABELS, InputSpec, Source
 from tna_onnx.errors import DataError, UsageError
 
 tokenizers = pytest.importorskip("tokenizers")
