@@ -43,9 +43,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder / "many", by_key(folder / "f")
 
 
-@pytest.mark.parametrize(
-    "options", [{"concurrency": 1}, {"concurrency": 2}, {"concurrency": 4, "num_cpus": 0.5}], ids=["1", "2", "4"]
-)
+@pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 4, "num_cpus": 0.5}], ids=["1", "4"])
 def test_features_are_those_of_a_local_run(
     cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path, options: dict[str, Any]
 ) -> None:
