@@ -239,7 +239,7 @@ TAMPERED: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "value_info": (lambda m: m.graph.value_info.append(tensor_info("h", ["N", 32])), "value_info h: added"),
     "doc_string": (lambda m: put(m.graph.node[0], "doc_string", "a word"), "node hidden: doc_string"),
     "name": (lambda m: put(m.graph, "name", "larger"), "graph name: changed"),
-    "unknown field": (lambda m: m.MergeFromString(b"\xfa\x3f\x01z"), "model unknown fields: changed"),
+    "unknown field": (lambda m: m.MergeFromString(b"\xfa\x3f\x01z"), "model encoding: changed"),
 }
 
 

@@ -94,11 +94,6 @@ def test_other_content(model: Model, change: Change) -> None:
     assert differences(model, changed(model, change))
 
 
-def test_new_tensors_stand_behind_the_others(model: Model) -> None:
-    found = differences(model, changed(model, _new_tensor_in_front))
-    assert {(d.part, d.change) for d in found} == {("tensor", "added"), ("tensor", "moved")}
-
-
 def test_external_data_are_compared_by_their_bytes(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "external.onnx"
     copy = onnx.ModelProto()

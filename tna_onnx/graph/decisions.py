@@ -94,7 +94,7 @@ class DecisionOps(NodeOps):
 
     def cast(self, a: str) -> str:
         """Write a tensor as float32."""
-        return self._node("Cast", [a], to=TensorProto.FLOAT)
+        return self.node("Cast", [a], to=TensorProto.FLOAT)
 
     def largest(self, a: str) -> str:
         """Write the maximum over axis 1, (N,)."""
@@ -102,14 +102,11 @@ class DecisionOps(NodeOps):
 
     def below_largest(self, a: str) -> str:
         """Write (N, C) with 0 where an entry is the largest of its row, and 1 elsewhere."""
-        return self.cast(self.compared("Less", a, self._reduced("ReduceMax", a)))
-
-    def compared(self, op_type: str, a: str, b: str) -> str:
-        return self._node(op_type, [a, b])
+        return self.cast(self.node("Less", [a, self._reduced("ReduceMax", a)]))
 
     def negated(self, op_type: str, a: str, b: str) -> str:
         """Write a comparison that does not hold: LessOrEqual and GreaterOrEqual are younger than Greater and Less."""
-        return self._node("Not", [self._node(op_type, [a, b])])
+        return self.node("Not", [self.node(op_type, [a, b])])
 
     def both(self, p: str) -> str:
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
@@ -117,16 +114,13 @@ class DecisionOps(NodeOps):
 
     def beside(self, a: str, b: str) -> str:
         """Write the columns of b behind those of a."""
-        return self._node("Concat", [a, b], axis=1)
+        return self.node("Concat", [a, b], axis=1)
 
     def all_or_none(self, p: str, classes: int) -> str:
         """Write rows (N, C) in which one entry that is no number makes all of them none."""
         # a maximum may pass over such entries
         total = self.matmul(p, self.const(np.ones((classes, 1))))
         return self.add(p, self.mul(total, self.const(0.0)))
-
-    def exp(self, a: str) -> str:
-        return self._node("Exp", [a])
 
     def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
         """Write the sum of the probabilities above each class, half of its own, and a penalty by rank."""
@@ -135,32 +129,24 @@ class DecisionOps(NodeOps):
         values, places = f"{name}_values", f"{name}_places"
         count = self.integers([classes])
         self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
-        sums = self._node("CumSum", [values, self.integers(1)])
+        sums = self.node("CumSum", [values, self.integers(1)])
         sums = self.add(sums, self.mul(values, self.const(-0.5)))
         if penalty.any():
             sums = self.add(sums, self.const(penalty))
         # back to the order of the classes; every place of p is replaced
-        return self._node("ScatterElements", [p, places, sums], axis=1)
+        return self.node("ScatterElements", [p, places, sums], axis=1)
 
     def reached(self, a: str, limit: str) -> str:
         """Write a >= limit, which does not hold for what is no number; no entry of a is below -1."""
-        return self._node("And", [self.negated("Less", a, limit), self.compared("Greater", a, self.const(-1.0))])
+        return self.node("And", [self.negated("Less", a, limit), self.node("Greater", [a, self.const(-1.0)])])
 
     def column(self, a: str, k: int) -> str:
         """Write (N, 1), column k of (N, C)."""
-        return self._node("Gather", [a, self.integers([k])], axis=1)
-
-    def first(self, a: str) -> str:
-        """Write the column of the first largest entry of each row, (N,)."""
-        return self._node("ArgMax", [a], axis=1, keepdims=0)
-
-    def taken(self, values: str, places: str) -> str:
-        """Write the values (C,) at some places (N,)."""
-        return self._node("Gather", [values, places])
+        return self.node("Gather", [a, self.integers([k])], axis=1)
 
     def or_none(self, classes: str, holds: str) -> str:
         """Write classes (N,) where something holds, and -1 elsewhere."""
-        counted = self.mul(self.add(classes, self.integers(1)), self._node("Cast", [holds], to=TensorProto.INT64))
+        counted = self.mul(self.add(classes, self.integers(1)), self.node("Cast", [holds], to=TensorProto.INT64))
         return self.add(counted, self.integers(-1))
 
     def integers(self, value: Any) -> str:
@@ -204,7 +190,7 @@ def add_decisions(
         # what is no number is not accepted; in a set it is, and it raises the alarm
         # above the number below t says the same as t or more, and is false where the confidence is no number
         limit = ops.const(np.nextafter(thresholds["accept"], np.float32(-np.inf)))
-        results["accept"] = ops.compared("Greater", results["confidence"], limit)
+        results["accept"] = ops.node("Greater", [results["confidence"], limit])
     if "set" in names:
         results["set"] = ops.negated("Greater", results["set"], ops.const(thresholds["set"]))
     if "ood_alarm" in names:
@@ -290,10 +276,10 @@ def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], l
         decides = ops.div(p, limit)
         if rule.cost.size:
             decides = ops.matmul(decides, ops.in_float(-rule.cost))
-    first = ops.first(decides)
-    least = ops.taken(limit, first) if rule.kind == "sure" else ops.const(0.0)
+    first = ops.node("ArgMax", [decides], axis=1, keepdims=0)
+    least = ops.node("Gather", [limit, first]) if rule.kind == "sure" else ops.const(0.0)
     if rule.cost.shape[1] > classes:
-        first = ops.taken(ops.integers([*range(classes), -1]), first)
+        first = ops.node("Gather", [ops.integers([*range(classes), -1]), first])
     return ops.or_none(first, ops.reached(ops.largest(p), least))
 
 
@@ -325,7 +311,7 @@ def _probabilities(ops: DecisionOps, values: str, output: ClassOutput) -> str:
     if kind == "logits":
         return ops.softmax(values)
     if kind == "log_probabilities":
-        values = ops.exp(values)
+        values = ops.node("Exp", [values])
     return ops.all_or_none(values, output.n_classes)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 from onnx import TensorProto
 
@@ -164,12 +163,9 @@ def _named(part: str, before: Items, after: Items, compare: Any) -> Iterator[Dif
             yield from compare(part, name, item, new[name])
     yield from (Difference(part, name, "added", _text(item)) for name, item in after if name not in old)
     shared = ([name for name, _ in before if name in new], [name for name, _ in after if name in old])
-    moved = next((name for name, other in zip(*shared, strict=True) if name != other), None)
-    # new tensors and outputs stand behind all others; nodes may come in between
-    between = part in ("tensor", "output", "input") and [name for name, _ in after][: len(shared[1])] != shared[1]
-    if moved is not None or between:
-        name = moved or next(name for name, _ in after if name not in old)
-        yield Difference(part, name, "moved")
+    moved = [name for name, other in zip(*shared, strict=True) if name != other]
+    if moved:
+        yield Difference(part, moved[0], "moved")
 
 
 def _text(item: Any) -> str:
@@ -202,34 +198,16 @@ def _whole(part: str, name: str, before: Any, after: Any) -> Iterator[Difference
 
 
 def _changed_fields(before: Any, after: Any) -> list[str]:
-    """Return the names of the fields that differ."""
-    names = []
-    for field in before.DESCRIPTOR.fields:
-        parts = []
-        for message in (before, after):
-            alone = type(message)()
-            alone.CopyFrom(message)
-            for other in message.DESCRIPTOR.fields:
-                if other.name != field.name:
-                    alone.ClearField(other.name)
-            alone.DiscardUnknownFields()
-            parts.append(_encoded(alone))
-        if parts[0] != parts[1]:
-            names.append(str(field.name))
-    if [str(e) for e in _unknown(before)] != [str(e) for e in _unknown(after)]:
-        names.append("unknown fields")
-    return names or ["encoding"]
-
-
-def _unknown(message: Any) -> list[tuple[int, Any]]:
-    return [(entry.field_number, entry.data) for entry in UnknownFieldSet(message)]
+    """Return the names of the fields with other values; none where the same values are encoded otherwise."""
+    names = (field.name for field in before.DESCRIPTOR.fields)
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
 def _tensor_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
     if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
         yield from _whole(part, name, before, after)
         return
-    changed = _changed_fields(before, after)
+    changed = _changed_fields(before, after) or ["encoding"]
     for field in changed:
         if field == "data_type":
             yield Difference(part, name, "type", _arrow(type_name(before.data_type), type_name(after.data_type)))
@@ -246,7 +224,7 @@ def _tensor_changes(models: Models, part: str, name: str, before: Any, after: An
 def _node_changes(
     models: Models, nodes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
 ) -> Iterator[Difference]:
-    for field in _changed_fields(before, after):
+    for field in _changed_fields(before, after) or ["encoding"]:
         if field == "attribute":
             # those of the models: their tensors have their bytes
             own = [dict(_by_name(of[name].attribute)) for of in nodes]
@@ -264,31 +242,23 @@ def _node_changes(
 def _attribute_changes(
     models: Models, attributes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
 ) -> Iterator[Difference]:
-    items = (_by_name(before.attribute), _by_name(after.attribute))
-    old, new = (dict(item) for item in items)
+    old, new = (dict(_by_name(node.attribute)) for node in (before, after))
     for key in dict.fromkeys([*old, *new]):
-        if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
-            continue
-        numbers = (_attribute_numbers(model, own.get(key)) for model, own in zip(models, attributes, strict=True))
-        yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
-    if [key for key, _ in items[0]] != [key for key, _ in items[1]] and {*old} == {*new}:
-        yield Difference(part, name, "attribute", "in another order")
+        if key not in old or key not in new or _encoded(old[key]) != _encoded(new[key]):
+            numbers = (_attribute_numbers(model, own.get(key)) for model, own in zip(models, attributes, strict=True))
+            yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
 
 
 def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
     """Compare the fields of the graph, or of the model, that are no list of parts."""
-    parts = (
-        "node", "initializer", "input", "output", "value_info", "graph", "opset_import",
-        "metadata_props", "functions",
-    )  # fmt: skip
-    shared = [type(message)() for message in (before, after)]
-    for copy, message in zip(shared, (before, after), strict=True):
-        copy.CopyFrom(message)
-        for name in parts:
-            if name in message.DESCRIPTOR.fields_by_name and (name != "metadata_props" or part == "model"):
-                copy.ClearField(name)
-    if _encoded(shared[0]) != _encoded(shared[1]):
-        yield from (Difference(part, name, "changed") for name in _changed_fields(*shared))
+    for name in _changed_fields(before, after):
+        if name not in _LISTS or (name == "metadata_props" and part == "graph"):
+            yield Difference(part, name, "changed")
+
+
+_LISTS = (
+    "node", "initializer", "input", "output", "value_info", "graph", "opset_import", "metadata_props", "functions",
+)  # fmt: skip
 
 
 def _attribute_numbers(model: Model, attribute: onnx.AttributeProto | None) -> NDArray[Any] | None:

@@ -108,41 +108,41 @@ class NodeOps:
 
         ONNX Runtime's dynamic quantisation leaves a MatMul of such a one in float, and its sessions fold the Identity.
         """
-        return self._node("Identity", [self.const(value)])
+        return self.node("Identity", [self.const(value)])
 
     def add(self, a: str, b: str) -> str:
-        return self._node("Add", [a, b])
+        return self.node("Add", [a, b])
 
     def mul(self, a: str, b: str) -> str:
-        return self._node("Mul", [a, b])
+        return self.node("Mul", [a, b])
 
     def div(self, a: str, b: str) -> str:
-        return self._node("Div", [a, b])
+        return self.node("Div", [a, b])
 
     def matmul(self, a: str, b: str) -> str:
-        return self._node("MatMul", [a, b])
+        return self.node("MatMul", [a, b])
 
     def log(self, a: str) -> str:
-        return self._node("Log", [a])
+        return self.node("Log", [a])
 
     def clip(self, a: str, low: float, high: float) -> str:
         """Write Clip with both bounds."""
         if self._opset < 11:  # bounds are attributes
-            return self._node("Clip", [a], min=low, max=high)
-        return self._node("Clip", [a, self.const(low), self.const(high)])
+            return self.node("Clip", [a], min=low, max=high)
+        return self.node("Clip", [a, self.const(low), self.const(high)])
 
     def softmax(self, a: str) -> str:
         """Write Softmax over axis 1."""
-        return self._node("Softmax", [a], axis=1)
+        return self.node("Softmax", [a], axis=1)
 
     def sigmoid(self, a: str) -> str:
         """Write Sigmoid; not a word of the maps, but what ends those behind probabilities of labels."""
-        return self._node("Sigmoid", [a])
+        return self.node("Sigmoid", [a])
 
     def cast_behind(self, tensor: str, result: str) -> None:
         """Put a Cast to the type of the map in front of all nodes, if one of them reads its result."""
         if any(result in node.input for node in self.nodes):
-            self._node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(self._dtype))
+            self.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(self._dtype))
             cast = self.nodes.pop()
             cast.output[0] = result
             self.nodes.insert(0, cast)
@@ -150,16 +150,16 @@ class NodeOps:
     def first_class(self, a: str) -> str:
         """Write the place of the largest entry of each row, the first of equal ones, (N,); no word of the maps."""
         if self._dtype == np.float16:  # runtimes have no ArgMax of it
-            a = self._node("Cast", [a], to=onnx.TensorProto.FLOAT)
-        return self._node("ArgMax", [a], axis=1, keepdims=0)
+            a = self.node("Cast", [a], to=onnx.TensorProto.FLOAT)
+        return self.node("ArgMax", [a], axis=1, keepdims=0)
 
     def class_names(self, places: str, names: Sequence[int | str], kind: int, shape: list[int], output: str) -> None:
         """Write the names of classes in places (N,) as `output`, in ONNX's type `kind`; no word of the maps."""
         texts = isinstance(names[0], str)
         values = np.array(names, object if texts else np.int64)
-        result = self._node("Gather", [self._store(values, f"classes_{self._stored}"), places], axis=0)
+        result = self.node("Gather", [self._store(values, f"classes_{self._stored}"), places], axis=0)
         if kind not in (onnx.TensorProto.INT64, onnx.TensorProto.STRING):
-            result = self._node("Cast", [result], to=kind)
+            result = self.node("Cast", [result], to=kind)
         self.reshape(result, shape)
         self.nodes[-1].output[:] = [output]
 
@@ -177,21 +177,21 @@ class NodeOps:
 
     def reshape(self, a: str, shape: list[int]) -> str:
         """Write Reshape; not a word of the maps, but what a binary head with logits of shape (N,) needs around them."""
-        return self._node("Reshape", [a, self._store(np.array(shape, np.int64), f"shape_{self._stored}")])
+        return self.node("Reshape", [a, self._store(np.array(shape, np.int64), f"shape_{self._stored}")])
 
     def reshape_as(self, a: str, like: str) -> str:
         """Write Reshape to the shape that another tensor has when the model runs."""
-        return self._node("Reshape", [a, self._node("Shape", [like])])
+        return self.node("Reshape", [a, self.node("Shape", [like])])
 
     def transpose(self, a: str, axes: list[int]) -> str:
-        return self._node("Transpose", [a], perm=axes)
+        return self.node("Transpose", [a], perm=axes)
 
     def _reduced(self, op_type: str, a: str) -> str:
         if self._opset < 18:  # axes are an attribute
-            return self._node(op_type, [a], axes=[1], keepdims=1)
+            return self.node(op_type, [a], axes=[1], keepdims=1)
         # All reductions of a map share one tensor of axes.
         self._axes = self._axes or self._store(np.array([1], np.int64), "axes")
-        return self._node(op_type, [a, self._axes], keepdims=1)
+        return self.node(op_type, [a, self._axes], keepdims=1)
 
     def _store(self, value: NDArray[Any], name: str) -> str:
         tensor = self._tensor(value, f"{self._prefix}/{name}")
@@ -214,7 +214,8 @@ class NodeOps:
             tensor.raw_data = self._from_file.model.large_value(tensor) or tensor.raw_data
         return tensor
 
-    def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
+    def node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
+        """Write one node; return what its result is called."""
         name = f"{self._prefix}/{op_type.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"
