@@ -24,10 +24,10 @@ from onnx import numpy_helper
 from tests.graph.samples import CASES
 from tna_onnx.files import write_file
 from tna_onnx.graph import save
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
+from tna_onnx.graph.scores import choose_head
 
 CALLS = ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir", "chmod")
 KILLED = 9

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.scores import choose_head
 
 OUTCOMES = ("found right", "refused rightly", "refused wrongly", "found wrong", "exception")
 

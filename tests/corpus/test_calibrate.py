@@ -18,10 +18,10 @@ from tests.corpus.test_exporters import TWINS
 from tests.support import WALKED, saturates, with_options
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import HeadDiffers
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.runtime import Device, open_session
 
 # several predictions a sample want labels of another shape: tests/pipeline/test_several.py

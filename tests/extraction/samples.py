@@ -12,8 +12,8 @@ from tests.builders import small_model, tensor_info
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import Source
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.runtime import Device, Session
 
 CPU = Device("cpu")

@@ -184,8 +184,8 @@ def _peak() -> int:
 
 
 def _read_model(path: Path) -> None:
-    from tna_onnx.graph.head import find_heads
     from tna_onnx.graph.load import load_model
+    from tna_onnx.graph.scores import find_heads
 
     for head in find_heads(load_model(path))[0]:
         _ = (head.weight, head.bias)

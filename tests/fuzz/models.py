@@ -27,10 +27,10 @@ from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import TnaError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import CheckedHead, check_readout, class_logits
-from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.save import pending
+from tna_onnx.graph.scores import choose_head, find_heads
 from tna_onnx.pipeline.checking import check_file
 from tna_onnx.pipeline.record import Change, write_change
 from tna_onnx.runtime import Device

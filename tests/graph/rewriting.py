@@ -7,9 +7,10 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from tests.graph.samples import Array, Sample, assert_gives, run
-from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, rewrite
+from tna_onnx.graph.scores import choose_head
 
 
 def write(model: Model, rewritten: Rewritten) -> Path:

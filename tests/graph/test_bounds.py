@@ -11,10 +11,9 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests.graph.samples import Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
-from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import ModelLimits
-from tna_onnx.graph.scores import shown_sizes
+from tna_onnx.graph.scores import choose_head, find_heads
 
 
 def sample() -> onnx.ModelProto:
@@ -167,13 +166,6 @@ def with_defaults(*values: float) -> onnx.FunctionProto:
     return made
 
 
-def referring() -> onnx.FunctionProto:
-    """A function with a default that is a reference itself."""
-    made = with_defaults()
-    made.attribute_proto.add(name="slope", ref_attr_name="other", type=AttributeProto.FLOAT)
-    return made
-
-
 def hiding(name: str) -> onnx.FunctionProto:
     """A function with a branch that has a tensor of its own under a name of the function."""
     proto = sample()
@@ -221,7 +213,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         (calling(function("F"), function("F")), "function 'local.F' is there twice"),
         (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
         (calling(hiding("a")), "tensor 'a' is there twice"),
-        (calling(referring()), "stands for 'other' of a function, and is in none"),
+        (calling(with_defaults(0.7)), "leaves out attribute 'slope'"),
         (calling(with_defaults(0.7, 0.1)), "attribute 'slope' is there twice"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
@@ -238,7 +230,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         "twice",
         "overload",
         "hides",
-        "reference as default",
+        "default",
         "two defaults",
         "ladder",
         "tensor",
@@ -462,13 +454,3 @@ def test_a_text_that_is_not_utf8(place: str) -> None:
     assert data.count(TEXT) >= 1
     with pytest.raises(UnsupportedModel, match="is not UTF-8 text"):
         load_model(data.replace(TEXT, NOT_UTF8))
-
-
-def test_nodes_that_fit_no_operator_tell_no_shape() -> None:
-    b = Builder()
-    b.linear("y")
-    proto = b.proto("y")
-    del proto.graph.value_info[:]
-    del proto.opset_import[:]
-    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    assert shown_sizes(load_model(proto), "features") is None

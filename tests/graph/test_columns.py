@@ -13,10 +13,10 @@ from tna_onnx.data.formats import open_source
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.readers import can_scale, require_no_other_readers
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.graph.scores import can_scale, find_readout, require_no_other_readers
+from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.runtime import Device
 
 _END = 2**31 - 1

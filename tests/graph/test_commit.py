@@ -17,10 +17,10 @@ from tests.conftest import ROOT
 from tests.graph.samples import CASES
 from tests.killed import UNRELATED
 from tna_onnx import files
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
+from tna_onnx.graph.scores import choose_head
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.graph.samples import CLASSES, FEATURES, Builder, branch, run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.constants import NotConstant, constant_value, made_from_constants
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, epsilon, float_tensor, numpy_type, rounded
 
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)

@@ -11,8 +11,8 @@ import pytest
 from tests.graph.samples import CASES, FEATURES, Array, Builder, Sample, run, tensors
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import cut_at, cut_between
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.scores import choose_head
 
 INNER = {name: build for name, build in CASES.items() if name not in ("on the graph input", "external data")}
 

@@ -18,11 +18,11 @@ from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph import tensors as external
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.difference import differences
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, pending
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.maps.temperature import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from tests.builders import small_model
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import checker_complaint, load_model, tensor_types
+from tna_onnx.graph.scores import choose_head, find_heads
 
 
 @pytest.fixture(scope="module")

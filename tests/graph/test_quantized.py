@@ -16,10 +16,10 @@ from tests.graph.rewriting import unexpected
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run, tensors
 from tests.support import pairwise
 from tna_onnx.graph.constants import Quantized, read_quantized
-from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.readout import requantized
+from tna_onnx.graph.readout import Head, requantized
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.graph.stored import resolve
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)

@@ -25,8 +25,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.builders import small_model
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.scores import choose_head
 
 Array = NDArray[Any]
 

@@ -14,11 +14,12 @@ from tests.graph.rewriting import assert_computes, differences, drawn, sizes, wr
 from tests.graph.samples import CASES, CLASSES, Array, Builder, Sample, assert_gives, features_of, run, softmax
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 
 FACTOR = 0.625

@@ -9,10 +9,10 @@ import pytest
 from tests.graph.samples import CASES
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph import save
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import check_output, pending
+from tna_onnx.graph.scores import choose_head
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.corpus.forms import CASES
 from tests.graph.samples import Builder
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import cut_at, cut_between
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.scores import choose_head
 
 SUMMED = [case for case in CASES if case.route == "summed"]
 TOLERANCE = {"float16": 2e-2}  # units of rounding of logits up to 20

@@ -16,9 +16,9 @@ import tna_onnx
 from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.errors import DataError
-from tna_onnx.graph.labels import OutputChange
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import annotate, merged_provenance, provenance
+from tna_onnx.graph.readers import OutputChange
 from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps.bias import Bias

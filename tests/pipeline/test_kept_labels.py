@@ -16,9 +16,9 @@ from sklearn.svm import SVC
 import tna_onnx
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
-from tna_onnx.graph.labels import label_outputs
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.graph.readers import label_outputs
 from tna_onnx.pipeline.other_outputs import _require_kept, _require_likeliest
 
 SAMPLES = 3000

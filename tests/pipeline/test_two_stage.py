@@ -15,8 +15,8 @@ import tna_onnx
 from tests.builders import small_model
 from tests.pipeline.samples import nll
 from tests.support import TILTED, WALKED, outputs_of, with_options
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.scores import choose_head
 from tna_onnx.numerics.ops import softmax
 
 CLASSES, FEATURES, INPUTS, SCALE = 5, 24, 8, 12.0

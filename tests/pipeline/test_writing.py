@@ -18,9 +18,9 @@ from tests.builders import small_model
 from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
 from tna_onnx.errors import CheckFailed, UnsupportedModel
-from tna_onnx.graph.labels import UNCHANGED, OutputChange
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import NodeOps
+from tna_onnx.graph.readers import UNCHANGED, OutputChange
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature

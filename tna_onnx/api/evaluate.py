@@ -26,9 +26,9 @@ from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_at
-from tna_onnx.graph.labels import answer_of
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
+from tna_onnx.graph.readers import answer_of
 from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics

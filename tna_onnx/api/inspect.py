@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import SeveralHeads, find_heads, purpose
 from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
+from tna_onnx.graph.purpose import purpose
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.scores import LABELS, behind_outputs, find_readout
+from tna_onnx.graph.scores import LABELS, SeveralHeads, behind_outputs, find_heads, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.pipeline.record import recorded_numbers

@@ -17,13 +17,12 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import OUTPUT_KINDS, STATED_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.scores import choose_readout
+from tna_onnx.graph.scores import choose_head, find_heads, find_readout
 from tna_onnx.guarding.guarded_file import prove_guarded
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
@@ -226,7 +225,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
     if head is not None or any(output in (None, candidate.output) for candidate in heads):
         return choose_head(model, head, output, kind)
     try:
-        return choose_readout(model, output, kind)
+        return find_readout(model, None, output, kind)
     # the files can be compared without scores
     except UnsupportedModel:
         return None

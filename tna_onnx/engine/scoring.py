@@ -17,9 +17,9 @@ from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, require_rows
+from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.reference import projections
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of

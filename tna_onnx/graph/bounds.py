@@ -11,7 +11,7 @@
 import graphlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias, cast
 
@@ -265,7 +265,7 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
         return model, ()
     _check_calls(model, name, limits)
     try:
-        flat = onnx.inliner.inline_local_functions(_aligned(_with_defaults(model, name)))
+        flat = onnx.inliner.inline_local_functions(_aligned(model))
     except onnx.checker.ValidationError as error:
         raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {one_line(error)}") from error
     except (RuntimeError, ValueError):
@@ -297,45 +297,6 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _with_defaults(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return the model with the default attributes of functions in the calls that leave them out.
-
-    The inliner drops defaults. Functions that nothing calls stay as they are: the limits do not count their nodes.
-    """
-    if not any(function.attribute_proto for function in model.functions):
-        return model
-    copy = copy_model(model)
-    functions = {_key(function.domain, function.name, function): function for function in copy.functions}
-    todo: list[onnx.GraphProto | onnx.FunctionProto] = [copy.graph]
-    seen = set[_Key]()
-    while todo:
-        for node in list(all_nodes(todo.pop())):
-            key = _called(node)
-            if key not in functions:
-                continue
-            function = functions[key]
-            given = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(each for each in function.attribute_proto if each.name not in given)
-            _check_handed_on(name, node, function, functions)
-            if key not in seen:
-                seen.add(key)
-                todo.append(function)
-    return copy
-
-
-def _check_handed_on(
-    name: str, call: onnx.NodeProto, function: onnx.FunctionProto, functions: Collection[_Key]
-) -> None:
-    """Refuse a call without an attribute that the function hands on to another, whose default would be dropped."""
-    calls = (node for node in all_nodes(function) if _called(node) in functions)
-    handed_on = {attribute.ref_attr_name for node in calls for attribute in node.attribute} - {""}
-    if missing := handed_on - {attribute.name for attribute in call.attribute}:
-        raise UnsupportedModel(
-            f"{name}: a call of function '{function.name}' leaves out attribute '{min(missing)}', which it hands on to "
-            "another function; export the model with that attribute in the call"
-        )
-
-
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
     """Check rule 6, that no function is there twice, and that none has the place of an operator."""
     functions: dict[_Key, onnx.FunctionProto] = {}
@@ -349,8 +310,15 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
         functions[_key(function.domain, function.name, function)] = function
     calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
     called = [node for node in all_nodes(model.graph) if _called(node) in functions]
-    given = [attribute for nodes in (called, *calls.values()) for node in nodes for attribute in node.attribute]
-    given += [attribute for function in functions.values() for attribute in function.attribute_proto]
+    everywhere = [*called, *(node for nodes in calls.values() for node in nodes)]
+    for node in everywhere:  # the inliner drops defaults
+        defaults = {attribute.name for attribute in functions[_called(node)].attribute_proto}
+        if missing := defaults - {attribute.name for attribute in node.attribute}:
+            raise UnsupportedModel(
+                f"{name}: a call of function '{node.op_type}' leaves out attribute '{min(missing)}'; export the model "
+                "with that attribute in the call, or without functions"
+            )
+    given = [attribute for node in everywhere for attribute in node.attribute]
     if any(next(subgraphs(attribute), None) is not None for attribute in given):
         raise UnsupportedModel(f"{name}: a function takes a graph as an attribute; export the model without functions")
     try:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, head_provenance, raw_logits
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
-from tna_onnx.graph.scores import AMBIGUOUS_SCORES, find_readout
+from tna_onnx.graph.scores import AMBIGUOUS_SCORES, choose_head, find_heads, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions, resolution_of

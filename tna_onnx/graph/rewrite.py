@@ -27,7 +27,6 @@ from tna_onnx.graph.bounds import copy_model, input_at, names_in
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
-from tna_onnx.graph.labels import UNCHANGED, OutputChange, kept_path, write_likeliest
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -39,8 +38,8 @@ from tna_onnx.graph.nodes import (
     map_opset,
     raw_logits,
 )
+from tna_onnx.graph.readers import UNCHANGED, OutputChange, kept_path, require_no_other_readers, write_likeliest
 from tna_onnx.graph.readout import CLASSES_FIRST, TRANSFORM, Head, Layout, Readout, hides_scores, show_scores
-from tna_onnx.graph.scores import require_no_other_readers
 from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import INTEGER_TYPES, epsilon, float_tensor, large_tensor
 

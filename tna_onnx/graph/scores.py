@@ -1,13 +1,12 @@
-"""Where a model's scores are: behind its head, or in an output of logits or probabilities (`find_readout`); and whether
-a map can be put there (`can_insert`) or the layer scaled (`can_scale`).
+"""Where a model's scores are: behind its head, or in an output of logits or probabilities (`find_readout`).
 
-The graph or the user says what an output holds; values are never looked at. Whoever reads scores in front of a map
-would see the old ones. `is_one_vs_rest` recognises separate binary classifiers side by side, as skl2onnx writes them.
+The graph or the user says what an output holds; values are never looked at. A walk backwards (`graph.walk`) finds the
+head, or the reason why an output has none. `is_one_vs_rest` recognises separate binary classifiers side by side, as
+skl2onnx writes them.
 """
 
 import contextlib
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +14,13 @@ import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import attribute_of, input_at, subgraph_inputs
-from tna_onnx.graph.cut import ancestors, cut_at, tail_nodes
-from tna_onnx.graph.head import BOXES, SeveralHeads, choose_head, is_box_output, purpose
+from tna_onnx.graph.bounds import attribute_of, input_at
+from tna_onnx.graph.cut import ancestors, cut_at
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.options import LABEL_KINDS
+from tna_onnx.graph.purpose import BOXES, box_output, is_box_output, purpose
 from tna_onnx.graph.readout import (
-    CLASSES_LAST,
     ONE,
     OPEN_AXIS,
     Head,
@@ -53,263 +51,46 @@ AMBIGUOUS_SCORES = (
 """What a message says of an output that was taken for probabilities, and holds none."""
 
 
+class SeveralHeads(UnsupportedModel):
+    """There are several heads, or outputs that may have one, and nothing says which one is meant."""
+
+
 class _AmbiguousScores(Refused):
     """The graph does not tell whether an output holds logits or probabilities."""
-
-
-class AmbiguousScores(UnsupportedModel):
-    """The graph does not tell whether the only `output` that may hold scores holds logits or probabilities."""
-
-    def __init__(self, message: str, output: str) -> None:
-        super().__init__(message)
-        self.output = output
-
-
-class CannotInsert(UnsupportedModel):
-    """A map has no place behind the logits. `reason` says why, without the advice on other maps."""
-
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(f"{reason}; {advice}")
-        self.reason = reason
-
-
-def can_scale(model: Model, head: Head) -> bool:
-    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
-    if not head.homogeneous:
-        return False
-    tail = tail_nodes(model, head)
-    end = max(_added_at(model, tail, place.reader) for place in head.places)
-    scores = _scores(model, [k for k in tail if k < end], head.readers)
-    reads = _reads(model, tail, scores)
-    return all(model.uses.get(name, 0) == reads[name] for name in scores)
-
-
-def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
-    """Return the index of the node that adds a bias; an Expand may come between the bias and that node."""
-    nodes = model.proto.graph.node
-    if nodes[reader].op_type != "Expand":
-        return reader
-    return next(k for k in tail if nodes[reader].output[0] in nodes[k].input)
-
-
-def can_insert(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> bool:
-    """Whether a map may go behind the logits: nothing reads the scores in front of it, but for outputs that stay."""
-    try:
-        require_no_other_readers(model, readout, keeps_order=keeps_order, kept=kept)
-    except CannotInsert:
-        return False
-    return True
-
-
-def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> None:
-    """Refuse a map behind tensors that others read too: they would see scores without the map.
-
-    `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right. `kept`:
-    outputs that are to see scores without the map.
-    """
-    if readout.logits in model.inputs:
-        return  # only those who read it on the way to the output will read the map
-    tail, reads = _read_scores(model, readout)
-    for name in sorted(reads.keys() - {readout.logits}):
-        if model.uses.get(name, 0) <= reads[name]:
-            continue  # nobody but the tail itself
-        missed = _reached(model, {name}, tail) - {*kept}
-        if not missed:
-            continue
-        argmaxes = _argmaxes(model, name, readout)
-        if not _are_labels(model, name) and not missed <= _reached(model, argmaxes, tail):
-            fold = ""
-            if isinstance(readout, Head) and can_scale(model, readout) and not kept:
-                fold = ", or ts, which needs no new nodes"
-            raise CannotInsert(
-                f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
-                "would miss an appended map",
-                f"use --map none{fold}",
-            )
-        if not keeps_order:
-            what = "the labels of the same node" if _are_labels(model, name) else "from which labels are read"
-            raise CannotInsert(
-                f"{model.name}: '{name}', {what}, would not follow an appended map",
-                "use --map ts, ets or none, which never change the order of the classes",
-            )
-
-
-def outputs_of_scores(model: Model, readout: Readout) -> list[str]:
-    """Return the graph outputs that are computed from the scores, or hold them; none where these are an input."""
-    if readout.logits in model.inputs:
-        return []
-    tail, reads = _read_scores(model, readout)
-    reached = _reached(model, reads, tail)
-    return [name for name in model.outputs if name in reached]
-
-
-def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[str, int]]:
-    """Return the nodes up to the logits, and of each tensor of scores that they make how often they read it."""
-    tail = [model.producers[readout.logits]]
-    first: tuple[int, ...] = (tail[0],)
-    if isinstance(readout, Head):
-        tail = tail_nodes(model, readout)
-        first = readout.readers
-    reads = _reads(model, tail, _scores(model, tail, first))
-    columns = {
-        name for k in tail if model.proto.graph.node[k].op_type == "Split" for name in model.proto.graph.node[k].output
-    }
-    # the other columns of a layer are no scores of this head
-    others = {name for name in columns if name != readout.logits and not reads.get(name)}
-    return tail, {name: count for name, count in reads.items() if name not in others}
-
-
-def _reached(model: Model, tensors: Iterable[str], tail: Collection[int]) -> set[str]:
-    """Return the graph outputs that are among some tensors, or that nodes besides those of the tail compute of them."""
-    computed = set(tensors)
-    for k, node in enumerate(model.proto.graph.node):
-        sized = node.op_type in ("Shape", "Size")
-        if k not in tail and not sized and computed.intersection((*node.input, *subgraph_inputs(node))):
-            computed.update(name for name in node.output if name)
-    return computed.intersection(model.outputs)
-
-
-def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
-    """Return the outputs of the tail that hold scores: those of the first nodes, and all computed from them.
-
-    How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
-    """
-    scores: set[str] = set()
-    for k in tail:
-        node = model.proto.graph.node[k]
-        sized = node.op_type in ("Shape", "Size")
-        if k in first or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
-            scores.update(name for name in node.output if name)
-    return scores
-
-
-def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str, int]:
-    """Count how often the nodes of the tail read each of the tensors `scores`."""
-    read = Counter(name for k in tail for name in model.proto.graph.node[k].input)
-    return {name: read[name] for name in scores}
-
-
-def _are_labels(model: Model, name: str) -> bool:
-    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
-    node = model.producer(name)
-    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
-
-
-def _argmaxes(model: Model, name: str, readout: Readout) -> set[str]:
-    """Return labels that are read off a tensor: the place of the largest score of each prediction."""
-    readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
-    axes = _class_axes(model, name, readout)
-    return {str(node.output[0]) for node in readers if attribute_of(node, "axis", 0) in axes}
-
-
-def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
-    """Return the values of an `axis` attribute that mean the class axis of a tensor."""
-    sizes = model.sizes(name) or []
-    # over the positions of a sample, the largest score is no label
-    if readout.class_axis == CLASSES_LAST:
-        return {CLASSES_LAST, len(sizes) - 1}
-    if readout.class_axis != ONE:
-        return {readout.class_axis}
-    if len(sizes) < 3:
-        return {1, -1}
-    # A convolution gives (N, C, 1, 1); a size that is not declared is None.
-    places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
-    return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
-
-
-# What takes the second column out of two, and what changes the shape alone.
-_PASSED = {
-    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
-    "Slice", "Squeeze", "Unsqueeze",
-}  # fmt: skip
-_CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
-
-# More nodes between a classifier and its column are no mere change of shape.
-_MAX_PASSED = 8
-
-
-def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
-    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
-
-    A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
-    """
-    if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
-        return node is not None and node.op_type == "QLinearSigmoid"
-    if attribute_of(node, "axis", 0) not in (1, -1):
-        return False
-    names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
-    sources = [_sigmoid_behind(model, name) for name in names]
-    # columns of one classifier are put together again elsewhere
-    return None not in sources and len(set(sources)) == len(sources)
-
-
-def _sigmoid_behind(model: Model, tensor: str) -> int | None:
-    """Return the index of the node whose sigmoid makes a column; None if none does."""
-    for _ in range(_MAX_PASSED):
-        index = model.producers.get(tensor)
-        if index is None:
-            return None
-        node = model.proto.graph.node[index]
-        logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
-        if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
-            return index
-        if node.op_type == "Concat" and len(node.input) == 2:
-            tensor = node.input[1]  # (1 - p, p)
-        elif node.op_type in _PASSED:
-            tensor = node.input[0]
-        else:
-            return None
-    return None
 
 
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
-    Where the graph does not tell, an output (N, C) is taken for probabilities: the run shows whether each row is a
-    distribution, and where one is not, `AMBIGUOUS_SCORES` asks for a kind.
-
-    `kind`: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
-    `label-logits` or `label-probabilities` of several labels a sample.
+    `head`: label of its linear node, or its output, where there are several. `kind`: what `--output-kind` says that the
+    output holds: `logits` or `probabilities`, whatever computes them; `logit` or `probability` of the second of two
+    classes; `label-logits` or `label-probabilities` of several labels a sample.
     """
     if head is not None:
         return choose_head(model, head, output, kind)
     if kind not in (None, "logit", "label-logits"):
-        return choose_readout(model, output, kind)
+        return _choose_scores(model, output, kind)
     try:
         return choose_head(model, None, output, kind)
     except SeveralHeads:
         # one output may hold scores all the same; else which head is meant has to be told
         with contextlib.suppress(UnsupportedModel):
-            readout = choose_readout(model, output, kind)
+            readout = _choose_scores(model, output, kind)
             with contextlib.suppress(UnsupportedModel):
                 return choose_head(model, None, readout.output, kind)
             return readout
         raise
     except UnsupportedModel:  # a map alone needs no head
-        return _scores_alone(model, output, kind)
+        return _choose_scores(model, output, kind, guess=True)
 
 
-def _scores_alone(model: Model, output: str | None, kind: str | None) -> Readout:
-    try:
-        return choose_readout(model, output, kind)
-    except AmbiguousScores as untold:
-        if kind is not None:
-            raise
-        readout = choose_readout(model, untold.output, "probabilities")
-        if readout.several:
-            raise
-        return readout
-
-
-def choose_readout(
-    model: Model, output: str | None = None, kind: str | None = None, *, options: str = "--output-kind"
-) -> Readout:
+def _choose_scores(model: Model, output: str | None, kind: str | None, *, guess: bool = False) -> Readout:
     """Return the tensor of logits or probabilities behind an output, whatever computes it.
 
-    Raises AmbiguousScores: the graph does not tell whether the only output holds logits or probabilities.
+    `guess`: take the only output that may hold either for probabilities; the run shows whether each row is a
+    distribution, and where one is not, `AMBIGUOUS_SCORES` asks for a kind.
     """
-    if output is not None and output not in model.outputs:
-        raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+    _require_output(model, output)
     readouts = []
     reasons = []
     untold = []
@@ -317,21 +98,140 @@ def choose_readout(
         if output not in (None, info.name):
             continue
         try:
-            readouts.append(_readout(model, info, kind, options))
+            readouts.append(_readout(model, info, kind))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
             untold += [info] if isinstance(refused, _AmbiguousScores) else []
-    subject = "" if readouts else purpose(model)
-    if len(untold) == 1 and not (readouts or subject):
-        raise AmbiguousScores(f"{model.name}: no output that can be calibrated{reasons[-1]}", untold[0].name)
     if not readouts:
-        if subject:
+        if subject := purpose(model):
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
+        if guess and len(untold) == 1:
+            readout = _readout(model, untold[0], "probabilities")
+            if not readout.several:
+                return readout
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
     if len({readout.logits for readout in readouts}) > 1:
         names = ", ".join(readout.output for readout in readouts)
         raise SeveralHeads(f"{model.name}: several outputs can be calibrated: {names}; choose one: --output-name")
     return readouts[0]
+
+
+def _require_output(model: Model, output: str | None) -> None:
+    if output is not None and output not in model.outputs:
+        raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
+
+
+def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
+    """Walk back from every graph output. Outputs that lead to no head give a refusal."""
+    boxes = box_output(model)
+    heads = []
+    refusals = []
+    for name in model.outputs:
+        outcome = walk_back(model, name, kind=kind).outcome
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+        # nobody has labels for each box: which object it belongs to, training decides
+        elif boxes and (name == boxes or outcome.several):
+            refusals.append(Refusal(name, outcome.node, f"{BOXES} ('{boxes}')"))
+        else:
+            heads.append(outcome)
+    return tuple(heads), tuple(refusals)
+
+
+def choose_head(model: Model, node: str | None = None, output: str | None = None, kind: str | None = None) -> Head:
+    """Return the one head of a model; of several outputs behind it, the first (logits before probabilities).
+
+    `node`: label of the linear node, where there are several, or its graph output.
+    """
+    heads, refusals = find_heads(model, kind)
+    _require_output(model, output)
+    if output is not None:
+        heads = tuple(head for head in heads if head.output == output)
+        refusals = tuple(refusal for refusal in refusals if refusal.output == output)
+    heads = _as_labels(heads, refusals)
+    if node is None and output is None:
+        heads = _last(model, heads)
+        # labels, such as gates and attributes, give way to a head that gives each sample one class
+        heads = tuple(head for head in heads if not head.multi_label) or heads
+        _refuse_doubt(model, heads, refusals)
+    by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
+    if node is not None and node not in by_node:
+        node = next((head.node for head in heads if head.output == node), node)
+    if node is not None:
+        return _named(model, node, by_node, refusals)
+    if not by_node and (subject := purpose(model)):
+        raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")
+    if not by_node:
+        raise UnsupportedModel(
+            f"{model.name}: no linear head found (`tna-onnx inspect` shows the same){_reasons(refusals)}\n"
+            "  a calibration map alone needs none: --search none"
+        )
+    if len(by_node) > 1:
+        listing = ", ".join(f"{head.node} (output '{head.output}')" for head in by_node.values())
+        raise SeveralHeads(
+            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
+        )
+    return next(iter(by_node.values()))
+
+
+def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[Head, ...]:
+    """Mark a layer as one of labels for all of its outputs if any of them has a Sigmoid behind it."""
+    labelled = {head.node for head in heads if head.multi_label}
+    closed = {refusal.node for refusal in refusals if refusal.labels_of_positions}
+    heads = tuple(head for head in heads if head.node not in closed)
+    # a Softmax beside the Sigmoid says something else
+    return tuple(
+        replace(head, multi_label=True) if head.node in labelled and head.activation == "none" else head
+        for head in heads
+    )
+
+
+def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:
+    if node in by_node:
+        return by_node[node]
+    # of the output that was named; of all where none of them has a head
+    own = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
+    subject = f"output '{node}' has no linear head" if node in model.outputs else f"no linear head is called '{node}'"
+    hint = f"the model has {', '.join(by_node) or 'none'}"
+    raise UnsupportedModel(f"{model.name}: {subject}; {hint}{_reasons(own or ([] if by_node else refusals))}")
+
+
+def _reasons(refusals: Sequence[Refusal]) -> str:
+    return "".join(f"\n  output '{r.output}', at {r.node}: {r.reason}" for r in refusals)
+
+
+def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
+    """Drop linear layers that another head is computed from: hidden layers whose activations are outputs too."""
+    trunk = {k for head in heads for name in head.parts or (head.features,) for k in ancestors(model, name)}
+    return tuple(head for head in heads if trunk.isdisjoint(head.readers))
+
+
+def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> None:
+    """Refuse to choose while an output that was not understood may be the classifier's.
+
+    Raises SeveralHeads: a refused output holds numbers that a linear layer makes, not on the way to the head found.
+    """
+    if not heads:  # the caller says that there is none, with all reasons
+        return
+    behind_heads = {k for head in heads for k in ancestors(model, head.output)}
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    # An output without a linear layer of its own, such as features or labels, is not another classifier's.
+    boxes = box_output(model)
+    for refusal in refusals:
+        if refusal.output == boxes:
+            continue
+        behind_refusal = ancestors(model, refusal.output)
+        linear = any(is_linear(model.proto.graph.node[k]) for k in behind_refusal - behind_heads)
+        if (
+            linear
+            and model.producers.get(refusal.output) not in behind_heads
+            and kinds[refusal.output] in (0, *FLOAT_TYPES)
+        ):
+            raise SeveralHeads(
+                f"{model.name}: head '{heads[0].node}' leads to output '{heads[0].output}', but output "
+                f"'{refusal.output}' was not understood and may be the classifier's (at {refusal.node}: "
+                f"{refusal.reason}); if '{heads[0].output}' holds the classes, add --output-name {heads[0].output}"
+            )
 
 
 def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
@@ -353,7 +253,7 @@ def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
     return outputs
 
 
-def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options: str = "--output-kind") -> Readout:
+def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
     """Read one output."""
     tensor = info.type.tensor_type
     # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
@@ -381,7 +281,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
     if walked.activation == "sigmoid" and not multi_label:
         columns = 2
-    holds = _holds(model, walked, kind, columns, options)
+    holds = _holds(model, walked, kind, columns)
     if columns < 2:
         raise Refused(
             "the output's last dimension, the number of classes, is not declared; export the model with it fixed"
@@ -412,14 +312,6 @@ def _sizes(model: Model, output: str) -> list[int | None]:
     if len(sizes) != 2 or sizes[1] is not None:
         return sizes
     return _inferred(model, output) or []
-
-
-def shown_sizes(model: Model, tensor: str) -> list[int | None] | None:
-    """Return the lengths of a tensor's axes, None for any, as declared or as its nodes tell; None where neither do."""
-    sizes = model.sizes(tensor)
-    if sizes is None and tensor in model.producers:
-        return _inferred(model, tensor)
-    return sizes
 
 
 def _inferred(model: Model, tensor: str) -> list[int | None] | None:
@@ -470,7 +362,7 @@ def _single(info: onnx.ValueInfoProto, walked: State) -> int:
     return 2
 
 
-def _holds(model: Model, walked: State, kind: str | None, columns: int, options: str) -> str:
+def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
     """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
     if walked.activation != "none" or walked.holds != "logits":
         return walked.holds
@@ -496,14 +388,14 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
         if _adds_up_shares(walked.node):
             raise _AmbiguousScores(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
-                f"hold shares from 0 to 1: say so with {options} probabilities"
+                f"hold shares from 0 to 1: say so with --output-kind probabilities"
             )
         source = walked.where
         if walked.node is not None and is_quantized(walked.node):
             source += f", a {walked.node.op_type}, whose quantised weight cannot be replaced"
         raise _AmbiguousScores(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {source}); say "
-            f"so with {options} logits or {options} probabilities. If it holds neither (but an image, say), "
+            "so with --output-kind logits or --output-kind probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"
         )
     return holds
@@ -610,4 +502,49 @@ def _share_of_neighbours(model: Model, tensor: str) -> float | None:
         count = model.constant_tensor(input_at(node, 1)) if node.op_type == "TopK" else None
         if count is not None:
             return 1 / max(1, int(model.array(count).item()))
+    return None
+
+
+# What takes the second column out of two, and what changes the shape alone.
+_PASSED = {
+    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
+    "Slice", "Squeeze", "Unsqueeze",
+}  # fmt: skip
+_CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
+
+# More nodes between a classifier and its column are no mere change of shape.
+_MAX_PASSED = 8
+
+
+def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
+    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
+
+    A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
+    """
+    if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
+        return node is not None and node.op_type == "QLinearSigmoid"
+    if attribute_of(node, "axis", 0) not in (1, -1):
+        return False
+    names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
+    sources = [_sigmoid_behind(model, name) for name in names]
+    # columns of one classifier are put together again elsewhere
+    return None not in sources and len(set(sources)) == len(sources)
+
+
+def _sigmoid_behind(model: Model, tensor: str) -> int | None:
+    """Return the index of the node whose sigmoid makes a column; None if none does."""
+    for _ in range(_MAX_PASSED):
+        index = model.producers.get(tensor)
+        if index is None:
+            return None
+        node = model.proto.graph.node[index]
+        logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
+        if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
+            return index
+        if node.op_type == "Concat" and len(node.input) == 2:
+            tensor = node.input[1]  # (1 - p, p)
+        elif node.op_type in _PASSED:
+            tensor = node.input[0]
+        else:
+            return None
     return None

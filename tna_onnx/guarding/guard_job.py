@@ -20,12 +20,11 @@ from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
-from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.checks import check_batch_size

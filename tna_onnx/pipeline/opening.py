@@ -29,14 +29,13 @@ from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_between
-from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
-from tna_onnx.graph.scores import choose_readout, find_readout
+from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.ops import sigmoid
@@ -339,7 +338,7 @@ def _find_readout(job: Job, model: Model) -> Readout:
     """Return the head that is to be tilted, or whatever logits a map can go behind."""
     options = job.options
     if job.needs_head:
-        readout: Readout = _head(model, options)
+        readout: Readout = choose_head(model, options.head, options.output_name, options.output_kind)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
     if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
@@ -351,15 +350,6 @@ def _find_readout(job: Job, model: Model) -> Readout:
         if readout.stored_weight.integers:
             return readout.kept_in_float()
     return readout
-
-
-def _head(model: Model, options: ModelOptions) -> Head:
-    try:
-        return choose_head(model, options.head, options.output_name, options.output_kind)
-    except NoHead:
-        # if a map alone would be refused too, this says why, and what it needs besides
-        choose_readout(model, options.output_name, options="--search none --output-kind")
-        raise
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:

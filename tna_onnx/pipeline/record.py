@@ -33,11 +33,11 @@ from tna_onnx.graph.difference import (
     is_plainly_encoded,
     same_models,
 )
-from tna_onnx.graph.labels import UNCHANGED, OutputChange
 from tna_onnx.graph.load import PARSER_ERROR, Model
 from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS, Difference
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.readers import UNCHANGED, OutputChange
 from tna_onnx.graph.readout import Head, Layout, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import find_readout

@@ -20,8 +20,8 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, sample_info_of
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
-from tna_onnx.graph.labels import LabelOutput
 from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.tensors import epsilon, numpy_type
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import LIMIT

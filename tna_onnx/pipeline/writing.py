@@ -18,10 +18,9 @@ from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.labels import UNCHANGED, LabelOutput, OutputChange, computed_from
 from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
+from tna_onnx.graph.readers import UNCHANGED, LabelOutput, OutputChange, can_insert, can_scale, computed_from
 from tna_onnx.graph.rewrite import Rewritten
-from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import CLAMPED, MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.maps.clamp import can_clamp

@@ -21,15 +21,15 @@ from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
-from tna_onnx.graph.labels import OutputChange
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
+from tna_onnx.graph.readers import CannotInsert, OutputChange, can_scale, outputs_of_scores
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.save import written_files
-from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout, outputs_of_scores
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_batch_size, check_level
 from tna_onnx.numerics.intervals import paired_differences

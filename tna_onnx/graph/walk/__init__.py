@@ -1,1 +1,1 @@
-"""The walk from a graph output back to the linear layer that makes its scores; `graph.head` has its rules."""
+"""The walk from a graph output back to the linear layer that makes its scores."""

@@ -1,4 +1,12 @@
-"""The walk itself: one node after another, back to the linear layer or to the reason why there is none."""
+"""The walk itself: one node after another, back to the linear layer, by these rules.
+
+1. Softmax, LogSoftmax or Sigmoid, at most one. ZipMap, 1 - p beside p, and division by the sum may come after it.
+2. Identity, Cast, Dropout, changes of shape, selections and averages keep the scores linear in the weight.
+3. Mul and Div by a constant of one element, or one per class, scale what lies behind them.
+4. Add of a constant is the bias, once, in front of a layer without one.
+5. Other functions, masks, quantisation, numbers computed elsewhere: only the graph computes the logits (`Head.linear`).
+6. The linear layer (`graph.linear`, sums of them `walk.layer`); anything else is refused with node and reason.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

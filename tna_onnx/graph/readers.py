@@ -1,10 +1,13 @@
-"""Outputs that hold the class of each sample (`label_outputs`), and what becomes of them behind a map (`OutputChange`).
+"""Who reads the scores besides the output that classifies, and what becomes of them behind a map.
 
-`kept` is computed from the old scores s, by copies of the nodes if need be. `likeliest` follows the new scores s' by
-itself; another label becomes the name of the largest s'.
+`label_outputs` are the outputs that hold the class of each sample. Behind a map (`OutputChange`), what is `kept` is
+computed from the old scores s, by copies of the nodes if need be. `likeliest` follows the new scores s' by itself;
+another label becomes the name of the largest s'. `can_insert` says whether a map may go there, `can_scale` whether the
+layer may be scaled: whoever reads scores in front of a map would see the old ones.
 """
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +16,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
-from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.cut import ancestors, tail_nodes
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
+from tna_onnx.graph.readout import CLASSES_LAST, ONE, Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
@@ -194,3 +199,155 @@ def write_likeliest(model: Model, change: OutputChange, ops: NodeOps, scores: st
         axes = len(model.sizes(name) or [None])
         shape = [-1, *[1] * (axes - 1)]
         ops.class_names(place, change.classes, info.type.tensor_type.elem_type, shape, name)
+
+
+class CannotInsert(UnsupportedModel):
+    """A map has no place behind the logits. `reason` says why, without the advice on other maps."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+
+
+def can_scale(model: Model, head: Head) -> bool:
+    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
+    if not head.homogeneous:
+        return False
+    tail = tail_nodes(model, head)
+    end = max(_added_at(model, tail, place.reader) for place in head.places)
+    scores = _scores(model, [k for k in tail if k < end], head.readers)
+    reads = _reads(model, tail, scores)
+    return all(model.uses.get(name, 0) == reads[name] for name in scores)
+
+
+def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
+    """Return the index of the node that adds a bias; an Expand may come between the bias and that node."""
+    nodes = model.proto.graph.node
+    if nodes[reader].op_type != "Expand":
+        return reader
+    return next(k for k in tail if nodes[reader].output[0] in nodes[k].input)
+
+
+def can_insert(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> bool:
+    """Whether a map may go behind the logits: nothing reads the scores in front of it, but for outputs that stay."""
+    try:
+        require_no_other_readers(model, readout, keeps_order=keeps_order, kept=kept)
+    except CannotInsert:
+        return False
+    return True
+
+
+def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool, kept: Collection[str] = ()) -> None:
+    """Refuse a map behind tensors that others read too: they would see scores without the map.
+
+    `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right. `kept`:
+    outputs that are to see scores without the map.
+    """
+    if readout.logits in model.inputs:
+        return  # only those who read it on the way to the output will read the map
+    tail, reads = _read_scores(model, readout)
+    for name in sorted(reads.keys() - {readout.logits}):
+        if model.uses.get(name, 0) <= reads[name]:
+            continue  # nobody but the tail itself
+        missed = _reached(model, {name}, tail) - {*kept}
+        if not missed:
+            continue
+        argmaxes = _argmaxes(model, name, readout)
+        if not _are_labels(model, name) and not missed <= _reached(model, argmaxes, tail):
+            fold = ""
+            if isinstance(readout, Head) and can_scale(model, readout) and not kept:
+                fold = ", or ts, which needs no new nodes"
+            raise CannotInsert(
+                f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
+                "would miss an appended map",
+                f"use --map none{fold}",
+            )
+        if not keeps_order:
+            what = "the labels of the same node" if _are_labels(model, name) else "from which labels are read"
+            raise CannotInsert(
+                f"{model.name}: '{name}', {what}, would not follow an appended map",
+                "use --map ts, ets or none, which never change the order of the classes",
+            )
+
+
+def outputs_of_scores(model: Model, readout: Readout) -> list[str]:
+    """Return the graph outputs that are computed from the scores, or hold them; none where these are an input."""
+    if readout.logits in model.inputs:
+        return []
+    tail, reads = _read_scores(model, readout)
+    reached = _reached(model, reads, tail)
+    return [name for name in model.outputs if name in reached]
+
+
+def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[str, int]]:
+    """Return the nodes up to the logits, and of each tensor of scores that they make how often they read it."""
+    tail = [model.producers[readout.logits]]
+    first: tuple[int, ...] = (tail[0],)
+    if isinstance(readout, Head):
+        tail = tail_nodes(model, readout)
+        first = readout.readers
+    reads = _reads(model, tail, _scores(model, tail, first))
+    columns = {
+        name for k in tail if model.proto.graph.node[k].op_type == "Split" for name in model.proto.graph.node[k].output
+    }
+    # the other columns of a layer are no scores of this head
+    others = {name for name in columns if name != readout.logits and not reads.get(name)}
+    return tail, {name: count for name, count in reads.items() if name not in others}
+
+
+def _reached(model: Model, tensors: Iterable[str], tail: Collection[int]) -> set[str]:
+    """Return the graph outputs that are among some tensors, or that nodes besides those of the tail compute of them."""
+    computed = set(tensors)
+    for k, node in enumerate(model.proto.graph.node):
+        sized = node.op_type in ("Shape", "Size")
+        if k not in tail and not sized and computed.intersection((*node.input, *subgraph_inputs(node))):
+            computed.update(name for name in node.output if name)
+    return computed.intersection(model.outputs)
+
+
+def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
+    """Return the outputs of the tail that hold scores: those of the first nodes, and all computed from them.
+
+    How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
+    """
+    scores: set[str] = set()
+    for k in tail:
+        node = model.proto.graph.node[k]
+        sized = node.op_type in ("Shape", "Size")
+        if k in first or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
+            scores.update(name for name in node.output if name)
+    return scores
+
+
+def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str, int]:
+    """Count how often the nodes of the tail read each of the tensors `scores`."""
+    read = Counter(name for k in tail for name in model.proto.graph.node[k].input)
+    return {name: read[name] for name in scores}
+
+
+def _are_labels(model: Model, name: str) -> bool:
+    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
+    node = model.producer(name)
+    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+
+
+def _argmaxes(model: Model, name: str, readout: Readout) -> set[str]:
+    """Return labels that are read off a tensor: the place of the largest score of each prediction."""
+    readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
+    axes = _class_axes(model, name, readout)
+    return {str(node.output[0]) for node in readers if attribute_of(node, "axis", 0) in axes}
+
+
+def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
+    """Return the values of an `axis` attribute that mean the class axis of a tensor."""
+    sizes = model.sizes(name) or []
+    # over the positions of a sample, the largest score is no label
+    if readout.class_axis == CLASSES_LAST:
+        return {CLASSES_LAST, len(sizes) - 1}
+    if readout.class_axis != ONE:
+        return {readout.class_axis}
+    if len(sizes) < 3:
+        return {1, -1}
+    # A convolution gives (N, C, 1, 1); a size that is not declared is None.
+    places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
+    return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
