@@ -347,7 +347,7 @@ def noisy(classes: int, size: int, noise: float, seed: int = 0) -> tuple[Array, 
     return logits, right, np.where(rng.random(size) < noise, rng.integers(0, classes, size), right)
 
 
-@pytest.mark.parametrize(("classes", "size"), [(2, 300), (5, 400), (10, 900)])
+@pytest.mark.parametrize(("classes", "size"), [(2, 300), (2, 20_000), (5, 400), (10, 900)])
 def test_the_fit_is_a_minimum_of_the_penalised_loss(classes: int, size: int) -> None:
     logits, _, labels = noisy(classes, size, 0.15)
     reduce = reduce_of(logits, labels, None, (size // 3,))
@@ -369,7 +369,7 @@ def test_the_fit_is_a_minimum_of_the_penalised_loss(classes: int, size: int) -> 
 
 
 @pytest.mark.parametrize("form", [Scalar(), Diagonal()])
-def test_gradient_and_curvature_are_those_of_the_bound(form: Scalar | Diagonal) -> None:
+def test_gradient_is_that_of_the_loss_and_curvature_the_fisher_information(form: Scalar | Diagonal) -> None:
     logits, _, labels = noisy(4, 200, 0.2)
     reduce = reduce_of(logits.astype(np.float64), labels)
     objective = _Objective.of(reduce, form, shape_of(reduce), 2.0, (0.1, 0.2))
@@ -380,8 +380,17 @@ def test_gradient_and_curvature_are_those_of_the_bound(form: Scalar | Diagonal) 
     assert error < 1e-6
     _, _, curvature = objective.loss_above_floor(theta)
     columns = np.stack([curvature.product(each) for each in np.eye(len(theta))])
-    np.testing.assert_allclose(columns, columns.T, atol=1e-10)
-    assert np.linalg.eigvalsh(columns).min() > 0
+
+    def p(at: Array) -> Array:
+        d, c = at[: -5], at[-5:-1]
+        x = (logits - logits.mean(axis=1, keepdims=True)) / 2.0
+        return (1 - expit(at[-1])) * softmax(x + d * x + c, axis=1) + expit(at[-1]) / 4
+
+    steps = 1e-5 * np.eye(len(theta))
+    jacobian = np.stack([(p(theta + step) - p(theta - step)) / 2e-5 for step in steps])
+    expected = np.einsum("inc,jnc->ij", jacobian / p(theta), jacobian) / 200 + np.diag(np.append(objective.ridge, 0))
+    expected[-1, -1] += np.tanh(abs(theta[-1]) / 2) / abs(theta[-1]) / 200  # the prior's
+    np.testing.assert_allclose(columns, expected, atol=1e-8)
 
 
 def test_wrong_labels_are_taken_up_by_the_floor() -> None:

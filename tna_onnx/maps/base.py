@@ -133,6 +133,9 @@ class CalibrationMap(Protocol):
     max_classes_of_auto: ClassVar[int | None] = None
     """Most classes for which `auto` looks at it; None for any number."""
 
+    platt_of_two: ClassVar[bool] = False
+    """Whether it is the function of Platt scaling for two classes, which `auto` fits once."""
+
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keyword options of `fit` besides `start`: name -> words that it may be, the default first; () for a value."""
 

@@ -46,6 +46,7 @@ class Bias(CalibrationMap):
     name: ClassVar[str] = "bias"
     title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
+    platt_of_two: ClassVar[bool] = True
     positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True

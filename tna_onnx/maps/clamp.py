@@ -105,7 +105,7 @@ def can_clamp(classes: int, dtype: str) -> bool:
 def clamped_class(of: type[CalibrationMap]) -> type[Clamped]:
     """Return the class of a map that keeps predictions."""
     same = ("needs_features", "binary", "for_classes", "for_labels", "soft", "weighted", "few_parameters",
-            "wide_range", "starts_anywhere", "max_classes_of_auto", "options")  # fmt: skip
+            "wide_range", "starts_anywhere", "max_classes_of_auto", "platt_of_two", "options")  # fmt: skip
     facts = {name: getattr(of, name) for name in same}
     if hasattr(of, "strengths"):
         facts["strengths"] = of.strengths

@@ -35,6 +35,7 @@ class VectorScaling(CalibrationMap):
     name: ClassVar[str] = "svs"
     title: ClassVar[str] = "a factor for each class"
     rank: ClassVar[int] = 90
+    platt_of_two: ClassVar[bool] = True
     positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True
@@ -86,6 +87,7 @@ class MatrixScaling(CalibrationMap):
     name: ClassVar[str] = "sms"
     title: ClassVar[str] = "a matrix of factors"
     rank: ClassVar[int] = 140
+    platt_of_two: ClassVar[bool] = True
     positive: ClassVar[str] = "temperature"
     weighted: ClassVar[bool] = True
     starts_anywhere: ClassVar[bool] = True

@@ -214,13 +214,21 @@ class _Objective:
         value = float(sums[0] + linear @ (self.ridge * linear) / 2) + prior
         slope = share - (1 - right) - (1 - 2 * share) / self.size
         gradient = np.append(sums[1 : 1 + k] + self.ridge * linear, slope)
-        steepness = share * (1 - share) * (1 + 2 / self.size) + _MIN_CURVATURE
+        # the secant of the prior's slope: it stays above the prior on the way to its minimum
+        steepness = math.tanh(abs(theta[-1]) / 2) / max(abs(theta[-1]), 1e-9) / self.size
 
         def product(direction: FloatArray) -> FloatArray:
-            moved = self.product(linear, direction[:-1], share)
-            return np.append(moved, steepness * direction[-1])
+            along = _split(direction[:-1], self.shape)
+            of_share = float(direction[-1]) * share * (1 - share)
+            of = functools.partial(
+                _information_sums, self.form, self.temperature, *_split(linear, self.shape), share, *along, of_share
+            )
+            *turned, noise = self.reduce(Blocked(of)) / self.size
+            ridge = self.ridge * direction[:-1]
+            return np.append(np.array(turned) + ridge, share * (1 - share) * noise + steepness * direction[-1])
 
-        return value, gradient, DiagonalCurvature(product, np.append(diagonal, steepness))
+        own = share * (1 - share) * (1 + 2 / self.size) + _MIN_CURVATURE
+        return value, gradient, DiagonalCurvature(product, np.append(diagonal, own))
 
     def loss(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
         """Return the value, the gradient and the curvature."""
@@ -233,11 +241,11 @@ class _Objective:
         curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
         return value, sums[1 : 1 + k] + self.ridge * theta, curvature
 
-    def product(self, theta: FloatArray, direction: FloatArray, share: float | None = None) -> FloatArray:
-        """Return the Hessian at theta times a direction; with a share of noise, the curvature in its place."""
+    def product(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
+        """Return the Hessian at theta times a direction."""
         along = _split(direction, self.shape)
         at = _split(theta, self.shape)
-        of = functools.partial(_hessian_sums, self.form, self.temperature, *at, *along, share=share)
+        of = functools.partial(_hessian_sums, self.form, self.temperature, *at, *along)
         turned: FloatArray = self.reduce(Blocked(of)) / self.size + self.ridge * direction
         return turned
 
@@ -312,20 +320,53 @@ def _hessian_sums(
     logits: Any,
     labels: NDArray[np.int64],
     *_: Any,
-    share: float | None = None,
 ) -> FloatArray:
-    """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c); a_i before it with noise."""
+    """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c)."""
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     q = op.softmax(_scores(op, form, d, c, x))
     t = form.times(op.const(along_d), x) + op.const(along_c)
-    r = q * (t - xp.vecdot(q, t)[:, None])
-    if share is not None:
-        of_label = (1 - share) * own_column(q, labels)
-        r = r * (of_label / (of_label + share / logits.shape[1]))
-    r = weigh(r, labels)
+    r = weigh(_centred(q, t), labels)
     return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
+
+
+def _information_sums(
+    form: Form,
+    temperature: float | None,
+    d: FloatArray,
+    c: FloatArray,
+    share: float,
+    along_d: FloatArray,
+    along_c: FloatArray,
+    along_share: float,
+    logits: Any,
+    labels: NDArray[np.int64],
+    *_: Any,
+) -> FloatArray:
+    """Sums over samples of the Fisher information of (d, c, e), times (along_d, along_c, along_share).
+
+    It is the expected Hessian where the model holds, J' diag(1 / p) J with the Jacobian J of the probabilities
+    p = (1 - e) q + e / C, and positive semidefinite everywhere.
+    """
+    xp = array_api_compat.array_namespace(logits)
+    op = ArrayOps(logits)
+    x = _tempered(op, logits, temperature)
+    q = op.softmax(_scores(op, form, d, c, x))
+    t = form.times(op.const(along_d), x) + op.const(along_c)
+    uniform = 1 / logits.shape[1]
+    p = (1 - share) * q + max(share * uniform, op.tiny)
+    u = ((1 - share) * _centred(q, t) + along_share * (uniform - q)) / p
+    r = weigh((1 - share) * _centred(q, u), labels)
+    of_share = weigh(xp.vecdot(u, uniform - q), labels)
+    parts = (form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), xp.sum(of_share, dtype=xp.float64))
+    return _joined(parts)
+
+
+def _centred(q: Any, t: Any) -> Any:
+    """Return (diag q - q q') t for each row."""
+    xp = array_api_compat.array_namespace(q)
+    return q * (t - xp.vecdot(q, t)[:, None])
 
 
 def _tempered(op: ArrayOps, logits: Any, temperature: float | None) -> Any:

@@ -74,9 +74,13 @@ class Writing:
     def choices(self) -> tuple[str, ...]:
         """The maps that `auto` may choose: written so that no other node reads the scores from before the map.
 
-        Without those that would take minutes to fit for so many classes.
+        Without those that would take minutes to fit for so many classes, and of two classes without those that are
+        Platt's function in other numbers.
         """
-        return tuple(name for name in self.maps if name == "none" or self._is_choice(name))
+        names = tuple(name for name in self.maps if name == "none" or self._is_choice(name))
+        if "platt" not in names:
+            return names
+        return tuple(name for name in names if name == "none" or not MAPS[name].platt_of_two)
 
     @functools.cached_property
     def clamps(self) -> tuple[str, ...]:
