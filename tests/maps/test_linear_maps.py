@@ -382,7 +382,7 @@ def test_gradient_is_that_of_the_loss_and_curvature_the_fisher_information(form:
     columns = np.stack([curvature.product(each) for each in np.eye(len(theta))])
 
     def p(at: Array) -> Array:
-        d, c = at[: -5], at[-5:-1]
+        d, c = at[:-5], at[-5:-1]
         x = (logits - logits.mean(axis=1, keepdims=True)) / 2.0
         return (1 - expit(at[-1])) * softmax(x + d * x + c, axis=1) + expit(at[-1]) / 4
 
