@@ -31,6 +31,7 @@ _EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none"})
 _TRUTH = {"true": True, "false": False}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_MOST_DIGITS = 20
 _DIGITS = re.compile(r"[0-9+\-\0]*")
 _NUMERALS = re.compile(r"[0-9+\-.eE\0]*")
 _LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
@@ -60,7 +61,8 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
         if is_text(name):
             values[name] = cell_array([cell or None for cell in cells])
         else:
-            values[name] = _parsed(cells, f"{path}: {name}")
+            numbers = _plain_numbers(cells)
+            values[name] = _parsed(cells, f"{path}: {name}") if numbers is None else numbers
     return values
 
 
@@ -71,13 +73,6 @@ def _is_sample(cells: list[str]) -> bool:
 
 def _parsed(texts: list[str], where: str) -> AnyArray:
     """Convert text cells to the values that they denote."""
-    # most columns: no cell is empty, and none has spaces or words
-    joined = "\0".join(texts)
-    with contextlib.suppress(ValueError):
-        if _DIGITS.fullmatch(joined) and max(map(len, texts), default=0) <= 20:
-            return whole_numbers(list(map(int, texts)))
-        if _NUMERALS.fullmatch(joined):
-            return np.array(list(map(float, texts)))
     cells = {text: text.strip() for text in dict.fromkeys(texts)}
     filled = [cell for cell in cells.values() if cell.lower() not in _EMPTY]
     full = len(filled) == len(cells)
@@ -95,6 +90,17 @@ def _parsed(texts: list[str], where: str) -> AnyArray:
         lists = {text: parse_json(cell, where) for text, cell in cells.items()}
         return cell_array([lists[text] for text in texts])
     return cell_array(texts)
+
+
+def _plain_numbers(texts: list[str]) -> AnyArray | None:
+    """Convert cells that are all numbers, as most columns are: none is empty or has spaces or words; else None."""
+    joined = "\0".join(texts)
+    with contextlib.suppress(ValueError):
+        if _DIGITS.fullmatch(joined) and max(map(len, texts), default=0) <= _MOST_DIGITS:
+            return whole_numbers(list(map(int, texts)))
+        if _NUMERALS.fullmatch(joined):
+            return np.array(list(map(float, texts)))
+    return None
 
 
 def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
