@@ -37,7 +37,7 @@ def card(
         UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost.
         ResultError: a file cannot be written.
     """
-    from tna_onnx.render.card import model_card
+    from tna_onnx.render.model_card import model_card
 
     check_targets(output)
     if output is not None and not overwrite and Path(output).exists():

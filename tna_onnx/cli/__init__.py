@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 
-from tna_onnx.cli.terminal import ended, loading
+from tna_onnx.cli.process import ended, loading
 from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
 
 __all__ = ["main"]
@@ -14,11 +14,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.terminal import resource_error
+    from tna_onnx.cli.process import resource_error
 
     try:
         from tna_onnx.cli.command import group
-        from tna_onnx.cli.terminal import drop, print_error
+        from tna_onnx.cli.process import drop, print_error
     except ImportError as error:
         missing = resource_error(error)
         if missing is None:

@@ -14,7 +14,7 @@ import click
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
+from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import settings_of
@@ -201,7 +201,7 @@ def card(result: str, output: str | None, **arguments: Any) -> None:
       tna-onnx card result.json -o README.md
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.card import card as run
-    from tna_onnx.cli.terminal import loaded, standard_output
+    from tna_onnx.cli.process import loaded, standard_output
 
     check_result_file(output, result, kind="card")
     loaded()

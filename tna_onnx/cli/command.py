@@ -11,7 +11,7 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment, settings_shown
-from tna_onnx.cli.terminal import drop, interruption, print_error, resource_error
+from tna_onnx.cli.process import drop, interruption, print_error, resource_error
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
@@ -208,15 +208,15 @@ def _help_may_be_cut_off() -> Iterator[None]:
 COMMANDS = {
     "calibrate": "calibrate",
     "card": "calibrate",
-    "compare": "measure",
-    "evaluate": "measure",
+    "compare": "examine",
+    "evaluate": "examine",
     "features": "calibrate",
     "fit": "calibrate",
     "guard": "guard",
-    "inspect": "measure",
+    "inspect": "examine",
     "shift": "guard",
-    "study": "measure",
-    "verify": "measure",
+    "study": "examine",
+    "verify": "examine",
 }
 """Command -> the module of this package that it is in, under its own name."""
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tna_onnx.cli.terminal import print_error, show_log
+from tna_onnx.cli.process import print_error, show_log
 from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular, resolved
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tna_onnx.cli.config import setting_flags
 from tna_onnx.cli.options import take_recipe
-from tna_onnx.cli.terminal import (
+from tna_onnx.cli.process import (
     CACHE,
     check_result_file,
     default_output,

@@ -288,7 +288,7 @@ def threshold_table(report: Report) -> TextTable | None:
     rows = []
     for one in kept:
         shares = ((one.recall_before, one.recall_after), (one.precision_before, one.precision_after))
-        changes = (" -> ".join("-" if share is None else f"{100 * share:.1f}" for share in pair) for pair in shares)
+        changes = (" -> ".join(per_cent(share).removesuffix(" %") for share in pair) for pair in shares)
         rows.append((one.name, "no threshold" if one.threshold is None else repr(one.threshold), *changes))
     return f"thresholds that keep today's decisions, and what happens at {kept[0].before:g}", heads, rows
 
@@ -530,14 +530,9 @@ def _scores_text(scores: DecisionScores) -> str:
 
 def recall_words(decided: ClassDecision) -> str:
     """Write recall, precision and false positive rate of a class."""
-    parts = [
-        f"{name} {per_cent(share)}" + (f" {between(interval)}" if interval is not None else "")
-        for name, share, interval in (
-            ("recall", decided.recall, decided.recall_interval),
-            ("precision", decided.precision, decided.precision_interval),
-            ("false positives", decided.false_positives, None),
-        )
-    ]
+    recall = share_text(decided.recall, decided.recall_interval)
+    precision = share_text(decided.precision, decided.precision_interval)
+    parts = (f"recall {recall}", f"precision {precision}", f"false positives {per_cent(decided.false_positives)}")
     return f"{', '.join(parts)}; {decided.samples:,} samples have it, {decided.decided:,} are decided so"
 
 
@@ -558,6 +553,13 @@ def per_cent(share: float | None) -> str:
     if share is None:
         return "-"
     return f"{100 * share:.2f} %"
+
+
+def share_text(share: float | None, interval: tuple[float, float] | None) -> str:
+    """Write a share in per cent, with its interval if it has one."""
+    if interval is None:
+        return per_cent(share)
+    return f"{per_cent(share)} {between(interval)}"
 
 
 def between(interval: tuple[float, float]) -> str:
@@ -583,7 +585,4 @@ def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 def frequency_text(frequency: ClassFrequency) -> str:
     """Write the frequency of a class before and after, and the interval."""
-    text = f"{per_cent(frequency.source)} -> {per_cent(frequency.target)}"
-    if frequency.interval is not None:
-        text += f" {between(frequency.interval)}"
-    return text
+    return f"{per_cent(frequency.source)} -> {share_text(frequency.target, frequency.interval)}"

@@ -169,9 +169,10 @@ def _recall_lines(report: Report) -> tuple[str, ...]:
     lowest = recall.lowest
     if lowest.difference.difference >= 0:
         return ()
-    one, kind = ("label", "labels") if report.labels else ("class", "classes")
-    chance = "" if lowest.loses else ", which may be chance"
-    return (f"recall   most is lost, of {len(recall.classes):,} {kind}, by {one} {lowest.text()}{chance}",)
+    line = f"recall   the largest loss: {report.kind} {lowest.text()}"
+    if lowest.loses:
+        return (line,)
+    return (f"{line}, which may be chance",)
 
 
 _OF_THE_INPUT = ("layout", "height", "width", "dtype")  # parts of a recipe that the model's input says
@@ -193,9 +194,12 @@ def _next_step(report: Report) -> str:
     if report.undecided or report.word == "worse":
         return keep
     worst = report.recall.worst
-    first = "" if worst is None else f"look at {'label' if report.labels else 'class'} {worst.name} first; then "
-    them = "use it" if len(report.files) == 1 else "use both files, in one folder,"
-    found = ""
+    first = found = ""
+    if worst is not None:
+        first = f"look at {report.kind} {worst.name} first; then "
+    them = "use it"
+    if len(report.files) > 1:
+        them = "use both files, in one folder,"
     if report.recipe_search is not None and report.preprocessing is not None:
         steps = {name: value for name, value in report.preprocessing.items() if name not in _OF_THE_INPUT}
         found = f"; serve with the same: {recipe_text(steps)}"

@@ -298,7 +298,7 @@ class Evaluation(Displayed):
         if self.without_labels is not None:
             return self.without_labels.alarm
         positive = self.metrics.positive
-        return self.bin_free.off if positive is None else positive.off
+        return (positive or self.bin_free).off
 
     @property
     def summary(self) -> str:

@@ -507,6 +507,13 @@ class Report(Displayed):
         return flags
 
     @property
+    def kind(self) -> Literal["class", "label"]:
+        """What a sample has: one class, or several labels."""
+        if self.labels:
+            return "label"
+        return "class"
+
+    @property
     def already_calibrated(self) -> bool:
         """Whether the input was chosen among several methods: the output is the input."""
         return bool(self.methods) and self.method == "none"
@@ -515,7 +522,7 @@ class Report(Displayed):
     def off_before(self) -> bool:
         """Whether the input's probabilities are off by more than chance explains."""
         positive = self.comparison.before.positive
-        return self.bin_free_before.off if positive is None else positive.off
+        return (positive or self.bin_free_before).off
 
     @property
     def refused(self) -> str:
@@ -523,7 +530,9 @@ class Report(Displayed):
         lowest = min(self.methods, key=lambda method: method.metrics.nll)
         kept = next((method for method in self.methods if method.method == "none"), lowest)
         gains = kept.metrics.nll - lowest.metrics.nll > _SIGNIFICANT * kept.error
-        return lowest.method if gains and lowest.left_out == "error" else ""
+        if gains and lowest.left_out == "error":
+            return lowest.method
+        return ""
 
     @property
     def standing(self) -> Standing:
@@ -674,7 +683,9 @@ class Report(Displayed):
                     f"left as it is: {self.refused} has a significantly lower NLL on {c.before.n:,} {c.samples} "
                     f"samples and a higher ECE, and no other method does better than the input model ({values})"
                 )
-            opening = "not calibrated, and left as it is" if self.off_before else "already calibrated"
+            opening = "already calibrated"
+            if self.off_before:
+                opening = "not calibrated, and left as it is"
             if self.undecided:
                 return (
                     f"too few samples to tell, and left as it is: no method is significantly better than the input "
@@ -687,8 +698,7 @@ class Report(Displayed):
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst
         if worst is not None:
-            kind = "label" if self.labels else "class"
-            judged += f"; {kind} {worst.text()}"
+            judged += f"; {self.kind} {worst.text()}"
         level = c.differences[self.objective].level
         groups = "" if c.before.groups is None else f" in {c.before.groups:,} groups"
         return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g} % intervals of the differences"

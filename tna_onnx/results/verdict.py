@@ -378,7 +378,7 @@ def result_sentence(
 
 def _calibration(metrics: Metrics) -> float:
     """Return the calibration error that sentences speak of, a fraction."""
-    return metrics.ece if metrics.positive is None else metrics.positive.ece
+    return (metrics.positive or metrics).ece
 
 
 def _pair(metrics: Metrics) -> str:

@@ -173,7 +173,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     look = LOOKS[report.word]
     if report.missed:
         word, look = "refused", "worse"
-    kinds = "labels" if report.labels else "classes"
+    kinds = {"label": "labels", "class": "classes"}[report.kind]
     facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} {kinds}")]
     if report.details is not None:
         facts.insert(0, ("", report.details.made.date[:10]))
@@ -190,8 +190,9 @@ def sections_of(report: Report, command: str = "") -> list[Section]:
         parts.append(("decisions", "Decisions", promised(report.guard)))
     parts.append(("reliability", "Reliability", reliability(report, details)))
     if details is not None:
-        # a file that was not written has not changed
-        changes_title = "What changed in the file" if report.output else "What the new file changes"
+        changes_title = "What changed in the file"
+        if not report.output:  # which has not changed
+            changes_title = "What the new file changes"
         parts += [
             ("confidence", "Confidence", confidence(report, details)),
             ("search", "Search over the angle", search(report, details)),

@@ -40,7 +40,15 @@ from tna_onnx.render.html.blocks import (
 )
 from tna_onnx.render.html.summary import data_text
 from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, reliability_diagram
-from tna_onnx.render.rows import FRESH, between, bin_free_rows, bin_free_sentence, cost_lines, decision_parts, per_cent
+from tna_onnx.render.rows import (
+    FRESH,
+    bin_free_rows,
+    bin_free_sentence,
+    cost_lines,
+    decision_parts,
+    per_cent,
+    share_text,
+)
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard
@@ -201,7 +209,7 @@ def reliability(report: Report, details: Details | None) -> SimpleNamespace:
         tested = {"": tested["before"]}
     classes = None
     if details is not None:
-        classes = _classes(details, "label" if report.labels else "class")
+        classes = _classes(details, report.kind)
     words = words_of(report.labels, c.before.positive)
     return _diagrams(parts, words, f"{c.data}, {c.how}", tested=tested, classes=classes)
 
@@ -419,8 +427,8 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
             point.name,
             f"{point.samples:,}",
             f"{point.decided:,}",
-            _share(point.recall, point.recall_interval),
-            _share(point.precision, point.precision_interval),
+            share_text(point.recall, point.recall_interval),
+            share_text(point.precision, point.precision_interval),
             per_cent(point.false_positives),
         )
         for point in scores.classes[:_MAX_CLASSES]
@@ -432,9 +440,3 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
         cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
         tables.append(table(("true", *names, "none"), cells, "True class and decision"))
     return tuple(tables)
-
-
-def _share(share: float | None, interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return per_cent(share)
-    return f"{per_cent(share)} {between(interval)}"

@@ -123,9 +123,8 @@ def _recalls(report: Report) -> Table | None:
     """Return the recall of each class, where predictions change."""
     if not report.changed_predictions:
         return None
-    kind = "label" if report.labels else "class"
     level = report.recall.balanced.level
-    heads = (kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", DIRECTIONS)
+    heads = (report.kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", DIRECTIONS)
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
     # one scale, so that classes can be compared by eye
     reach = reach_of(*(class_recall.difference for class_recall in classes))
@@ -136,7 +135,7 @@ def _recalls(report: Report) -> Table | None:
         bar = interval_cell("accuracy", d, reach, "no significant change", wide=True)
         sides = f"{metric.number(class_recall.before)} → {metric.number(class_recall.after)}"
         rows.append((class_recall.name, f"{class_recall.samples:,}", sides, change_text("accuracy", d), bar))
-    return table(heads, rows, f"Recall of each {kind}: the largest loss first", "numbers dots recalls")
+    return table(heads, rows, f"Recall of each {report.kind}: the largest loss first", "numbers dots recalls")
 
 
 def choice(report: Report) -> Table:
@@ -182,16 +181,16 @@ def checks(report: Report) -> str:
         parts.append("no prediction changes")
     lowest = report.recall.lowest
     if lowest.difference.difference < 0:
-        kind = "label" if report.labels else "class"
         recalls = f"{100 * lowest.before:.1f} → {100 * lowest.after:.1f} %"
-        parts.append(f"{kind} {lowest.name} loses most recall: {recalls}")
+        parts.append(f"{report.kind} {lowest.name} loses most recall: {recalls}")
     return " · ".join(parts)
 
 
 def data_text(details: Details) -> str:
     """Name the shown data in a sentence."""
-    kind = "held-out" if details.held_out else "which were used for fitting"
-    return f"Data: {details.data}, {kind}."
+    if details.held_out:
+        return f"Data: {details.data}, held-out."
+    return f"Data: {details.data}, which were used for fitting."
 
 
 _SCORES = {
@@ -211,7 +210,7 @@ def use(report: Report, details: Details) -> SimpleNamespace | None:
         return None
     origin = details.made
     file = PurePath(report.output).name
-    axis = "-1" if origin.several == "last" else "1"
+    axis = {"last": "-1"}.get(origin.several, "1")
     meaning = _SCORES[origin.output_kind].replace("AXIS", axis)
     if origin.mapped:
         meaning = "for each sample a dictionary from class to probability"
@@ -370,10 +369,11 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[T
         Term("Seed", str(report.settings["seed"])),
         Term("Settings", _settings_text(report)),
         Term("Gates", _gates_text(report)),
-        *([] if details is None else [Term("Device asked for", details.device)]),
         Term("Provider obtained", report.provider),
         Term("Versions", versions_text(report.versions)),
     ]
+    if details is not None:
+        terms.insert(-2, Term("Device asked for", details.device))
     return tuple(terms)
 
 

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files
+from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.results.gates import Gates
@@ -110,8 +110,8 @@ def _measure(
 def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""
     from tna_onnx.api.inspect import inspect as run
+    from tna_onnx.cli.process import loaded
     from tna_onnx.cli.show import finish, json_step
-    from tna_onnx.cli.terminal import loaded
     from tna_onnx.render.verify_text import inspection_text
 
     # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag

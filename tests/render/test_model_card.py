@@ -15,7 +15,7 @@ from tests.conftest import Small
 from tests.pipeline import test_label_models as label_models
 from tests.support import PLAIN, cli, ok, refused
 from tna_onnx.files import printable
-from tna_onnx.render.card import model_card
+from tna_onnx.render.model_card import model_card
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
 
