@@ -182,7 +182,6 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
     from tests.data.samples import ANY_SIZE
     from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import Recipe
-    from tna_onnx.data.source import sample_info_of
 
     names = [f"{k % 2}/video{k // 4}_frame{k}.png" for k in range(12)]
     rows = ["path,label,camera"]
@@ -194,7 +193,7 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
 
     def groups(path: Path, column: str) -> list[str]:
         source = open_source(path, [ANY_SIZE], 2, Recipe(), group_column=column)
-        return sample_info_of(source)["group"].tolist()
+        return source.sample_info["group"].tolist()
 
     assert groups(tmp_path / "images", r"video\d+")[:2] == ["video0", "video0"]
     assert sorted(set(groups(tmp_path / "images", r"video(\d+)_"))) == ["0", "1", "2"]

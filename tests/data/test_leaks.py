@@ -34,7 +34,6 @@ from tna_onnx.data.digest import (
     tree_sha256,
 )
 from tna_onnx.data.formats import open_source
-from tna_onnx.data.source import sample_digests
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 
@@ -79,8 +78,8 @@ def test_samples_are_told_whatever_the_format(tmp_path: Path) -> None:
     labels = np.arange(6) % 2
     np.savez(tmp_path / "a.npz", x=x, labels=labels)
     batches = [{"x": x[::-1], "labels": 1 - labels}]
-    first = sample_digests(open_source(tmp_path / "a.npz", [spec()], 2))
-    assert sorted(first) == sorted(sample_digests(open_source(batches, [spec()], 2)))
+    first = open_source(tmp_path / "a.npz", [spec()], 2).sample_digests()
+    assert sorted(first) == sorted(open_source(batches, [spec()], 2).sample_digests())
     assert len(set(first)) == 6
 
 

@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
 from tna_onnx.data.coverage import FEW, Coverage
-from tna_onnx.data.suspicion import auc, label_suspicion
+from tna_onnx.data.suspicion import label_suspicion
 
 Ints = npt.NDArray[np.int64]
 
@@ -198,10 +198,3 @@ def test_a_model_that_ranks_well_is_not_suspected_where_one_class_dominates(*, b
     assert label_suspicion(1 - predicted, labels, 2, lambda: confidence) is not None or not biased
     noise = rng.permutation(confidence)
     assert label_suspicion(predicted, rng.permutation(labels), 2, lambda: noise) is not None
-
-
-def test_the_area_is_that_of_scikit_learn() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    rng = np.random.default_rng(0)
-    scores, holds = np.round(rng.random(500), 1), rng.random(500) < 0.3
-    assert auc(scores, holds) == pytest.approx(metrics.roc_auc_score(holds, scores), abs=1e-12)

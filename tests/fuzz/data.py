@@ -27,7 +27,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import read_class_names
 from tna_onnx.data.options import Request
-from tna_onnx.data.source import InputSpec, sample_digests
+from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import open_precomputed
 from tna_onnx.errors import DataError, TnaError
 from tna_onnx.extraction.store import find_stores, labels_digest, open_store, read_stored
@@ -56,7 +56,7 @@ def samples(inputs: list[InputSpec], **options: Any) -> Callable[[Any], None]:
             source = open_source(data, inputs, 3, **options)
             source.describe()
             source.digest()
-            assert len(sample_digests(source)) == len(source) == len(source.labels), "lengths"
+            assert len(source.sample_digests()) == len(source) == len(source.labels), "lengths"
             assert source.labels.min() >= 0, "labels"
             assert source.labels.max() < 3, "labels"
             for batch in source.batches(4):

@@ -20,7 +20,7 @@ from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples, sample_info_of
+from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples
 from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
@@ -223,7 +223,7 @@ def run_model(
         notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
         names=classifier.names or tuple(map(str, range(output.n_classes))),
-        parts=sample_info_of(source).get("by"),
+        parts=source.sample_info.get("by"),
     )
 
 

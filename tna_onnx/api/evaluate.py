@@ -18,7 +18,7 @@ from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples, sample_info_of
+from tna_onnx.data.source import group_notes, require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import with_projections, with_quantum
 from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
@@ -241,7 +241,7 @@ def _evaluation(
     together = scores.pooled()
     scores = scores.labelled(source.labels)
     metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
-    parts = sample_info_of(source).get("by")
+    parts = source.sample_info.get("by")
     notes += decided_on(opened.model, opened.digested, opened.data.limits)
     subgroups: tuple[Subgroup, ...] = ()
     if parts is not None:

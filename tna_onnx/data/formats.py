@@ -109,10 +109,8 @@ def _open(data: Any, request: Request) -> Source:
 
 
 def _open_object(data: Any, request: Request) -> Source:
-    # By its members: a source from elsewhere need not know the classes of this package.
-    if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
+    if hasattr(data, "sample_digests"):  # a source that is open, such as a part of one
         source: Source = data
-        # opened for such a model before, as those are of which a part is taken
         if request.multi_label and source.labels.shape == (len(source), request.n_classes):
             return source
         request.check_one_class(source.describe())

@@ -24,9 +24,6 @@ from tna_onnx.data.source import (
     IntArray,
     Source,
     SourceView,
-    sample_digests,
-    sample_info_of,
-    source_notes,
     split_rows,
 )
 from tna_onnx.errors import DataError
@@ -120,7 +117,7 @@ def clusters_of(source: Source) -> IntArray | None:
     None if all rows are independent; independent rows with weights are numbered one by one.
     """
     weighted = source_weights(source) is not None
-    groups = sample_info_of(source).get("group")
+    groups = source.sample_info.get("group")
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         if len(first) == len(groups) and not weighted:
@@ -135,7 +132,7 @@ def clusters_of(source: Source) -> IntArray | None:
 
 def source_weights(source: Source) -> NDArray[np.float64] | None:
     """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
-    weights = sample_info_of(source).get("weight")
+    weights = source.sample_info.get("weight")
     if weights is None or np.all(weights == weights[0]):
         return None
     scaled: NDArray[np.float64] = weights / np.mean(weights)
@@ -182,7 +179,7 @@ class PositionSource(SourceView):
         clusters = clusters[selected]
         flat = flat[selected]
         size = max(1, _BATCH_BYTES // (4 * n_classes * flat_labels.shape[1]))
-        notes = (*source_notes(source), *note)
+        notes = (*source.notes, *note)
         return cls(source, flat_labels[clusters, flat], clusters, flat, shape, size, notes)
 
     def __len__(self) -> int:
@@ -208,7 +205,7 @@ class PositionSource(SourceView):
     @property
     def sample_info(self) -> dict[str, AnyArray]:
         """What belongs to the sample of each row beside inputs and labels, by its role."""
-        return {role: values[self.owner] for role, values in sample_info_of(self.source).items()}
+        return {role: values[self.owner] for role, values in self.source.sample_info.items()}
 
     @property
     def sample_labels(self) -> IntArray:
@@ -217,7 +214,7 @@ class PositionSource(SourceView):
 
     def sample_digests(self) -> NDArray[np.uint64]:
         """Return 64 bits for each of `owners`: leaks are searched by sample, not by position."""
-        return sample_digests(self.source)[self.owners]
+        return self.source.sample_digests()[self.owners]
 
     def digest(self) -> str:
         """Return SHA-256 (hex) of the samples and of the selected rows."""

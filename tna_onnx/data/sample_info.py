@@ -10,14 +10,14 @@ import numpy as np
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import BESIDE
-from tna_onnx.data.source import ClassPrior, sample_info_of
+from tna_onnx.data.source import ClassPrior
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tna_onnx.data.options import Data
-    from tna_onnx.data.source import AnyArray, Source
+    from tna_onnx.data.source import AnyArray, IntArray, Source
 
 # What libraries write where a value is missing; "none" is a word.
 _EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
@@ -33,33 +33,39 @@ def columns_beside(data: Data, where: str, names: Collection[str]) -> list[str]:
 
 
 def values_beside(
-    data: Data, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()
+    data: Data,
+    where: str,
+    columns: Mapping[str, Any],
+    labels: IntArray,
+    paths: Sequence[str] = (),
+    rows: IntArray | slice = slice(None),
 ) -> dict[str, AnyArray]:
-    """Return what belongs to each of n samples beside inputs and label, by its role: texts (n,), weights float64.
+    """Return what belongs to some of n samples beside inputs and label, by its role: texts, weights float64.
 
-    `columns`: name -> values (n,). `paths`: of the samples, (n,), that a group may be a part of; empty where they
-    have none.
+    `columns`: name -> values (n,). `labels`: class indices (n,). `paths`: of the samples, (n,), that a group may be a
+    part of; empty where they have none. `rows`: which samples.
     """
-    values: dict[str, Any] = {}
+    n = len(labels)
+    values: dict[str, AnyArray] = {}
     for role, column in data.sample_info.items():
         read = _weights if role == "weight" else _texts
         if isinstance(column, ClassPrior):
-            values[role] = column  # `sample_info_of` has the labels too
+            values[role] = column.weights(labels[rows], where)
         elif not isinstance(column, str):
-            values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
+            values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")[rows]
         elif column in columns:
-            values[role] = read(columns[column], n, f"{where}: column {column!r}")
+            values[role] = read(columns[column], n, f"{where}: column {column!r}")[rows]
         elif role == "weight":
             raise _no_column(where, role, column, columns)
         elif len(paths):
-            values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))
+            values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))[rows]
     return values
 
 
 def require_beside(data: Data, source: Source) -> None:
     """Refuse samples that lack what is to be read beside inputs and labels."""
     for role in data.sample_info:
-        if role not in sample_info_of(source):
+        if role not in source.sample_info:
             noun, _ = BESIDE[role]
             raise UsageError(
                 f"{source.describe()}: no {noun} can be read from such data; expected a table, a manifest, arrays "

@@ -5,8 +5,7 @@
 3. Every array of a batch is a fresh C-contiguous array in the dtype of its `InputSpec`; writing to it changes nothing.
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
-A source may also have `sample_digests()` with `sample_form`, what they are computed from; `notes` for reports; and
-`sample_info`, texts (N,) under `group`. `Part` is a subset of a source. `NO_LABELS` opens samples without labels.
+`Part` is a subset of a source. `NO_LABELS` opens samples without labels.
 """
 
 import hashlib
@@ -18,7 +17,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.data.digest import row_digests
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.metrics import MIN_GROUPS
 
@@ -28,7 +26,6 @@ Batch: TypeAlias = dict[str, AnyArray]
 """Input name -> array (B, ...) of the samples of one batch."""
 
 _MANY_GROUPS = 30  # from which on the spread of groups is known
-_ROWS = 64  # samples of an unknown size that are read at a time
 _MAX_LISTED = 8  # classes that a message names
 _MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
 
@@ -52,6 +49,21 @@ class Source(Protocol):
     @property
     def labels(self) -> IntArray:
         """Class indices, int64 (N,), in [0, number of classes)."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How it was read, for reports, such as which columns fill which inputs."""
+
+    @property
+    def sample_info(self) -> Mapping[str, AnyArray]:
+        """What belongs to each sample beside inputs and label, (N,), by its role: texts, or weights."""
+
+    @property
+    def sample_form(self) -> str:
+        """What sample digests are computed from; those of different forms are not comparable."""
+
+    def sample_digests(self) -> npt.NDArray[np.uint64]:
+        """Return 64 bits for each sample, (N,): equal for equal samples, whatever their place and label."""
 
     def __len__(self) -> int:
         """Return the number of samples N."""
@@ -82,7 +94,7 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     # what has no weight fills no bin
-    n_samples = int(np.count_nonzero(sample_info_of(source).get("weight", np.ones(len(source)))))
+    n_samples = int(np.count_nonzero(source.sample_info.get("weight", np.ones(len(source)))))
     held_out = 0 if folds is None else math.ceil(n_samples / folds)
     n_samples -= held_out
     require_groups(source, 2)
@@ -102,7 +114,7 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
 
 def require_groups(source: Source, least: int) -> None:
     """Refuse fewer groups of samples than there have to be; nothing where samples come in none."""
-    count = len(np.unique(sample_info_of(source).get("group", np.arange(least))))
+    count = len(np.unique(source.sample_info.get("group", np.arange(least))))
     if count < least:
         raise DataError(
             f"{source.describe()}: expected at least {least} groups of samples, found {count}; add samples of more "
@@ -112,11 +124,11 @@ def require_groups(source: Source, least: int) -> None:
 
 def group_notes(source: Source) -> tuple[str, ...]:
     """Return a note where intervals may be too narrow: with few groups, or weights that make few samples count."""
-    weights = sample_info_of(source).get("weight", np.ones(_MANY_GROUPS))
+    weights = source.sample_info.get("weight", np.ones(_MANY_GROUPS))
     worth = int(np.sum(weights) ** 2 / np.sum(weights**2))
     if worth < _MANY_GROUPS:
         return (f"{source.describe()}: by their weights the samples are worth {worth}: intervals may be too narrow",)
-    groups = sample_info_of(source).get("group")
+    groups = source.sample_info.get("group")
     count = _MANY_GROUPS if groups is None else len(np.unique(groups))
     if count >= _MANY_GROUPS:
         return ()
@@ -124,21 +136,6 @@ def group_notes(source: Source) -> tuple[str, ...]:
     if count < MIN_GROUPS:
         return (f"{text}, and no difference is called significant below {MIN_GROUPS}",)
     return (f"{text}, and may be too narrow below {_MANY_GROUPS}",)
-
-
-def source_notes(source: Source) -> tuple[str, ...]:
-    """Return a source's notes on how it was read, such as which columns fill which inputs."""
-    notes: tuple[str, ...] = getattr(source, "notes", ())
-    return notes
-
-
-def sample_info_of(source: Source) -> Mapping[str, AnyArray]:
-    """Return what belongs to each sample beside inputs and label, by its role: `group` -> texts (N,)."""
-    sample_info: Mapping[str, Any] = getattr(source, "sample_info", {})
-    prior = sample_info.get("weight")
-    if isinstance(prior, ClassPrior):
-        return {**sample_info, "weight": prior.weights(source.labels, source.describe())}
-    return sample_info
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,23 +159,6 @@ class ClassPrior:
             )
         weights: npt.NDArray[np.float64] = (self.frequencies * len(labels) / counts)[labels]
         return weights
-
-
-def sample_digests(source: Source) -> npt.NDArray[np.uint64]:
-    """Return 64 bits for each sample of a source, (N,): equal for equal samples, whatever their place and label."""
-    method = getattr(source, "sample_digests", None)
-    if method is not None:
-        digests: npt.NDArray[np.uint64] = method()
-        return digests
-    # a source from elsewhere need not have them
-    parts = [row_digests(batch) for batch in source.batches(_ROWS)]
-    return np.concatenate([np.zeros(0, np.uint64), *parts])
-
-
-def sample_form(source: Source) -> str:
-    """Return what the sample digests of a source are computed from; digests of different forms are not comparable."""
-    form: str = getattr(source, "sample_form", "values of the model's inputs")
-    return form
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
@@ -225,18 +205,18 @@ class SourceView:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return source_notes(self.source)
+        return self.source.notes
 
     @property
     def sample_info(self) -> Mapping[str, AnyArray]:
-        return sample_info_of(self.source)
+        return self.source.sample_info
 
     @property
     def sample_form(self) -> str:
-        return sample_form(self.source)
+        return self.source.sample_form
 
     def sample_digests(self) -> npt.NDArray[np.uint64]:
-        return sample_digests(self.source)
+        return self.source.sample_digests()
 
     def digest(self) -> str:
         return self.source.digest()
@@ -266,7 +246,7 @@ class Part(SourceView):
 
     @property
     def sample_info(self) -> dict[str, AnyArray]:
-        return {role: values[self.rows] for role, values in sample_info_of(self.source).items()}
+        return {role: values[self.rows] for role, values in self.source.sample_info.items()}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -302,7 +282,7 @@ def rows_by_weight(source: Source, seed: int = 0) -> IntArray | None:
     Thresholds on independent samples of one distribution keep their promises as they are, and measures of decisions are
     those of the population (von Neumann 1951). None where all samples count the same.
     """
-    weights = sample_info_of(source).get("weight")
+    weights = source.sample_info.get("weight")
     if weights is None or np.all(weights == weights[0]):
         return None
     return np.flatnonzero(np.random.default_rng(seed).random(len(weights)) * np.max(weights) < weights)
@@ -313,13 +293,13 @@ def drawn_by_weight(source: Source, seed: int = 0) -> Source:
     rows = rows_by_weight(source, seed)
     if rows is None:
         return source
-    return WeightedSample(source, rows, "drawn by their weights", sample_digests(source))
+    return WeightedSample(source, rows, "drawn by their weights", source.sample_digests())
 
 
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
     """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together."""
-    digests = sample_digests(source)
-    _, group = np.unique(sample_info_of(source).get("group", digests), return_inverse=True)
+    digests = source.sample_digests()
+    _, group = np.unique(source.sample_info.get("group", digests), return_inverse=True)
     # a group's place in a random order is that of all its samples
     place = np.random.default_rng(seed).permutation(int(group.max()) + 1)[group]
     middle = np.sort(place)[int((len(place) - 1) * share)]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tna_onnx.errors import DataError
+from tna_onnx.numerics.outliers import area_under
 
 if TYPE_CHECKING:
     from tna_onnx.data.options import Data
@@ -155,24 +156,14 @@ def _rank_well(predicted: IntArray, labels: IntArray, confidence: AnyArray) -> b
         return False
     for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
         other = len(labels) - count
-        area = auc(np.where(predicted == c, confidence, 1 - confidence), labels == c)
-        error = math.sqrt((len(labels) + 1) / (12 * count * max(1, other)))
+        if not other:
+            return False
+        scores = np.where(predicted == c, confidence, 1 - confidence)
+        area = area_under(scores[labels != c], scores[labels == c])
+        error = math.sqrt((len(labels) + 1) / (12 * count * other))
         if not area - 0.5 > (_NORMAL * error if c == dominant else 0):
             return False
     return True
-
-
-def auc(scores: AnyArray, holds: AnyArray) -> float:
-    """Return the area under the ROC curve: how often a sample where it `holds` has the larger score; ties count half.
-
-    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, True, False, True]))
-    0.875
-    """
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    positives = int(np.count_nonzero(holds))
-    pairs = positives * (len(scores) - positives)
-    return float(np.sum(ranks[holds]) - positives * (positives + 1) / 2) / pairs if pairs else 0.5
 
 
 def _suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:

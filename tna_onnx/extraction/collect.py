@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
-from tna_onnx.data.source import Batch, Source, sample_info_of
+from tna_onnx.data.source import Batch, Source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -189,7 +189,7 @@ def collect_features(
     if cache is None:
         column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
-    columns = {role: values for role, values in sample_info_of(source).items() if role in STORED}
+    columns = {role: values for role, values in source.sample_info.items() if role in STORED}
     classes = opened.names
     if classes is None:
         folders = folder_names(source)

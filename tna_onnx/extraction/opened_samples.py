@@ -18,7 +18,7 @@ from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import BESIDE, Data
 from tna_onnx.data.sample_info import require_beside
-from tna_onnx.data.source import NO_LABELS, InputSpec, Source, sample_form, sample_info_of
+from tna_onnx.data.source import NO_LABELS, InputSpec, Source
 from tna_onnx.data.sources.arrays import Precomputed, open_precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
@@ -53,7 +53,7 @@ class Samples:
     def form(self) -> str:
         """What digests of single samples are of; two data sets can be compared where this is the same."""
         if not self.given:
-            return sample_form(self.source)
+            return self.source.sample_form
         if isinstance(self.readout, Head):
             return "features"
         return "logits"
@@ -276,7 +276,7 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
 
 def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
-    sample_info = sample_info_of(computed.source)
+    sample_info = computed.source.sample_info
     data = replace(data, groups=sample_info.get("group"), by=sample_info.get("by"), weights=sample_info.get("weight"))
     return _enter(opened, computed.values, computed.labels, computed.kind, data, computed.source.title)
 

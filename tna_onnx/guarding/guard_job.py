@@ -11,7 +11,7 @@ from tna_onnx.data.digest import repeats_of
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, sample_labels
-from tna_onnx.data.source import Source, drawn_by_weight, group_notes, sample_digests, sample_info_of, source_notes
+from tna_onnx.data.source import Source, drawn_by_weight, group_notes
 from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -99,7 +99,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
         notes += decided_on(model, samples, limits)
     size = job.batch_size
     about_model = batch_notes(classifier, source, size)
-    notes += (*source_notes(source), *group_notes(held_out or source), *about_model)
+    notes += (*source.notes, *group_notes(held_out or source), *about_model)
     trusted = job.settings.trust_labels
     notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)
     if job.held_out is not None and held_out is not None:
@@ -178,8 +178,8 @@ def _unseen_notes(
 
 def _copy_notes(source: Source) -> tuple[str, ...]:
     """Say what copies do to promises, where no groups hold them together."""
-    repeats = repeats_of(sample_digests(source), sample_labels(source))
-    if "group" in sample_info_of(source) or repeats.copies <= FEW_COPIES * repeats.n:
+    repeats = repeats_of(source.sample_digests(), sample_labels(source))
+    if "group" in source.sample_info or repeats.copies <= FEW_COPIES * repeats.n:
         return ()
     return (
         f"{source.describe()}: a promise counts each copy as a sample, and is broken more often than it says if "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import Source, group_notes, require_groups, require_samples, sample_form, source_notes
+from tna_onnx.data.source import Source, group_notes, require_groups, require_samples
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN
@@ -91,7 +91,7 @@ class Opened:
     @functools.cached_property
     def digested(self) -> DigestedSamples:
         """Digests of the samples of `source`, by which equal ones are found in other data."""
-        return DigestedSamples(self.source, self.form or sample_form(self.source))
+        return DigestedSamples(self.source, self.form or self.source.sample_form)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
 
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
     """Return notes that the data give rise to, before the network runs."""
-    notes = (*leaks, *shift_notes(opened.model), *source_notes(samples.source))
+    notes = (*leaks, *shift_notes(opened.model), *samples.source.notes)
     notes += _integer_notes(opened.model, opened.readout)
     if samples.given:
         return notes

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tna_onnx.data.images.known_recipes import source_search
-from tna_onnx.data.source import sample_info_of
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import merged_provenance
@@ -383,7 +382,7 @@ def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
 
 
 def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:
-    parts = sample_info_of(task.reported.source).get("by")
+    parts = task.reported.source.sample_info.get("by")
     if parts is None:
         return ()
     return subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)

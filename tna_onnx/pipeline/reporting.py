@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import PositionSource
-from tna_onnx.data.source import Source, sample_info_of
+from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import PREFIX
@@ -182,7 +182,7 @@ def _numbers(
         cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
-    parts = sample_info_of(source).get("by")
+    parts = source.sample_info.get("by")
     if parts is not None:
         subgroups = subgroups_of(
             after, parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,

@@ -18,7 +18,7 @@ from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
-from tna_onnx.data.source import Source, sample_digests, sample_form, sample_info_of
+from tna_onnx.data.source import Source
 from tna_onnx.data.suspicion import Suspicion, checked_labels, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
@@ -151,12 +151,12 @@ class DigestedSamples:
     @classmethod
     def of(cls, source: Source) -> DigestedSamples:
         """Return a data set of samples for the model's inputs."""
-        return cls(source, sample_form(source))
+        return cls(source, source.sample_form)
 
     @functools.cached_property
     def digests(self) -> NDArray[np.uint64]:
         """Digests of the samples, (N,); read once, as a source may be slow."""
-        return sample_digests(self.source)
+        return self.source.sample_digests()
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ def check_leaks(
 
 def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
     """Refuse held-out samples of groups that calibration samples are of; note a few."""
-    groups = [sample_info_of(source).get("group") for source in (calib, held_out)]
+    groups = [source.sample_info.get("group") for source in (calib, held_out)]
     if groups[0] is None or groups[1] is None:
         return []
     shared = np.isin(groups[1], groups[0])
@@ -280,7 +280,7 @@ def _repeats(samples: DigestedSamples) -> list[str]:
 
 def digests_in_file(source: Source, prefix: str) -> dict[str, str]:
     """Return what a file says of samples that decided on something in it: a few digests, and what they are of."""
-    return {f"{prefix}_sketch": sketch_of(sample_digests(source)), f"{prefix}_form": sample_form(source)}
+    return {f"{prefix}_sketch": sketch_of(source.sample_digests()), f"{prefix}_form": source.sample_form}
 
 
 def decided_thresholds(model: Model, samples: DigestedSamples, limits: Limits) -> bool | None:
@@ -406,7 +406,7 @@ def grouped(
     for collected, digests, pairs in zip(sets, (samples.digests for samples in digested), near, strict=True):
         n = len(collected.table)
         equal = equal_pairs(digests)
-        if "group" in sample_info_of(collected.source):
+        if "group" in collected.source.sample_info:
             notes += _across_groups(collected, pairs)
             clustered.append(collected)
             continue
@@ -437,7 +437,7 @@ def grouped(
 
 def _across_groups(collected: Collected, pairs: NDArray[np.int64]) -> list[str]:
     """Say how many samples are near copies of samples of other groups: these are not independent then."""
-    groups = sample_info_of(collected.source)["group"]
+    groups = collected.source.sample_info["group"]
     across = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
     if not len(across):
         return []

@@ -14,7 +14,6 @@ from typing import Any
 from tna_onnx._version import __version__
 from tna_onnx.data.digest import sketch_of
 from tna_onnx.data.positions import PositionSource
-from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
@@ -351,7 +350,7 @@ def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
         "calibration_samples": len(task.source),
         **_positions(task),
         # a few digests of single samples: they tell these data in another order, and a part of them
-        "calibration_sketch": sketch_of(sample_digests(task.source)),
+        "calibration_sketch": sketch_of(task.source.sample_digests()),
         "calibration_form": task.calibration.samples.form,
     }
     if recipe:

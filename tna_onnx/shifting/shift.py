@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.frequencies import read_prior, restricted
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Source, source_notes
+from tna_onnx.data.source import Source
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import BatchRunner, score_model, with_projections
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
@@ -96,9 +96,9 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     held_out = None if job.held_out is None else open_inputs(opened, job.held_out)[1]
     target, evaluated = (None if samples is None else DigestedSamples.of(samples) for samples in (unlabelled, held_out))
     shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
-    notes = (*shared, *source_notes(source))
+    notes = (*shared, *source.notes)
     if unlabelled is not None:
-        notes += source_notes(unlabelled)
+        notes += unlabelled.notes
     size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes

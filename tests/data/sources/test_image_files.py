@@ -23,7 +23,7 @@ from tests.data.samples import (
 from tna_onnx.data.formats import open_request, open_source, request_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data, Request
-from tna_onnx.data.source import Source, sample_info_of
+from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import open_folder
 from tna_onnx.errors import DataError, UsageError
 
@@ -101,7 +101,7 @@ def test_frequencies_of_classes_weigh_the_images_that_are_left(tmp_path: Path) -
     for skip_bad, weights in ((False, [3.0, 1 / 3, 1 / 3, 1 / 3]), (True, [2.25, 0.375, 0.375])):
         data = Data(tmp_path, preprocessing=Recipe(), skip_bad=skip_bad, class_prior=[0.75, 0.25])
         source = open_request(request_of(data, [ANY_SIZE], 2, None))
-        np.testing.assert_allclose(sample_info_of(source)["weight"], weights)
+        np.testing.assert_allclose(source.sample_info["weight"], weights)
 
 
 def test_an_image_that_does_not_fit_is_not_skipped(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.data.samples import gather, spec
 from tests.support import ok
 from tna_onnx.data.formats import open_source
-from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
 
 CITIES = ["Oslo", " Åbo", "a, b", "Oslo", "NA ", "x\ny"]
@@ -49,7 +48,7 @@ def test_every_form_gives_the_text_as_it_is(tmp_path: Path) -> None:
         assert batch["code"].tolist() == [[code] for code in CODES], name  # digits keep their zeros
         np.testing.assert_array_equal(batch["size"], np.float32(SIZES)[:, None])
         np.testing.assert_array_equal(source.labels, LABELS)
-        digests.append(sample_digests(source).tolist())
+        digests.append(source.sample_digests().tolist())
         assert source.digest() == open_source(data, INPUTS, 2, **label).digest()
     assert len({*map(tuple, digests)}) == 1
     assert len({*digests[0]}) == len(CITIES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.images.preprocess import recipe_text
-from tna_onnx.data.source import InputSpec, Source, source_notes
+from tna_onnx.data.source import InputSpec, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ _MIN_SIDE = 8  # smaller ones are no images
 def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
     """Return a source's notes, one line on the preprocessing of its images, and the warnings."""
     recipe = source.recipe()
-    notes = [*source_notes(source)]
+    notes = [*source.notes]
     if recipe is not None:
         notes.append(f"preprocessing: {recipe_text(recipe)}")
     return [*notes, *preprocessing_warnings(source, inputs, stated)]

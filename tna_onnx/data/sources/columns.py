@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class ArraySource:
     sample_info: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
     # what was done to the samples where they were read; None for values that are used as they are
     preprocessing: dict[str, object] | None = None
+
+    sample_form: ClassVar[str] = "values of the model's inputs"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -166,7 +168,7 @@ def open_columns(
     else:
         indices, placed = placed_labels(labels, n_samples, request.n_classes, labels_where, request.several)
         refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
-    values = values_beside(request, where, sample_info or {}, n_samples)
+    values = values_beside(request, where, sample_info or {}, indices)
     digest = functools.cache(lambda: hashed(indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
 

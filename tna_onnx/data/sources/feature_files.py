@@ -21,7 +21,7 @@ from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.options import STORED, Request
 from tna_onnx.data.sample_info import columns_beside
-from tna_onnx.data.source import InputSpec, sample_info_of
+from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
     UNFINISHED,
@@ -84,7 +84,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     if len(order) > len(ordered):
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    further_rows = {role: column[rows] for role, column in sample_info_of(source).items()}
+    further_rows = {role: column[rows] for role, column in source.sample_info.items()}
     groups, subgroups, weights = map(further_rows.get, ("group", "by", "weight"))
     request = Request(inputs=[spec], n_classes=request.n_classes, groups=groups, by=subgroups, weights=weights)
 

@@ -24,7 +24,7 @@ from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labelfile import labels_apart, read_label_file
 from tna_onnx.data.labels import check_labels, class_indices, folder_labels, listed
 from tna_onnx.data.sample_info import values_beside
-from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
+from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
 from tna_onnx.files import resolved
 
@@ -172,7 +172,7 @@ def open_image_files(
     """
     rows = np.arange(len(files), dtype=np.int64)
     paths = files.names if isinstance(files, FolderImages) else ()
-    sample_info = values_beside(request, where, columns or {}, len(files), paths)
+    of_files = labels
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
         bad = _unreadable(files, request.limits)
@@ -184,8 +184,7 @@ def open_image_files(
     # Checked again: the images left out may have been all of one class, or all but one.
     if request.labels is not NO_LABELS:
         labels = check_labels(labels, len(rows), request.n_classes, where)
-    # frequencies of classes are of the images that are left
-    sample_info = {role: v if isinstance(v, ClassPrior) else v[rows] for role, v in sample_info.items()}
+    sample_info = values_beside(request, where, columns or {}, of_files, paths, rows)
     return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, sample_info=sample_info)
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
-from tna_onnx.data.source import sample_info_of
 from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 
@@ -99,7 +98,7 @@ class SourceSlice:
             rows = self.rows[start : start + count]
             start += count
             columns = {input_column(name): _tensors(pa, values) for name, values in batch.items()}
-            columns |= {role: pa.array(values[rows]) for role, values in sample_info_of(self.source).items()}
+            columns |= {role: pa.array(values[rows]) for role, values in self.source.sample_info.items()}
             labels = pa.array(self.source.labels[rows])
             yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
 
@@ -135,7 +134,7 @@ def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
         part = rows[start : start + size]
         files = replace(source.files, names=tuple(source.files.names[row] for row in source.rows[part].tolist()))
         numbers = np.arange(len(part))
-        sample_info = {role: values[part] for role, values in sample_info_of(source).items()}
+        sample_info = {role: values[part] for role, values in source.sample_info.items()}
         part_source = replace(source, files=files, rows=numbers, labels=source.labels[part], sample_info=sample_info)
         slices.append(SourceSlice(part_source, numbers))
     return slices
