@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from onnx import helper
 
 from tests.builders import small_model
-from tna_onnx.numerics import isotonic
+from tna_onnx.numerics import intervals, isotonic, residuals
 from tna_onnx.pipeline import sample_checks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,8 +45,18 @@ def _keep(module: Any, name: str, key: Callable[..., Any]) -> None:
 
 _keep(sample_checks, "near_copies", lambda features, equal=False: (_digests(features), equal))
 
-# Every report has a curve with a band; its own tests, and pages that show it, take as many draws as users do.
-ALL_DRAWS, isotonic._RESAMPLES = isotonic._RESAMPLES, 20
+# Every report has a band and intervals; their own tests, and pages that show them, draw as many samples as users do.
+_FEWER = ((isotonic, "_RESAMPLES", 20), (residuals, "DRAWS", 100), (intervals, "DRAWS", 100))
+_AS_USERS = [(module, name, getattr(module, name)) for module, name, _ in _FEWER]
+for _changed in _FEWER:
+    setattr(*_changed)
+
+
+def draw_as_users(patch: pytest.MonkeyPatch) -> None:
+    """Draw as many samples as there are outside of tests."""
+    for each in _AS_USERS:
+        patch.setattr(*each)
+
 
 # The same few examples in every run, on slow machines too; `--hypothesis-profile=default` looks for new and more ones.
 # A test whose space is large says how many it needs.

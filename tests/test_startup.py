@@ -67,6 +67,7 @@ def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:
     assert modules.isdisjoint({*others, "scipy"})
 
 
+@pytest.mark.slow
 def test_a_default_run_of_calibrate_does_without_scipy(small: Small, tmp_path: Path) -> None:
     data = ["--calib", str(small.calib), "--eval", str(small.test), "-o", str(tmp_path / "out.onnx")]
     modules = loaded(code_of("calibrate", str(small.model), *data))

@@ -30,7 +30,14 @@ session.Session.run = told
 """
 
 
-@pytest.mark.parametrize(("name", "older"), [("SIGINT", True), ("SIGTERM", False), ("SIGHUP", True)])
+@pytest.mark.parametrize(
+    ("name", "older"),
+    [
+        ("SIGTERM", False),
+        pytest.param("SIGINT", True, marks=pytest.mark.slow),
+        pytest.param("SIGHUP", True, marks=pytest.mark.slow),
+    ],
+)
 def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bool) -> None:
     output = tmp_path / "o.onnx"
     if older:

@@ -11,7 +11,6 @@ from scipy.special import expit, logit, ndtr
 from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
 
-from tests.conftest import ALL_DRAWS
 from tests.numerics.bernoulli import confidences, scores
 from tna_onnx.numerics import isotonic as isotonic_module
 from tna_onnx.numerics.isotonic import (
@@ -29,11 +28,6 @@ from tna_onnx.numerics.scores import SampleScores
 
 Array = np.ndarray
 P = expit(CENTRES)
-
-
-@pytest.fixture(autouse=True)
-def _all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isotonic_module, "_RESAMPLES", ALL_DRAWS)
 
 
 seeds = st.integers(0, 2**32 - 1)

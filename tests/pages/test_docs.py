@@ -22,13 +22,12 @@ import numpy as np
 import pytest
 
 import tna_onnx
-from tests.conftest import ALL_DRAWS, ROOT
+from tests.conftest import ROOT, draw_as_users
 from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
 from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli, with_options
 from tna_onnx.cli.command import group
 from tna_onnx.data.choices import DATA_FORMATS
-from tna_onnx.numerics import isotonic
 
 # Languages of blocks that hold nothing to run.
 SHOWN = ("text", "json", "yaml", "toml", "diff", "{toctree}", "{eval-rst}")
@@ -213,10 +212,14 @@ def runnable(page: Path) -> bool:
 
 
 # Pages of several seconds: README.md and the other how-to pages show nearly all commands without waiting for `-m slow`.
-_HOW_TO = "binary ci-gate cluster decisions images multi-label quantized serving tabular thresholds"
+_HOW_TO = (
+    "binary ci-gate cluster decisions groups hugging-face images multi-label prior-shift pytorch quantized serving "
+    "tabular thresholds trackers weights without-labels"
+)
+_OTHERS = "cheat-sheet data tutorial explanation/choosing explanation/paper explanation/what-ece-says"
 SLOW = {
-    *(f"docs/how-to/{name}.md" for name in [*_HOW_TO.split(), "hugging-face", "pytorch", "trackers", "weights"]),
-    *(f"docs/{name}.md" for name in ("cheat-sheet", "data", "tutorial", "explanation/choosing", "explanation/paper")),
+    *(f"docs/how-to/{name}.md" for name in _HOW_TO.split()),
+    *(f"docs/{name}.md" for name in _OTHERS.split()),
     *("docs/reference/calibrate.md", "docs/reference/python.md"),
 }
 
@@ -248,7 +251,7 @@ def follow(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_writ
     found = [block for block in blocks(page) if not block.remark.startswith(("not run:", "adding "))]
     twin = SAME_OUTPUT.get(name_of(page))
     if any(block.remark.startswith("output") for block in found):
-        monkeypatch.setattr(isotonic, "_RESAMPLES", ALL_DRAWS)
+        draw_as_users(monkeypatch)
     for block, after in itertools.zip_longest(found, found[1:]):
         if twin and block.remark.startswith("output"):
             lines = block.text.splitlines()
