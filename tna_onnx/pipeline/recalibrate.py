@@ -13,7 +13,7 @@ from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import merged_provenance
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
@@ -156,7 +156,7 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
     features = isinstance(task.calibration.samples.readout, Head)
     threshold = settings.predictions == "auto" and has_own_threshold(task.readout) and not keeps_labels
     free = threshold or (settings.predictions == "auto" and keeps_labels)
-    search = _search_of(task, stays=keeps_labels or bool(writing.kept))
+    search = _search_of(task.settings.resolved_search, task.head, stays=keeps_labels or bool(writing.kept))
     # of two classes and several labels, the best probabilities may need other predictions
     if settings.predictions == "change" or (settings.predictions == "auto" and (free or task.readout.n_classes == 2)):
         clamps = ()
@@ -181,13 +181,12 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
     )
 
 
-def _search_of(task: Task, *, stays: bool) -> str:
-    search = task.settings.resolved_search
+def _search_of(search: str, head: Head | None, *, stays: bool) -> str:
     # a tilted weight would move labels, and what else stays
     if search == "auto" and stays:
         return "none"
     # a tilted weight would be a float one in place of integers, which is done only where it is asked for
-    if search == "auto" and task.head is not None and task.head.stored_weight.packed:
+    if search == "auto" and head is not None and head.stored_weight.packed:
         return "none"
     return search
 
@@ -244,7 +243,7 @@ def _report(
     job = task.job
     names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
     changes = Changes(str(task.output or ""), *names)
-    protected = _protected(task, keeps_labels=keeps_labels)
+    protected = _protected(task.settings.predictions, task.readout, keeps_labels=keeps_labels)
     missed = _missed(job, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
     kept = not missed and not job.dry_run
@@ -288,10 +287,9 @@ def _about_model(task: Task) -> dict[str, Any]:
     }
 
 
-def _protected(task: Task, *, keeps_labels: bool) -> bool:
+def _protected(predictions: str, readout: Readout, *, keeps_labels: bool) -> bool:
     """Whether predictions are kept, or may change only where each class gains."""
-    predictions = task.settings.predictions
-    free = predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))
+    free = predictions == "auto" and (keeps_labels or has_own_threshold(readout))
     return predictions != "change" and not free
 
 

@@ -22,6 +22,7 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readers import LabelOutput
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.tensors import epsilon, numpy_type
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import LIMIT
@@ -109,7 +110,7 @@ def compare_heads(
     if labels and not (outcome.keeps_predictions and labels[0].first):
         places = labels_of_samples(task, labels[0], task.reported, original.predictions())
     in_order = _order_dependence(task, before, original)
-    _give_back(original, task)
+    _give_back(original, task.readout)
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
         how = "cross-fitted"
@@ -225,25 +226,25 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
     """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
-    _require_finite(task, shipped.logits, task.reported)
+    _require_finite(task.readout, shipped.logits, task.reported.source)
     scores = shipped.logits.mapped_scores(shipped.fitted)
     predicted = np.zeros(0, np.int64)
     if not outcome.keeps_predictions:
         predicted = shipped.logits.predictions(shipped.fitted)
-    _give_back(shipped.logits, task)
+    _give_back(shipped.logits, task.readout)
     return scores, predicted
 
 
-def _give_back(logits: Logits, task: Task) -> None:
+def _give_back(logits: Logits, readout: Readout) -> None:
     """Give large logits back, once they have served the comparison."""
-    if len(logits) * task.readout.n_classes > _LARGE:
+    if len(logits) * readout.n_classes > _LARGE:
         logits.forget()
 
 
-def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
+def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
     """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate."""
     # features are widened to float32 here; a float16 file overflows earlier
-    largest = float(np.finfo(np.float16).max) if task.readout.logits_type == "float16" else np.inf
+    largest = float(np.finfo(np.float16).max) if readout.logits_type == "float16" else np.inf
     done = 0
     for values, labels, _ in logits.chunks():
         xp = array_api_compat.array_namespace(values)
@@ -252,7 +253,7 @@ def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
         bad = ~(sizes <= largest) | ~np.isfinite(sizes)
         if bad.any():
             raise DataError(
-                f"{samples.source.describe()}: logits '{task.readout.logits}' of sample "
+                f"{source.describe()}: logits '{readout.logits}' of sample "
                 f"{done + int(np.flatnonzero(bad)[0])} hold NaN or infinite values"
             )
         done += len(labels)
@@ -275,7 +276,7 @@ def notes_on(
     job = task.job
     notes = _input_notes(task, outcome, changes, drift, labels)
     notes += _choice_notes(task, outcome)
-    notes += _label_notes(task, outcome)
+    notes += _label_notes(task.readout, task.opened.names, outcome)
     if compared.kept_label:
         notes.append(compared.kept_label.text)
     if compared.changed_labels > _MANY_CHANGED:
@@ -291,7 +292,7 @@ def notes_on(
     notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(_cross_fitted_note(outcome, compared))
-    notes += _order_note(task, compared.in_order)
+    notes += _order_note(task.reported.source, compared.in_order)
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # otherwise a worse result is an error, and needs no note
     if standing.word == "worse" and job.gates.require == "nothing":
@@ -314,11 +315,11 @@ def _order_dependence(task: Task, before: SampleScores, original: Logits) -> flo
     return order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
 
 
-def _order_note(task: Task, z: float) -> list[str]:
+def _order_note(source: Source, z: float) -> list[str]:
     if z <= _IN_ORDER:
         return []
     return [
-        f"{task.reported.source.describe()}: samples next to one another err alike (z {z:.1f}), as those of one "
+        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), as those of one "
         "person, device or recording do: intervals are too narrow, and folds share them. Name what belongs together: "
         "--group-column"
     ]
@@ -370,7 +371,7 @@ def _input_notes(
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, changes, drift)
     notes += resolution_notes(task.readout.resolution, 2 if task.readout.multi_label else task.readout.n_classes)
-    notes += _zero_notes(task, outcome.before)
+    notes += _zero_notes(task.readout, outcome.before)
     if task.readout.output_step >= _COARSE_OUTPUT:
         notes.append(
             f"the model rounds its probabilities to steps of {task.readout.output_step:.2g}, so small ones become 0; "
@@ -390,11 +391,11 @@ def _input_notes(
     return notes
 
 
-def _zero_notes(task: Task, before: SampleScores) -> list[str]:
+def _zero_notes(readout: Readout, before: SampleScores) -> list[str]:
     """Say how many labels have a probability of 0, whose log loss is that of the smallest normal number."""
-    if task.readout.holds != "probabilities" or task.readout.multi_label:
+    if readout.holds != "probabilities" or readout.multi_label:
         return []
-    kind = task.readout.logits_type
+    kind = readout.logits_type
     least = np.finfo(numpy_type(kind)).tiny
     most = -np.log(np.float64(least))
     # to the rounding of this logarithm, and of a sum that is nearly 1
@@ -420,19 +421,19 @@ def _position_notes(source: Source) -> list[str]:
     ]
 
 
-def _label_notes(task: Task, outcome: Outcome) -> list[str]:
+def _label_notes(readout: Readout, names: Sequence[str] | None, outcome: Outcome) -> list[str]:
     """Say what the numbers are where a sample has several labels, and which labels were not fitted by themselves."""
-    if not task.readout.multi_label:
+    if not readout.multi_label:
         return []
     notes = [
-        f"{task.readout.n_classes:,} labels, each measured by itself: NLL (log loss), Brier and ECE are means over "
+        f"{readout.n_classes:,} labels, each measured by itself: NLL (log loss), Brier and ECE are means over "
         "labels, and accuracy is the share of labels that are right; intervals and folds are over whole samples"
     ]
     shared: tuple[int, ...] = getattr(outcome.fitted, "shared", ())
     if shared:
-        names = task.opened.names or tuple(map(str, range(task.readout.n_classes)))
+        names = names or tuple(map(str, range(readout.n_classes)))
         notes.append(
-            f"{len(shared):,} of {task.readout.n_classes:,} labels share one temperature, because they have too few "
+            f"{len(shared):,} of {readout.n_classes:,} labels share one temperature, because they have too few "
             "samples for a fit of their own or scores that do not rise with the label: "
             f"{listed(names[c] for c in shared)}"
         )
