@@ -323,7 +323,7 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
         return None
     objective, accuracy = search_charts(report, details)
     return SimpleNamespace(
-        mapped="each with the map fitted for it" if details.with_map else "before any map",
+        mapped={True: "each with the map fitted for it", False: "before any map"}[details.with_map],
         max_drop=f"{100 * MAX_DROP:.0f}",
         max_times=MAX_TIMES,
         shown_data=data_text(details),
