@@ -224,23 +224,6 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
             for domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
         ),
     ],
-    ids=[
-        "itself",
-        "circle",
-        "twice",
-        "overload",
-        "hides",
-        "default",
-        "two defaults",
-        "ladder",
-        "tensor",
-        "graph",
-        "deep",
-        "no domain",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "com.microsoft",
-    ],
 )
 def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
@@ -332,7 +315,6 @@ def _in_branch(node: onnx.NodeProto) -> onnx.ModelProto:
         (_in_branch(_large()), "an? If node, not a constant"),
         (_in_branch(_loop().graph.node[-2]), "an? If node, not a constant"),
     ],
-    ids=["ConstantOfShape", "Tile", "Expand", "Range", "Loop", "doubled", "unknown", "in a branch", "loop in a branch"],
 )
 def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message: str) -> None:
     _, (refusal,) = find_heads(load_model(proto))

@@ -33,7 +33,7 @@ def probabilities(output: ClassOutput, values: np.ndarray) -> np.ndarray:
 def decided(model: Model, score: SetScore, x: np.ndarray, **changes: object) -> tuple[ClassOutput, list[np.ndarray]]:
     output = class_output(model)
     given = {"names": NAMES, "thresholds": LEVELS, **changes}
-    proto = add_decisions(model, Guarded(output, score, None), metadata={"guard": "x"}, **given)
+    proto = add_decisions(model, Guarded(output, score, None), **given)
     if not model.external_files:
         onnx.checker.check_model(proto, full_check=True)
     path = model.path.with_name("guarded.onnx")
@@ -104,7 +104,7 @@ def test_one_entry_that_is_no_number_decides_nothing(kind: str, score: SetScore,
     path = tmp_path / "m.onnx"
     onnx.save(small_model([helper.make_node("Identity", ["x"], ["y"])], infos[:1], infos[1:], [], opset=17), path)
     guarded = Guarded(ClassOutput("y", kind, CLASSES), score, None)
-    proto = add_decisions(load_model(path), guarded, LEVELS, NAMES, {})
+    proto = add_decisions(load_model(path), guarded, LEVELS, NAMES)
     path.write_bytes(proto.SerializeToString())
     p = np.random.default_rng(0).dirichlet(np.ones(CLASSES), 20).astype(np.float32)
     lost = np.arange(20) % (CLASSES + 1)
@@ -123,8 +123,8 @@ def test_names_that_are_taken_and_models_that_have_them(tmp_path: Path) -> None:
     model = CASES["float32 Gemm"]().write(tmp_path)
     guarded = Guarded(class_output(model), SetScore(), None)
     with pytest.raises(UnsupportedModel, match=r"has a tensor called 'features' already; give .* another --prefix"):
-        add_decisions(model, guarded, LEVELS, {"accept": "features"}, {})
-    model.path.write_bytes(add_decisions(model, guarded, LEVELS, NAMES, {}).SerializeToString())
+        add_decisions(model, guarded, LEVELS, {"accept": "features"})
+    model.path.write_bytes(add_decisions(model, guarded, LEVELS, NAMES).SerializeToString())
     again = load_model(model.path)
     with pytest.raises(UnsupportedModel, match="has been guarded already"):
         add_scores(again, guarded)

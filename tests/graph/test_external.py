@@ -15,7 +15,6 @@ import tna_onnx
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
 from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph import tensors as external
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.load import Model, load_model
@@ -444,15 +443,3 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     finally:
         for file in ("weights.bin", *written.external_files):
             (tmp_path / file).unlink()
-
-
-@pytest.mark.parametrize(
-    ("location", "offset", "length", "overlaps"),
-    [
-        ("b.bin", 10, 5, True), ("b.bin", 0, 11, True), ("b.bin", 14, 100, True), ("b.bin", 0, 100, True),
-        ("b.bin", 0, 10, False), ("b.bin", 15, 5, False), ("c.bin", 10, 5, False),
-    ],
-)  # fmt: skip
-def test_overlap(location: str, offset: int, length: int, overlaps: bool) -> None:
-    place, other = external.Place("b.bin", 10, 5), external.Place(location, offset, length)
-    assert place.overlaps(other) is other.overlaps(place) is overlaps

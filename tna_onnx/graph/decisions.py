@@ -18,7 +18,7 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.bounds import copy_model, names_in
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate
+from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule
@@ -171,7 +171,6 @@ def add_decisions(
     guarded: Guarded,
     thresholds: Mapping[str, NDArray[np.float32]],
     names: Mapping[str, str],
-    metadata: Mapping[str, str],
     from_file: Model | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
@@ -214,9 +213,7 @@ def add_decisions(
         elif role == "decision" and not guarded.output.multi_label:
             kind = TensorProto.INT64
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
-    proto = _extended(model, ops, outputs)
-    annotate(proto, metadata)
-    return proto
+    return _extended(model, ops, outputs)
 
 
 def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:

@@ -277,9 +277,11 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     if kind == "probability" and walked.activation == "sigmoid":
         kind = None  # the graph says the same
     single = kind in _SINGLE
-    columns = _single(info, walked) if single else _columns(sizes, class_axis, walked, labels)
+    if single:
+        _require_single(info, walked)
+    columns = _columns(sizes, class_axis, walked, labels)
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
-    if walked.activation == "sigmoid" and not multi_label:
+    if single or (walked.activation == "sigmoid" and not multi_label):
         columns = 2
     holds = _holds(model, walked, kind, columns)
     if columns < 2:
@@ -354,12 +356,11 @@ def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
 _SINGLE = {"logit": "logits", "probability": "probabilities"}
 
 
-def _single(info: onnx.ValueInfoProto, walked: State) -> int:
-    """Return the two classes of an output that is said to hold one logit, or one probability."""
+def _require_single(info: onnx.ValueInfoProto, walked: State) -> None:
+    """Refuse an output that cannot hold one logit, or one probability."""
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
         raise Refused(f"{SINGLE_ONLY}; it has shape {dims_text(info.type.tensor_type.shape)}, {walked.activation}")
-    return 2
 
 
 def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
@@ -403,15 +404,13 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
 
 def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tuple[int | str, ...]) -> int:
     """Return the number of classes that an output declares; 0 if it declares none."""
-    columns = len(labels)
-    if not columns and sizes:
-        columns = sizes[class_axis or -1] or 0
     if walked.paired:
         return 2
-    one_axis = len(sizes) == 1 and not labels  # (N,): one number a sample
-    if one_axis:
+    if labels or not sizes:
+        return len(labels)
+    if len(sizes) == 1:  # (N,): one number a sample
         return 1
-    return columns
+    return sizes[class_axis or -1] or 0
 
 
 def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: int) -> bool:

@@ -298,7 +298,7 @@ def _with_decisions(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the protobuf of a model with decisions, and what the metadata say of them."""
     model = step.model
-    proto = decisions.add_decisions(model, step.guarded, step.thresholds, step.names, {}, from_file)
+    proto = decisions.add_decisions(model, step.guarded, step.thresholds, step.names, from_file)
     file = Model(proto, "", model.path, large_values=dict(large_values))
     digest = hashlib.sha256()
     for name in file.producers:
