@@ -529,6 +529,8 @@ def test_a_tilted_weight_is_rotated_by_its_angle() -> None:
     np.testing.assert_array_equal(tna_onnx.tilt(weight, 40, seed=3), tilted)
     with pytest.raises(UsageError, match="90"):
         tna_onnx.tilt(weight, 90)
+    with pytest.raises(UsageError):
+        tna_onnx.tilt(weight, 40, members=-1)
 
 
 def test_the_weight_of_a_report_can_be_drawn_again(tmp_path: Path) -> None:

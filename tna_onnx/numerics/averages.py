@@ -66,6 +66,7 @@ def tilt(weight: Any, angle: float, seed: int = 0, *, members: int = 1) -> Float
 
     With a report of `calibrate(..., map="none", search="sparse")`, the weight that it wrote is
     `tilt(weight, report.angle, report.settings["seed"], members=report.ensemble_size)`; a temperature divides it.
+    Settings with another `theta_s`, `alpha`, `beta` or `n_t`, such as `PAPER`, give another weight.
 
     Args:
         weight: (C, n) class vectors.
@@ -74,11 +75,13 @@ def tilt(weight: Any, angle: float, seed: int = 0, *, members: int = 1) -> Float
         members: copies that are averaged; 0 is the limit of many.
 
     Raises:
-        UsageError: the angle is out of its range.
+        UsageError: the angle or the number of members is out of its range.
         UnsupportedModel: the weight has no direction that could be tilted.
     """
     if not 0 <= angle < 90:
         raise UsageError(f"angle must be from 0 to below 90 degrees, got {angle}")
+    if members < 0:
+        raise UsageError(f"members must be 0 (the limit of many) or more, got {members}")
     vectors = np.asarray(weight)
     if vectors.dtype not in (np.float32, np.float64):
         vectors = vectors.astype(np.float64)
