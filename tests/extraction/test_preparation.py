@@ -294,7 +294,7 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("many"), *make_images(1200))
+    return write_folder(tmp_path_factory.mktemp("many"), *make_images(2400))
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
     fields: dict[str, Any], a: float, m: float, *, bgr: bool, many: Path, saved: Make
 ) -> None:
-    """Within what 1,200 images tell of a network of steep steps."""
+    """Within what 2,400 images tell of a network of steep steps."""
     model = saved(bgr=bgr, **fields)
     refusal = cli("evaluate", model, many)
     assert refusal.exit_code == 4, refusal.output

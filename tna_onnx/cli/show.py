@@ -53,9 +53,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
     """
     lines: list[str] = []
     failures: list[str] = []
-    ending = ""
-    if output:
-        ending = f"; {output} is written"
+    ending = f"; {output} is written" if output else ""
 
     def attempt(step: Step) -> None:
         try:

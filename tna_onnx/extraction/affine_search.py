@@ -1,11 +1,12 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
-The loss of (a, m) is the NLL at its own temperature. A coarse grid is halved on more and more images, and parabolas
-lead downhill in shorter and shorter steps. Near the lowest point of the last one, simple numbers are likelier.
+The loss of (a, m) is the NLL at its own temperature. A coarse grid and two finer ones around its best point are
+halved on more and more images. A parabola is fitted there; near its lowest point, simple numbers are likelier.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -24,10 +25,12 @@ Point = tuple[float, float, Color]  # a, m and the order of the channels
 _POSITIVE = ((1, 0.5), (4, 0.0), (16, 0.0), (16, 0.5), (64, 0.0), (64, 0.5))
 _GRID: tuple[tuple[float, float], ...] = (*_POSITIVE, *((-a, m) for a in (1, 4, 16, 64, 255) for m in (0.5, 1.0)))
 _REVERSED: dict[Color, Color] = {"RGB": "BGR", "BGR": "RGB"}
-_GRID_SHARE, _ORDER_SHARE = 0.2, 0.05  # of the runs
+_SHARE = 0.125  # of the runs, for each finer grid; twice that for the coarse one, and half for the parabola
 _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1))  # where a parabola is fitted
-# steps of log |a| and of m, as points of the grid are a factor 4 apart, and the share of the runs
-_STEPS = ((0.7, 0.25, 0.15), (0.35, 0.12, 0.15), (0.2, 0.08, 0.45))
+_STAR_STEPS = (0.2, 0.08)  # of log |a|, and of m
+# points of the grid are a factor 4 apart
+_ZOOMS = ((0.7, 0.25), (0.35, 0.12))  # steps of log |a| and of m
+_AROUND = tuple(itertools.product((0, -1, 1), (0, -1, 1)))
 _USUAL = 0.45  # the mean of photographs
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 
@@ -38,22 +41,21 @@ def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None
     `best`: of the known recipes. `budget`: images that may be run, each under one recipe.
     """
     color = best.resolved.color
-    start = halved(images, [_trial(images, best, (a, m, color)) for a, m in _GRID], int(_GRID_SHARE * budget))
+    share = int(_SHARE * budget)
+    grid = [_trial(images, best, (a, m, color)) for a, m in _GRID]
+    # of inverted pixels, the best known recipe hardly tells the order of the channels
+    reverse = [_trial(images, best, (a, m, _REVERSED[color])) for a, m in _GRID if color in _REVERSED]
+    start = halved(images, grid + reverse, 2 * share) or halved(images, grid, 2 * share)
     if start is None:
         return None
-    if color in _REVERSED:
-        a, m, _ = _point_of(start)
-        orders = [start, _trial(images, best, (a, m, _REVERSED[color]))]
-        start = halved(images, orders, int(_ORDER_SHARE * budget)) or start
     if start.behind(best)[0] > 0:
         start = best
-    point = _point_of(start)
-    for *steps, share in _STEPS:
-        count = min(int(share * budget / len(_STAR)), len(images.rows))
-        parabola = _parabola(images, best, point, steps, count)
-        centre, (x, y) = point, _lowest(parabola)
-        point = _moved(centre, steps[0] * x, steps[1] * y)
-    return _likeliest(images, best, centre, steps, count * parabola)
+    for steps in _ZOOMS:
+        around = [_trial(images, best, _moved(_point_of(start), steps[0] * x, steps[1] * y)) for x, y in _AROUND]
+        start = halved(images, around, share) or start
+    centre = _point_of(start)
+    count = min((budget - 4 * share) // len(_STAR), len(images.rows))
+    return _likeliest(images, best, centre, count * _parabola(images, best, centre, count))
 
 
 def _trial(images: TrialImages, like: Trial, point: Point, unit: float | None = None) -> Trial:
@@ -88,9 +90,9 @@ def _point_of(trial: Trial) -> Point:
     return 255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color
 
 
-def _parabola(images: TrialImages, like: Trial, centre: Point, steps: list[float], count: int) -> FloatArray:
+def _parabola(images: TrialImages, like: Trial, centre: Point, count: int) -> FloatArray:
     """Return the parabola of the NLL of the first images around a point, as factors of `_terms`."""
-    star = [_trial(images, like, _moved(centre, steps[0] * x, steps[1] * y)) for x, y in _STAR]
+    star = [_trial(images, like, _moved(centre, _STAR_STEPS[0] * x, _STAR_STEPS[1] * y)) for x, y in _STAR]
     images.run(star, count)
     return np.asarray(np.linalg.solve(_terms(*np.array(_STAR, float).T), [trial.nll for trial in star]), np.float64)
 
@@ -100,15 +102,7 @@ def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1)
 
 
-def _lowest(parabola: FloatArray) -> tuple[float, float]:
-    """Return where a parabola is lowest, at most one step away from its centre."""
-    grid = np.linspace(-1, 1, 41)
-    x, y = (each.ravel() for each in np.meshgrid(grid, grid))
-    k = int(np.argmin(_terms(x, y) @ parabola))
-    return float(x[k]), float(y[k])
-
-
-def _likeliest(images: TrialImages, like: Trial, centre: Point, steps: list[float], nats: FloatArray) -> Trial:
+def _likeliest(images: TrialImages, like: Trial, centre: Point, nats: FloatArray) -> Trial:
     """Return the trial of the likeliest numbers around a point.
 
     The logarithm of their probability is that of the labels, of which `nats` is the parabola, minus the nats that it
@@ -122,7 +116,7 @@ def _likeliest(images: TrialImages, like: Trial, centre: Point, steps: list[floa
         mean, std = (each.ravel() for each in np.meshgrid(list(means), [number for number in stds if number > 0]))
         ratio = unit / std / abs(a)
         # the m that it has where the scale is that of the centre
-        x, y = np.log(ratio) / steps[0], (_USUAL + (mean / unit - _USUAL) * ratio - m) / steps[1]
+        x, y = np.log(ratio) / _STAR_STEPS[0], (_USUAL + (mean / unit - _USUAL) * ratio - m) / _STAR_STEPS[1]
         spent = np.array([cost + means[p] + stds[q] for p, q in zip(mean, std, strict=True)])
         total = _terms(x, y) @ nats + spent
         total[(np.abs(x) > 1) | (np.abs(y) > 1)] = math.inf

@@ -79,9 +79,7 @@ def written_text(files: Sequence[str]) -> str:
 
 def size_text(metrics: Metrics) -> str:
     """Write what metrics are made of, samples, groups, bins: `N = 200 in 40 groups (design effect 3.1), 15 bins`."""
-    groups = ""
-    if metrics.groups is not None:
-        groups = f" in {count_text(metrics.groups, 'group')}"
+    groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"
     if metrics.design_effect is not None:
         groups += f" (design effect {metrics.design_effect:.2g})"
     if metrics.effective_n is not None:
@@ -328,12 +326,10 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     """
     rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
-        words = method.words
-        if method.method == report.method:
-            words += " (chosen)"
+        chosen = " (chosen)" if method.method == report.method else ""
         rows.append(
             (
-                words,
+                f"{method.words}{chosen}",
                 METRICS["nll"].number(method.metrics.nll),
                 METRICS["nll"].number(method.error),
                 "kept" if method.keeps_predictions else "may change",

@@ -138,9 +138,7 @@ def key_of(line: Line) -> Key:
 
 def chart_keys(chart: Chart) -> tuple[Key, ...]:
     """Explain the lines of a chart; a line alone needs no legend."""
-    if len(chart.lines) < 2:
-        return ()
-    return tuple(map(key_of, chart.lines))
+    return tuple(map(key_of, chart.lines)) if len(chart.lines) > 1 else ()
 
 
 def chart_figure(chart: Chart) -> Figure:
