@@ -390,9 +390,7 @@ def place_of(tensor: TensorProto) -> Place:
     """Return where the data of an external tensor lie."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
-        raise UnsupportedModel(
-            f"tensor '{tensor.name}' has external data of which one word stands twice; expected once"
-        )
+        raise UnsupportedModel(f"tensor '{tensor.name}' names a part of its external data twice; expected once")
     if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
         raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
     # ONNX Runtime takes packed weights from further places, in place of the tensor

@@ -251,8 +251,8 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
     if min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING:
         why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
     return [
-        f"{100 * share:.1f} % of the samples are within the threshold, as many share one score: {why}, and sets are "
-        f"larger than they need to be; {advice}"
+        f"{100 * share:.1f} % of the samples are within the threshold, because many share one score ({why}); sets are "
+        f"larger than they need to be: {advice}"
     ]
 
 

@@ -319,9 +319,8 @@ def _order_note(source: Source, z: float) -> list[str]:
     if z <= _IN_ORDER:
         return []
     return [
-        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), as those of one "
-        "person, device or recording do: intervals are too narrow, and folds share them. Name what belongs together: "
-        "--group-column"
+        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), like those of one "
+        "person, device or recording; intervals are then too narrow. Name the column of groups by --group-column"
     ]
 
 

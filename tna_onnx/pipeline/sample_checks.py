@@ -242,8 +242,8 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedS
     # Files of earlier versions have no sketch.
     if (_is_certain(overlap, limits) or samples.source.digest() == digest) and limits.overlap < 100:
         raise DataError(
-            f"{samples.name}: {model.name} was recalibrated on these data, and looks better on them than "
-            "it is; give others, or start from the original model: calibrate --add (or --decide) does both on one set"
+            f"{samples.name}: {model.name} was recalibrated on these data, so it looks better on them than "
+            "it is; give other samples, or let calibrate --add (or --decide) do both on the original model"
         )
     if overlap.shared:
         share = f"about {100 * overlap.share:.0f} %"
@@ -293,16 +293,16 @@ def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[
     notes = []
     if decided_thresholds(model, samples, limits):
         notes.append(
-            f"{samples.name}: the thresholds of {model.name} come from these samples, or from some of them: they are "
-            "no test of its promises; give others"
+            f"{samples.name}: the thresholds of {model.name} come from some or all of these samples, which therefore "
+            "cannot test its promises; give other samples"
         )
     shifted = _shift_of(model)
     for prefix in ("calib", "target"):
         if _among(shifted, prefix, samples, limits):
             what = "--calib" if prefix == "calib" else "--target-data"
             notes.append(
-                f"{samples.name}: {model.name} was shifted with these samples, or with some of them ({what}): they are "
-                "no test of its class frequencies; give others"
+                f"{samples.name}: {model.name} was shifted with some or all of these samples ({what}), which therefore "
+                "cannot test its class frequencies; give other samples"
             )
     return tuple(notes)
 
@@ -342,11 +342,13 @@ def check_target(
     notes = []
     if target is not None:
         notes += _confusion_notes(model, calib, limits)
-        _refuse_common(target, calib, limits, "labelled samples of --calib, so they tell nothing of a target")
+        _refuse_common(target, calib, limits, "labelled samples of --calib, so they say nothing about a target")
         if _was_fitted_on(model, target, limits):
-            raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give those of the target")
+            raise DataError(
+                f"{target.name}: {model.name} was recalibrated on these samples; give samples of the target"
+            )
     if held_out is not None:
-        reason = "samples of --calib too; --eval must come from the target, as its samples will"
+        reason = "samples of --calib too; --eval must come from the target"
         _refuse_common(held_out, calib, limits, reason)
         if target is not None and overlap_of(held_out.digests, target.digests).shared:
             notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")

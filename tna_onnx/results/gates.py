@@ -57,7 +57,7 @@ class Gates:
 
     max_ece: float | None = setting(
         None,
-        "Gate: fail if the ECE (expected calibration error) is above this, per cent. With two classes it is the ECE of "
+        "Fail if the ECE (expected calibration error) is above this, per cent. With two classes it is the ECE of "
         "P(positive), with several labels that of the worst label, otherwise that of the confidence.",
         section=_SECTION,
         unit="PERCENT",
@@ -66,19 +66,19 @@ class Gates:
     )
     max_nll: float | None = setting(
         None,
-        "Gate: fail if the NLL (negative log-likelihood) is above this, nats.",
+        "Fail if the NLL (negative log-likelihood) is above this, nats.",
         section=_SECTION,
         unit="NATS",
         low=0,
     )
     min_accuracy: float | None = setting(
-        None, "Gate: fail if the accuracy is below this, per cent.", section=_SECTION, unit="PERCENT", low=0, high=100
+        None, "Fail if the accuracy is below this, per cent.", section=_SECTION, unit="PERCENT", low=0, high=100
     )
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
     max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
     min_recall: Mapping[str, float] | None = setting(
         None,
-        "Gate: fail if the recall of a class is below this fraction. It is the recall of the output decision if the "
+        "Fail if the recall of a class is below this fraction. It is the recall of the output decision if the "
         "file has it, otherwise that of the likeliest class.",
         section=_SECTION,
         unit="CLASS=SHARE",
@@ -86,7 +86,7 @@ class Gates:
     )
     require: Requirement = setting(
         "not-worse",
-        "Gate: fail unless the result is this. improvement: significantly better; with two classes and predictions "
+        "Fail unless the result is this. improvement: significantly better; with two classes and predictions "
         "kept, P(positive) must also be off by no more than chance. not-worse: not significantly worse. nothing: any "
         "result passes. Accuracy, NLL, ECE and the objective are judged together, each by its whole interval, the NLL "
         "first.",

@@ -114,8 +114,8 @@ def estimate(
     n, classes = observed.probabilities.shape
     if n < _MIN_A_CLASS * classes:
         raise DataError(
-            f"{where}: {n:,} samples for {classes:,} classes; expected at least {_MIN_A_CLASS * classes:,}, as "
-            "frequencies of fewer are mostly noise; give more, or say the frequencies with --target-prior"
+            f"{where}: {n:,} samples for {classes:,} classes; expected at least {_MIN_A_CLASS * classes:,}, "
+            "because frequencies of fewer are mostly noise; give more samples, or --target-prior"
         )
     by_matrix = settings.estimator == "bbse"
     against = invertible(observed, settings.seed)

@@ -67,7 +67,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         # an age, say, by which subgroups are made, is a feature where the others are too few
         left_out -= {by} - {label, *request.drop_columns}
         data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
-    order = "in the model's order, as told"
+    order = "in the order of --columns"
     if request.columns:
         columns = by_user(where, kinds, inputs, request.columns)
     elif (by_name := _by_name(data_columns, inputs)) and _wide_enough(data_columns, inputs, by_name):
