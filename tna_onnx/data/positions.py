@@ -111,45 +111,11 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
     return placed
 
 
-def clusters_of(source: Source) -> IntArray | None:
-    """Return which rows depend on one another, (R,): the number of each row's group, or else of its sample.
-
-    None if all rows are independent; independent rows with weights are numbered one by one.
-    """
-    weighted = source_weights(source) is not None
-    groups = source.sample_info.get("group")
-    if groups is not None:
-        _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
-        if len(first) == len(groups) and not weighted:
-            return None
-        # numbered as they come: what they are called decides nothing
-        return np.argsort(np.argsort(first))[numbers].astype(np.int64)
-    clusters: IntArray | None = getattr(source, "clusters", None)
-    if clusters is None and weighted:
-        return np.arange(len(source))
-    return clusters
-
-
-def source_weights(source: Source) -> NDArray[np.float64] | None:
-    """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
-    weights = source.sample_info.get("weight")
-    if weights is None or np.all(weights == weights[0]):
-        return None
-    scaled: NDArray[np.float64] = weights / np.mean(weights)
-    return scaled
-
-
 def first_batches(source: Source, size: int, max_rows: int) -> int:
     """Return the number of rows in the first batches of a source: at most `max_rows`, but at least one batch."""
     if isinstance(source, PositionSource):
         return source.first_batches(size, max_rows)
     return min(max_rows // size * size or size, len(source))
-
-
-def sample_labels(source: Source) -> IntArray:
-    """Return one label per sample: the class, or a group number equal for samples with equal labels."""
-    labels: IntArray = getattr(source, "sample_labels", source.labels)
-    return labels
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,6 +161,40 @@ class ClassPrior:
         return weights
 
 
+def clusters_of(source: Source) -> IntArray | None:
+    """Return which rows depend on one another, (R,): the number of each row's group, or else of its sample.
+
+    None if all rows are independent; independent rows with weights are numbered one by one.
+    """
+    weighted = source_weights(source) is not None
+    groups = source.sample_info.get("group")
+    if groups is not None:
+        _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+        if len(first) == len(groups) and not weighted:
+            return None
+        # numbered as they come: what they are called decides nothing
+        return np.argsort(np.argsort(first))[numbers].astype(np.int64)
+    clusters: IntArray | None = getattr(source, "clusters", None)
+    if clusters is None and weighted:
+        return np.arange(len(source))
+    return clusters
+
+
+def source_weights(source: Source) -> npt.NDArray[np.float64] | None:
+    """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
+    weights = source.sample_info.get("weight")
+    if weights is None or np.all(weights == weights[0]):
+        return None
+    scaled: npt.NDArray[np.float64] = weights / np.mean(weights)
+    return scaled
+
+
+def sample_labels(source: Source) -> IntArray:
+    """Return one label per sample: the class, or a group number equal for samples with equal labels."""
+    labels: IntArray = getattr(source, "sample_labels", source.labels)
+    return labels
+
+
 def shape_text(shape: tuple[int | None, ...]) -> str:
     """Write the shape of an input with N for the batch axis and ? for other free axes.
 

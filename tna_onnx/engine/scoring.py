@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import Batch, Source
+from tna_onnx.data.source import Batch, Source, clusters_of, source_weights
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model

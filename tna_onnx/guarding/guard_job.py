@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.digest import repeats_of
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
-from tna_onnx.data.positions import clusters_of, sample_labels
-from tna_onnx.data.source import Source, drawn_by_weight, group_notes
+from tna_onnx.data.source import Source, clusters_of, drawn_by_weight, group_notes, sample_labels
 from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError

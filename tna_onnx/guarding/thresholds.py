@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import listed
-from tna_onnx.data.positions import clusters_of
-from tna_onnx.data.source import Batch, Source
+from tna_onnx.data.source import Batch, Source, clusters_of
 from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore

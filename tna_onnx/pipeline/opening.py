@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
-from tna_onnx.data.positions import clusters_of, source_weights
-from tna_onnx.data.source import Source, group_notes, require_groups, require_samples
+from tna_onnx.data.source import Source, clusters_of, group_notes, require_groups, require_samples, source_weights
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN

@@ -17,8 +17,8 @@ from tna_onnx.data.choices import Limits
 from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
-from tna_onnx.data.positions import PositionSource, sample_labels
-from tna_onnx.data.source import Source
+from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.source import Source, sample_labels
 from tna_onnx.data.suspicion import Suspicion, checked_labels, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
