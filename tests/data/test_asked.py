@@ -1,17 +1,15 @@
 """What is asked of data: formats, options, requests; what a table does not say; samples without labels."""
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec, write_columns
-from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, DataFormat
-from tna_onnx.data.formats import open_request, open_source, request_of
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.formats import DATA_FORMATS, DataFormat, open_request, open_source, request_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import model_class_names
@@ -33,10 +31,7 @@ def open_text(path: Path, request: Request) -> ArraySource:
 
 
 def test_a_new_source_is_its_file_and_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("tna_onnx.data.sources.text")
-    module.open_text = open_text  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(DATA_FORMATS, "text", DataFormat("text:open_text", files=(".dat",)))  # type: ignore[misc]
+    monkeypatch.setitem(DATA_FORMATS, "text", DataFormat(open_text, files=(".dat",)))
     rows = np.random.default_rng(0).random((5, 4)).astype(np.float32)
     np.savetxt(tmp_path / "calib.dat", np.column_stack([rows, [0, 1, 2, 0, 1]]))
     source: Source = open_source(tmp_path / "calib.dat", [spec()], 3)

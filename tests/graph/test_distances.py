@@ -90,6 +90,55 @@ def test_distances_from_prototypes_are_scores_where_the_user_says_logits(
         assert (readout.holds, readout.n_classes) == (kind or "probabilities", CLASSES)
 
 
+@pytest.mark.parametrize("last", ["Neg", "minus first"])
+def test_squared_distances_written_out_are_a_linear_layer(last: str) -> None:
+    more = [node("Neg", "e", "y")] if last == "Neg" else [node("Sub", "zero e", "y")]
+    head = outcome(of(expanded(), *more))
+    assert isinstance(head, Head)
+    np.testing.assert_allclose(head.weight, 2 * ROWS)
+    if last == "Neg":  # in front of the other, the zero is the first constant that is added
+        np.testing.assert_allclose(head.bias, -(ROWS**2).sum(axis=1), rtol=1e-6)
+    # the length of the features is added by the graph alone, and does not grow with the scores
+    assert not head.linear
+    assert not head.homogeneous
+
+
+@pytest.mark.parametrize(
+    ("shift", "reason"),
+    [
+        ([node("ReduceSum", "p last", "n", keepdims=1)], "changes them"),  # made of the scores themselves
+        (
+            [node("ReduceSum", "x last", "m", keepdims=0), node("Unsqueeze", "m axis", "n")],
+            "tensors that are computed from data",
+        ),
+        (
+            [node("Mul", "x x", "o"), node("ReduceSum", "o axis2", "n", keepdims=1)],
+            "tensors that are computed from data",
+        ),
+    ],
+)
+def test_what_is_added_to_scores_has_to_be_one_number_a_sample(shift: Nodes, reason: str) -> None:
+    nodes = [node("MatMul", "x turned", "p"), *shift, node("Add", "p n", "y")]
+    model = small_model(nodes, {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, {**TENSORS, "axis2": np.array([0])})
+    found = outcome(model)
+    assert isinstance(found, Refusal)
+    assert reason in found.reason
+
+
+def test_products_that_are_added_up_are_a_layer() -> None:
+    """(N, 1, n) times (1, C, n), as torch writes a cosine similarity."""
+    nodes = [
+        node("Unsqueeze", "x axis", "u"),
+        node("Mul", "u rows3", "q"),
+        summed("ReduceSum", "q", "r"),
+        node("Mul", "r scale", "y"),
+    ]
+    head = outcome(of(nodes))
+    assert isinstance(head, Head)
+    assert (head.op_type, head.node) == ("Mul", "at_q")
+    np.testing.assert_allclose(head.weight, 16 * ROWS)
+
+
 def test_constants_that_are_repeated_for_each_sample_leave_a_map() -> None:
     nodes = [
         node("Unsqueeze", "x axis", "u"),

@@ -27,7 +27,7 @@ from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined,
 from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli, with_options
 from tna_onnx.cli.command import group
-from tna_onnx.data.choices import DATA_FORMATS
+from tna_onnx.data.formats import DATA_FORMATS
 
 # Languages of blocks that hold nothing to run.
 SHOWN = ("text", "json", "yaml", "toml", "diff", "{toctree}", "{eval-rst}")

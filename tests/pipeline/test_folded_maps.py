@@ -222,7 +222,7 @@ def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tu
     """Write a map into a model, and let the tool check the file as it does before it is moved to its place."""
     outcome = outcome_of(task, fitted, weight, angle=0.0 if weight is None else 20.0)
     writing = Writing(task)
-    assert fitted.name in writing.choices
+    assert fitted.name in writing.maps
     rewritten = writing.write(outcome, provenance_entries(task, outcome))
     path = task.model.path.with_name("written.onnx")
     path.write_bytes(rewritten.proto.SerializeToString())

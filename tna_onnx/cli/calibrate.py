@@ -206,5 +206,8 @@ def card(result: str, output: str | None, **arguments: Any) -> None:
     check_result_file(output, result, kind="card")
     loaded()
     result_card = run(result, output, **arguments)
+    text = result_card.text
+    if output is not None:
+        text = f"wrote    {output}"
     with standard_output():
-        click.echo(result_card.text if output is None else f"wrote    {output}")
+        click.echo(text)

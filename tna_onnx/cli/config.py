@@ -147,7 +147,9 @@ def _flag(option: click.Parameter) -> str:
 
 def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
     """Make what files say the defaults of a command's options."""
-    settings = read_file(ctx, Path(path)) if path else {}
+    settings = {}
+    if path:
+        settings = read_file(ctx, Path(path))
     _refuse_unknown_variables(ctx)
     ctx.meta[_SETTINGS] = settings
     ctx.default_map = {name: setting.value for name, setting in settings.items()}
@@ -266,7 +268,7 @@ def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: P
     """Return the settings for the options of a command, from flag -> TOML value and source."""
     options = options_by_flag(ctx.command)
     for flag, (value, source) in values.items():
-        if any("\0" in str(item) for item in (value if isinstance(value, list) else [value])):
+        if any("\0" in str(item) for item in _items(value)):
             raise UsageError(f"{source}: {flag}: embedded null byte, got {value!r}")
     return {
         str(options[flag].name): ConfigEntry(_as_typed(options[flag], value, folder), source)
@@ -275,11 +277,18 @@ def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: P
     }
 
 
+def _items(value: Any) -> list[Any]:
+    """Return the items of a TOML array, or the one value."""
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
 def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
     """Return what the command line would hold in place of a TOML value."""
     if isinstance(value, bool) and option.is_flag:
         return value
-    items = [_word(option, item, folder) for item in (value if isinstance(value, list) else [value])]
+    items = [_word(option, item, folder) for item in _items(value)]
     if option.multiple:
         return items
     return ",".join(items)

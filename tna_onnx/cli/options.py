@@ -336,7 +336,9 @@ def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -
         raise UsageError(f"{value}: is a URL; download the model, and give the path of the file")
     path = Path(value)
     file = model_file(path)
-    return value if file == path else str(file)
+    if file == path:
+        return value
+    return str(file)
 
 
 model_argument = click.argument("model", type=click.Path(), callback=_in_folder)
@@ -502,4 +504,6 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
     if preset is not None:
         return read_recipe(Path(preset)).override(**parts)
     # None, not an empty recipe: arrays are used as they are
-    return Recipe().override(**parts) if parts else None
+    if not parts:
+        return None
+    return Recipe().override(**parts)

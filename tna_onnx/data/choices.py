@@ -1,7 +1,4 @@
-"""What the user may say of data, as settings: the command line makes its options of them. It loads without NumPy.
-
-The first row of `DATA_FORMATS` that fits a path counts; text files are a table where the model takes no images.
-"""
+"""What the user may say of data, as settings: the command line makes its options of them. It loads without NumPy."""
 
 from __future__ import annotations
 
@@ -14,31 +11,6 @@ from typing import Any, Literal, TypeAlias
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import setting
 from tna_onnx.numerics.checks import check_limits
-
-
-@dataclass(frozen=True)
-class DataFormat:
-    """One format."""
-
-    # `module:function` in `tna_onnx.data.sources`; the function takes a path and a `tna_onnx.data.options.Request`,
-    # and returns a `tna_onnx.data.source.Source`
-    opener: str
-    files: tuple[str, ...] = ()  # suffixes of its files
-    in_folder: tuple[str, ...] = ()  # endings of files that make a folder one of this format
-
-
-_TABLES = (".parquet", ".arrow", ".feather", ".ipc")
-SAVED = ("state.json", "dataset_dict.json")
-"""What `datasets` writes into the folder of a data set that it saves, or of several."""
-
-# In the order in which they are tried.
-DATA_FORMATS: dict[str, DataFormat] = {
-    "npz": DataFormat("arrays:open_arrays", files=(".npz",)),
-    "table": DataFormat("tables:open_table", files=_TABLES, in_folder=(*_TABLES, *SAVED)),
-    "manifest": DataFormat("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
-    # What a folder is if none of the others fits.
-    "folder": DataFormat("image_files:open_folder"),
-}
 
 _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times
 

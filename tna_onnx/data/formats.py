@@ -1,21 +1,21 @@
-"""Opening labelled samples of any kind: `open_request` finds the format (`tna_onnx.data.choices`) and calls its opener.
+"""Opening labelled samples of any kind: `open_request` finds the format (`DATA_FORMATS`) and calls its opener.
 
-A URL is copied first, and its copy is recognised. Each source is imported only when it is used.
+A URL is copied first, and its copy is recognised. Text files are a table where the model takes no images.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import DATA_FORMATS, IGNORED
+from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.images.preprocess import Recipe
@@ -26,6 +26,11 @@ from tna_onnx.data.options import Data, PositionOptions, Request
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.sample_info import require_beside
 from tna_onnx.data.source import InputSpec
+from tna_onnx.data.sources.arrays import open_arrays
+from tna_onnx.data.sources.arrow import SAVED, SUFFIXES
+from tna_onnx.data.sources.image_files import open_folder, open_manifest
+from tna_onnx.data.sources.objects import open_object
+from tna_onnx.data.sources.tables import open_table
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, local_path
 
@@ -34,6 +39,25 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import Source
+
+
+@dataclass(frozen=True)
+class DataFormat:
+    """One format."""
+
+    opener: Callable[[Path, Request], Source]
+    files: tuple[str, ...] = ()  # suffixes of its files
+    in_folder: tuple[str, ...] = ()  # endings of files that make a folder one of this format
+
+
+# In the order in which they are tried.
+DATA_FORMATS: dict[str, DataFormat] = {
+    "npz": DataFormat(open_arrays, files=(".npz",)),
+    "table": DataFormat(open_table, files=SUFFIXES, in_folder=(*SUFFIXES, *SAVED)),
+    "manifest": DataFormat(open_manifest, files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
+    # What a folder is if none of the others fits.
+    "folder": DataFormat(open_folder),
+}
 
 
 def request_of(
@@ -99,26 +123,19 @@ def open_request(request: Request) -> Source:
 
 
 def _open(data: Any, request: Request) -> Source:
+    if hasattr(data, "sample_digests"):  # a source that is open, such as a part of one
+        source: Source = data
+        if not (request.multi_label and source.labels.shape == (len(source), request.n_classes)):
+            request.check_one_class(source.describe())
+            check_labels(source.labels, len(source), request.n_classes, source.describe())
+        return source
     if not isinstance(data, (str, Path)):
-        return _open_object(data, request)
+        return open_object(data, request)
     if isinstance(data, str):
         data = local_path(data)
     if is_url(str(data)):
         return _open_url(str(data), request)
     return _open_path(Path(data), request)
-
-
-def _open_object(data: Any, request: Request) -> Source:
-    if hasattr(data, "sample_digests"):  # a source that is open, such as a part of one
-        source: Source = data
-        if request.multi_label and source.labels.shape == (len(source), request.n_classes):
-            return source
-        request.check_one_class(source.describe())
-        check_labels(source.labels, len(source), request.n_classes, source.describe())
-        return source
-    from tna_onnx.data.sources.objects import open_object  # noqa: PLC0415
-
-    return open_object(data, request)
 
 
 class Copy:
@@ -183,9 +200,7 @@ def _open_path(path: Path, request: Request) -> Source:
         request.check_no_table(str(path))
     if format_name in ("folder", "manifest"):
         request.check_one_class(str(path))
-    module, function = DATA_FORMATS[format_name].opener.split(":")
-    source: Source = getattr(importlib.import_module(f"tna_onnx.data.sources.{module}"), function)(path, request)
-    return source
+    return DATA_FORMATS[format_name].opener(path, request)
 
 
 def _recognise(path: Path, request: Request) -> str:

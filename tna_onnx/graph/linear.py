@@ -6,6 +6,7 @@ spell x[:, 0] and x[:, :1]: Gather, also behind a Transpose, and Slice.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,14 @@ _QUANTIZED = {
 def is_linear(node: onnx.NodeProto) -> bool:
     """Whether a node is one of the operators of this module."""
     return (node.domain or "", node.op_type) in _READERS
+
+
+def adds_up_products(model: Model, node: onnx.NodeProto, behind: Sequence[str]) -> bool:
+    """Whether a Mul and a ReduceSum `behind` it are a linear layer: (N, 1, n) features, (1, C, n) class vectors."""
+    if node.op_type != "Mul" or tuple(behind[:1]) != ("ReduceSum",):
+        return False
+    constants = [model.constant_tensor(name) for name in node.input]
+    return any(c is not None and len(c.dims) == 3 and c.dims[0] == 1 and c.dims[1] > 1 for c in constants)
 
 
 def is_matrix_transpose(node: onnx.NodeProto) -> bool:
@@ -69,6 +78,8 @@ def read_linear(model: Model, index: int, output: str) -> Linear:
     """Read a node as a linear layer whose result is the tensor `output`."""
     node = model.proto.graph.node[index]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type == "Mul":
+        return _products(model, index, node)
     return _READERS[node.domain or "", node.op_type](model, index, node, attributes, output)
 
 
@@ -152,6 +163,14 @@ def _product(model: Model, index: int, node: onnx.NodeProto, attributes: dict[st
         bias_scale=beta,
         link=_activation(attributes),
     )
+
+
+def _products(model: Model, index: int, node: onnx.NodeProto) -> Linear:
+    """Read a Mul that `adds_up_products` knows."""
+    place = next(k for k, name in enumerate(node.input) if model.constant_tensor(name) is not None)
+    weight = resolve(model, node.input[place], index)
+    shape = weight.value.shape
+    return Linear(str(node.input[1 - place]), weight, (Reshape(shape, shape[1:]),))
 
 
 def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:

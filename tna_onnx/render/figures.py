@@ -60,7 +60,9 @@ def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
     if isinstance(result, Studies):
         return {study.name: chart_panels(study.charts) for study in result.studies if study.charts}
     if isinstance(result, Study):
-        return {result.name: chart_panels(result.charts)} if result.charts else {}
+        if not result.charts:
+            return {}
+        return {result.name: chart_panels(result.charts)}
     if isinstance(result, Evaluation):
         if result.without_labels is not None:
             return {}
@@ -109,11 +111,15 @@ def figure_file(panels: Sequence[Panel]) -> str:
 
     A legend that all panels have in common stands once, below them.
     """
-    columns = 2 if len(panels) == 4 else min(_MAX_COLUMNS, len(panels))
+    columns = min(_MAX_COLUMNS, len(panels))
+    if len(panels) == 4:
+        columns = 2
     rows = -(-len(panels) // columns)
     width = columns * (WIDTH + _MARGIN) + _MARGIN
     shared = all(panel.keys == panels[0].keys for panel in panels)
-    room = width - 2 * _MARGIN if shared else WIDTH
+    room = WIDTH
+    if shared:
+        room = width - 2 * _MARGIN
     legends = [_legend(panel.keys, room) for panel in panels]
     below = max(height for _, height in legends)
     titles = [textwrap.wrap(panel.figure.caption, _TITLE_LETTERS) for panel in panels]

@@ -89,9 +89,9 @@ class Lines:
             self._ended = stage
             self._print(text, now)
         elif done < total and now >= self._next:
-            # the first report of a stage says nothing of how fast it is
-            left = f", about {(now - self._began) / done * (total - done):.0f} s left" if done else ""
-            self._print(f"so far, {text}{left}", now)
+            if done:  # the first report of a stage says nothing of how fast it is
+                text += f", about {(now - self._began) / done * (total - done):.0f} s left"
+            self._print(f"so far, {text}", now)
 
     def _print(self, line: str, now: float) -> None:
         self._next = now + self._every

@@ -79,7 +79,9 @@ def written_text(files: Sequence[str]) -> str:
 
 def size_text(metrics: Metrics) -> str:
     """Write what metrics are made of, samples, groups, bins: `N = 200 in 40 groups (design effect 3.1), 15 bins`."""
-    groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"
+    groups = ""
+    if metrics.groups is not None:
+        groups = f" in {count_text(metrics.groups, 'group')}"
     if metrics.design_effect is not None:
         groups += f" (design effect {metrics.design_effect:.2g})"
     if metrics.effective_n is not None:
@@ -326,10 +328,12 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     """
     rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
-        chosen = " (chosen)" if method.method == report.method else ""
+        words = method.words
+        if method.method == report.method:
+            words += " (chosen)"
         rows.append(
             (
-                f"{method.words}{chosen}",
+                words,
                 METRICS["nll"].number(method.metrics.nll),
                 METRICS["nll"].number(method.error),
                 "kept" if method.keeps_predictions else "may change",

@@ -406,7 +406,7 @@ def decision_lines(decisions: Decisions) -> list[str]:
 
 def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
     # a class without samples has no recall, and comes last
-    by_recall = sorted(classes, key=lambda decided: 2.0 if decided.recall is None else decided.recall)
+    by_recall = sorted(classes, key=lambda decided: (decided.recall is None, decided.recall or 0.0))
     lines = [f"decision {decided.name}: {recall_words(decided)}" for decided in by_recall[:_MAX_DECIDED]]
     if len(classes) > _MAX_DECIDED:
         lines.append(f"{len(classes) - _MAX_DECIDED:,} further classes have a higher recall")

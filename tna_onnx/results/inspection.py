@@ -258,8 +258,9 @@ class ModelDifference:
     @property
     def moved_outputs(self) -> tuple[OtherOutput, ...]:
         """Return the outputs that moved although they do not depend on the head."""
-        outputs = self.outputs.others if self.outputs else ()
-        return tuple(output for output in outputs if output.differing and not output.depends_on_head)
+        if self.outputs is None:
+            return ()
+        return tuple(output for output in self.outputs.others if output.differing and not output.depends_on_head)
 
     @property
     def passed(self) -> bool:
@@ -274,7 +275,9 @@ class ModelDifference:
         if self.reason:
             return f"cannot be proved: {self.reason}"
         count = len(self.unexplained)
-        return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not recorded"
+        if count == 1:
+            return "not intact: 1 difference is not recorded"
+        return f"not intact: {count:,} differences are not recorded"
 
     @property
     def verdict(self) -> str:

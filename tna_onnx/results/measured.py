@@ -66,7 +66,9 @@ class Subgroup:
 def check_positive(word: str, classes: int, *, labels: bool) -> None:
     """Refuse to name the positive class, `--positive`, where there are not two. `labels`: several a sample."""
     if word and (labels or classes != 2):
-        noun = "labels, of which each has tables of its own" if labels else "classes"
+        noun = "classes"
+        if labels:
+            noun = "labels, of which each has tables of its own"
         raise UsageError(
             f"--positive {word}: names one of two classes, and the model has {classes} {noun}; leave it out"
         )
@@ -75,7 +77,9 @@ def check_positive(word: str, classes: int, *, labels: bool) -> None:
 def named_classes(word: str, names: Sequence[str], *, labels: bool) -> Classes:
     """Return the classes with the positive one: the second of two, or the one that a word names."""
     check_positive(word, len(names), labels=labels)
-    return Classes(names, class_called(word, names) if word else 1)
+    if word:
+        return Classes(names, class_called(word, names))
+    return Classes(names, 1)
 
 
 def estimates_of(
@@ -129,8 +133,10 @@ def _share(scores: SampleScores, level: float) -> Estimate:
     if scores.clusters is not None or scores.predicted is not None:
         _, error = mean_and_error(hits, scores.clusters, scores.weights)
         z = quantile((1 + level) / 2, scores.clusters, scores.weights)
-        groups = n if scores.clusters is None else float(len(np.unique(scores.clusters)))
-        n = min(n, share * (1 - share) / error**2) if error > 0 else groups
+        if error > 0:
+            n = min(n, share * (1 - share) / error**2)
+        elif scores.clusters is not None:
+            n = float(len(np.unique(scores.clusters)))
     return Estimate(share, *wilson_interval(share, n, z), level)
 
 

@@ -54,8 +54,10 @@ class MovedOutput:
         """One sentence."""
         if not self.samples:
             return f"output '{self.name}' was not compared, although it is computed from what changes"
-        far = "" if self.largest is None else f", by up to {self.largest:.3g}"
-        return f"output '{self.name}' changes too, on {self.moved:,} of {self.samples:,} samples{far}"
+        text = f"output '{self.name}' changes too, on {self.moved:,} of {self.samples:,} samples"
+        if self.largest is None:
+            return text
+        return f"{text}, by up to {self.largest:.3g}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ class Verification:
 
 def _share(share: float | None) -> str:
     """Write a share in per cent without the sign; a dash where there is none."""
-    return "-" if share is None else f"{100 * share:.0f}"
+    if share is None:
+        return "-"
+    return f"{100 * share:.0f}"
 
 
 # Standard errors of a paired difference: 97.5 % on one side.
@@ -700,7 +704,9 @@ class Report(Displayed):
         if worst is not None:
             judged += f"; {self.kind} {worst.text()}"
         level = c.differences[self.objective].level
-        groups = "" if c.before.groups is None else f" in {c.before.groups:,} groups"
+        groups = ""
+        if c.before.groups is not None:
+            groups = f" in {c.before.groups:,} groups"
         return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g} % intervals of the differences"
 
 

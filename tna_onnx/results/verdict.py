@@ -61,8 +61,9 @@ class Standing:
             dict.fromkeys(["nll", calibration, "accuracy", calibration if objective == "ece" else objective])
         )
         sides = {name: changed(name, differences[name]) for name in judged}
-        errors = differences["nll"].errors
-        few = errors if errors is not None and errors < MIN_EACH else None
+        few = differences["nll"].errors
+        if few is not None and few >= MIN_EACH:
+            few = None
         better, worse, same = (tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0))
         return cls(better, worse, same, few)
 

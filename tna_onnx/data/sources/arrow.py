@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.data.choices import DATA_FORMATS, DEFAULT_LIMITS, SAVED
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import (
     check_inside,
     file_system,
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
+SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
+SAVED = ("state.json", "dataset_dict.json")
+"""What `datasets` writes into the folder of a data set that it saves, or of several."""
+
 UNFINISHED = "_unfinished"
 """Name of the mark in a folder that is being written."""
 
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
-_SUFFIXES = DATA_FORMATS["table"].files
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 _BATCH = 2**14  # rows read at a time, at most
 _FEWEST = 512  # at least: 50 MB of images of 100 kB
@@ -156,9 +159,9 @@ def table_files(path: Path, data_root: str | Path | None) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     _refuse_saved(path)
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES))
+    files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES))
     if not files:
-        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
+        raise DataError(f"{path}: no files {' '.join(SUFFIXES)} in this folder; give the folder that holds them")
     check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)
     return files
 

@@ -16,7 +16,7 @@ import onnx
 from tna_onnx.errors import TnaError
 from tna_onnx.graph.bounds import attribute_of
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.linear import is_linear, is_quantized
+from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
@@ -24,7 +24,7 @@ from tna_onnx.graph.stored import LabelsOfPositions, Refused
 from tna_onnx.graph.walk import output_steps
 from tna_onnx.graph.walk import steps as logit_steps
 from tna_onnx.graph.walk.layer import head_at, summed
-from tna_onnx.graph.walk.patterns import reduced_axes
+from tna_onnx.graph.walk.patterns import one_a_sample, reduced_axes
 from tna_onnx.graph.walk.steps import Refusal, State
 
 _STANDARD = ("", "ai.onnx")
@@ -201,21 +201,29 @@ def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     if len(operands) != len(constants) + 1 or node.op_type == "Mean":
         return _fork(state, node, operands)
     data = str(next(name for name in operands if name not in constants))
+    if adds_up_products(state.model, node, state.follows):
+        return head_at(state, node, index)
     for name in constants:  # Sum may have several
         logit_steps.with_constant(state, node, data, logit_steps.constant_operand(state, name, index))  # rules 3 and 4
     return data
 
 
 def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
-    """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's."""
+    """Follow the operands of Mul or Div: one comes from the linear layer, the other from none but the trunk's.
+
+    Of Add and Sub, the other is one number a sample, such as the squared length of the features in a distance.
+    """
     if len(operands) < len(node.input):
         raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
-    if node.op_type not in ("Mul", "Div"):
+    shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
+    if node.op_type not in ("Mul", "Div") and len(shifts) != 1:
         return _sum(state, node, operands, 1 / len(operands) if node.op_type == "Mean" else 1.0)
     _require_few_forks(state)
     heads: dict[str, Head] = {}
     reasons = []
     for name in operands:
+        if name in shifts:
+            continue
         branch = _branch(state, node, operands, name)
         try:
             heads[name] = _run(branch)
@@ -271,7 +279,10 @@ def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: s
         follows=(node.op_type, *state.follows),
         forks=state.forks + 1,
     )
-    branch.leave_to_graph(homogeneous=True)  # rule 5: the others are computed from data
+    # rule 5: the others are computed from data; what is added to the scores does not grow with them
+    branch.leave_to_graph(homogeneous=node.op_type in ("Mul", "Div"))
+    if node.op_type == "Sub" and name != node.input[0]:
+        branch.scale = -state.scale
     return branch
 
 

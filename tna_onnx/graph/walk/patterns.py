@@ -8,6 +8,7 @@ Maxima and sums come in many shapes and twice; over which axis they run is settl
 may be expanded to the shape of the batch first.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -284,6 +285,29 @@ _FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Form]] = {
     "Sub": _difference,
     "Exp": _exponential,
 }
+
+_REDUCED = (
+    "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceLogSumExp",
+)  # fmt: skip
+_UNARY = ("Neg", "Sqrt", "Pow", "Mul", "Div", "Add", "Sub", "Clip", "Max", "Log", "Exp", "Identity")
+
+
+def one_a_sample(model: Model, tensor: str) -> bool:
+    """Whether a tensor is (N, 1): what a reduction over the last axis leaves, which a softmax does not see."""
+    for _ in range(_MAX_NODES):
+        node = model.producer(tensor)
+        if node is None or not node.input:
+            return False
+        if node.op_type in _REDUCED:
+            # of a matrix, over the last axis, which stays
+            return bool(attribute_of(node, "keepdims", 1)) and reduced_axes(model, node) in ([1], [-1])
+        constants = {name: model.constant_tensor(name) for name in node.input if name}
+        computed = [name for name in node.input if name and constants[name] is None]
+        scalars = all(constant is None or math.prod(constant.dims) == 1 for constant in constants.values())
+        if node.op_type not in _UNARY or len(computed) != 1 or not scalars:
+            return False
+        tensor = computed[0]
+    return False
 
 
 def reduced_axes(model: Model, node: onnx.NodeProto) -> list[int]:

@@ -138,7 +138,9 @@ def key_of(line: Line) -> Key:
 
 def chart_keys(chart: Chart) -> tuple[Key, ...]:
     """Explain the lines of a chart; a line alone needs no legend."""
-    return tuple(map(key_of, chart.lines)) if len(chart.lines) > 1 else ()
+    if len(chart.lines) < 2:
+        return ()
+    return tuple(map(key_of, chart.lines))
 
 
 def chart_figure(chart: Chart) -> Figure:

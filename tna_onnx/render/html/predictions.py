@@ -6,7 +6,7 @@ Reliability is drawn of the predicted class and of single classes, those with th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from tna_onnx.numerics.isotonic import Curve
@@ -146,8 +146,15 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
     words = words_of(report.labels)
     # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
+    histograms = [
+        Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
+        Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
+    ]
     curves = {"before": details.risk_before, "after": details.risk_after}
     risk = risk_chart(details)
+    if report.comparison.how == "unchanged":  # both sides are the same
+        histograms, curves = histograms[:1], {"before": details.risk_before}
+        risk = replace(risk, lines=risk.lines[:1])
     return SimpleNamespace(
         several=bool(report.labels),
         keys=(
@@ -155,10 +162,7 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
             area_key("over", words.sides[1]),
         ),
         risk_keys=tuple(map(key_of, risk.lines)),
-        histograms=(
-            Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
-            Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
-        ),
+        histograms=histograms,
         tied=tuple(
             f"{word.capitalize()}, {100 * curve.coverage[0]:.0f} % of samples share the highest confidence: the curve "
             "begins there."
@@ -174,7 +178,7 @@ def _risk_table(curves: dict[str, RiskCoverage], samples: int) -> Table:
     rows = [(f"{q} %", *(_risk_at(curve, q / 100) for curve in curves.values())) for q in _COVERAGES]
     # the area under the curve is the mean error rate over all coverages
     rows.append(("mean over all", *(f"{100 * curve.area:.2f}" for curve in curves.values())))
-    return table(("coverage", "before", "after"), rows, f"Errors among the most confident of {samples:,} samples, %")
+    return table(("coverage", *curves), rows, f"Errors among the most confident of {samples:,} samples, %")
 
 
 def _risk_at(curve: RiskCoverage, coverage: float) -> str:
@@ -323,7 +327,7 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
         return None
     objective, accuracy = search_charts(report, details)
     return SimpleNamespace(
-        mapped="each with the map fitted for it" if details.with_map else "before any map",
+        mapped={True: "each with the map fitted for it", False: "before any map"}[details.with_map],
         max_drop=f"{100 * MAX_DROP:.0f}",
         max_times=MAX_TIMES,
         shown_data=data_text(details),

@@ -159,7 +159,7 @@ def choice(report: Report) -> Table:
         value = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
         rows.append((name, value, bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
-    digits = max(2, math.ceil(1 - math.log10(reach[1] - reach[0])))
+    digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
     heads = (names[0], "NLL, nats", f"{reach[0]:.{digits}f} to {reach[1]:.{digits}f} nats", *names[3:])
     caption = f"{len(rows)} methods, cross-validated on {report.calibration.before.n:,} samples"
     if len(rows) < len(report.methods):

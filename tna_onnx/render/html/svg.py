@@ -168,8 +168,10 @@ def interval_bar(
         element("line", class_=f"span {look}", x1=start, x2=end, y1=8, y2=8),
         element("circle", class_=f"point {look}", cx=point, cy=8, r=3.5),
     )
-    size = " wide" if wide else ""
-    drawing = element("svg", *parts, class_=f"interval{size}", aria_hidden="true", focusable="false")
+    size = "interval"
+    if wide:
+        size = "interval wide"
+    drawing = element("svg", *parts, class_=size, aria_hidden="true", focusable="false")
     return drawing + element("span", word, class_="unseen")
 
 
@@ -248,7 +250,9 @@ def _in_log(chart: MarkedChart) -> MarkedChart:
 
 def line_look(line: Line) -> str:
     """Return the classes of the style sheet that a line has."""
-    look = "key" if line.rank >= len(MARKERS) else f"m{line.rank}"
+    look = f"m{line.rank}"
+    if line.rank >= len(MARKERS):
+        look = "key"
     if line.dashed:
         return f"{look} dashed"
     return look
@@ -280,7 +284,9 @@ def _frame(chart: MarkedChart) -> Frame:
 def _vertical_guide(frame: Frame, value: float, text: str, on_top: bool) -> Markup:
     """Mark a value of x; its text stands on the side with more room."""
     line = frame.segment("pick", (value, frame.y[0]), (value, frame.y[1]))
-    y = frame.top + 12 if on_top else frame.bottom - 6
+    y = frame.bottom - 6
+    if on_top:
+        y = frame.top + 12
     # past the middle there is more room on the left
     if value > sum(frame.x) / 2:
         return line + _text("note", frame.at_x(value) - 5, y, "end", text)
@@ -357,7 +363,9 @@ def reliability_diagram(bins: Bins, title: str, words: DiagramWords, curve: Curv
 
 def _mark(hover: str, *parts: Markup, weak: bool = False) -> Markup:
     """Return parts that share a text on hover; `weak` where they stand for few samples."""
-    look = "mark weak" if weak else "mark"
+    look = "mark"
+    if weak:
+        look = "mark weak"
     return element("g", element("title", hover), *parts, class_=look)
 
 
