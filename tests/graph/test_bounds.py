@@ -230,6 +230,11 @@ def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) 
         load_model(proto)
 
 
+def test_a_function_that_nothing_calls_may_leave_out_an_attribute() -> None:
+    model = load_model(calling(with_defaults(0.7), function("Unused", "F"), function("G")))
+    assert "local" not in {node.domain for node in model.proto.graph.node}
+
+
 def test_a_function_that_is_left_keeps_those_that_it_calls() -> None:
     """One of another version is not inlined, and calls one that is."""
     outer = function("F", "G")

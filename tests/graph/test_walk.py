@@ -34,6 +34,18 @@ def test_a_walk_that_ends_at_an_operator_that_may_not_follow(tmp_path: Path) -> 
     assert (walked.logits, walked.activation, walked.follows) == ("sums", "softmax", ("Softmax",))
 
 
+def test_an_unknown_number_of_classes_is_refused() -> None:
+    """No layer, and an output that may hold logits or probabilities."""
+    graph = helper.make_graph(
+        [helper.make_node("Abs", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", "D"])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", "C"])],
+    )
+    with pytest.raises(UnsupportedModel, match="the number of classes, is not declared"):
+        find_readout(load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)))
+
+
 def test_nodes_in_a_circle_before_a_layer_end_the_walk() -> None:
     """A damaged file: what was behind the features is asked of a Reshape that reads itself, and of two in a ring."""
     for inputs in (["a"], ["b", "a"]):

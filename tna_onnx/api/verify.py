@@ -217,7 +217,7 @@ class _Files:
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
-    """Find the original's head, or its tensor of scores; None where there is neither."""
+    """Find the original's head, or its tensor of scores, if need be taken for probabilities; None without either."""
     # refusals are not shown here: a model without a head can be compared all the same
     heads, _ = find_heads(model, kind)
     if output is not None and output not in model.outputs:

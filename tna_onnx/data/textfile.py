@@ -96,9 +96,10 @@ def _plain_numbers(texts: list[str]) -> AnyArray | None:
     """Convert cells that are all numbers, as most columns are: none is empty or has spaces or words; else None."""
     joined = "\0".join(texts)
     with contextlib.suppress(ValueError):
-        if _DIGITS.fullmatch(joined) and max(map(len, texts), default=0) <= _MOST_DIGITS:
+        whole = _DIGITS.fullmatch(joined) is not None
+        if whole and max(map(len, texts), default=0) <= _MOST_DIGITS:
             return whole_numbers(list(map(int, texts)))
-        if _NUMERALS.fullmatch(joined):
+        if not whole and _NUMERALS.fullmatch(joined):
             return np.array(list(map(float, texts)))
     return None
 

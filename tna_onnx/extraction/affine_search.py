@@ -102,8 +102,8 @@ def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1)
 
 
-def _likeliest(images: TrialImages, like: Trial, centre: Point, nats: FloatArray) -> Trial:
-    """Return the trial of the likeliest numbers around a point.
+def _likeliest(images: TrialImages, like: Trial, centre: Point, nats: FloatArray) -> Trial | None:
+    """Return the trial of the likeliest numbers around a point; None where none lie near.
 
     The logarithm of their probability is that of the labels, of which `nats` is the parabola, minus the nats that it
     takes to write the numbers down.
@@ -122,7 +122,9 @@ def _likeliest(images: TrialImages, like: Trial, centre: Point, nats: FloatArray
         total[(np.abs(x) > 1) | (np.abs(y) > 1)] = math.inf
         k = int(np.argmin(total))
         found.append((float(total[k]), math.copysign(unit / std[k], a), mean[k] / unit, unit))
-    _, a, m, unit = min(found)
+    least, a, m, unit = min(found)
+    if math.isinf(least):  # no such numbers are near
+        return None
     return _trial(images, like, (a, m, color), unit)
 
 

@@ -11,7 +11,7 @@
 import graphlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias, cast
 
@@ -297,6 +297,18 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def _calls_made(called: Sequence[onnx.NodeProto], calls: Mapping[_Key, list[onnx.NodeProto]]) -> list[onnx.NodeProto]:
+    """Return the calls of the graph, and of all functions that are reached from it."""
+    made = [*called]
+    looked_at = set()
+    for node in made:  # it grows
+        key = _called(node)
+        if key not in looked_at:
+            looked_at.add(key)
+            made += calls[key]
+    return made
+
+
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
     """Check rule 6, that no function is there twice, and that none has the place of an operator."""
     functions: dict[_Key, onnx.FunctionProto] = {}
@@ -311,7 +323,7 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
     calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
     called = [node for node in all_nodes(model.graph) if _called(node) in functions]
     everywhere = [*called, *(node for nodes in calls.values() for node in nodes)]
-    for node in everywhere:  # the inliner drops defaults
+    for node in _calls_made(called, calls):  # the inliner drops defaults
         defaults = {attribute.name for attribute in functions[_called(node)].attribute_proto}
         if missing := defaults - {attribute.name for attribute in node.attribute}:
             raise UnsupportedModel(

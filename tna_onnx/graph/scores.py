@@ -106,9 +106,13 @@ def _choose_scores(model: Model, output: str | None, kind: str | None, *, guess:
         if subject := purpose(model):
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
         if guess and len(untold) == 1:
-            readout = _readout(model, untold[0], "probabilities")
-            if not readout.several:
-                return readout
+            try:
+                guessed = _readout(model, untold[0], "probabilities")
+            except Refused as refused:
+                reasons = [f"\n  output '{untold[0].name}': {refused}"]
+            else:
+                if not guessed.several:
+                    return guessed
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
     if len({readout.logits for readout in readouts}) > 1:
         names = ", ".join(readout.output for readout in readouts)
@@ -159,7 +163,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         node = next((head.node for head in heads if head.output == node), node)
     if node is not None:
         return _named(model, node, by_node, refusals)
-    if not by_node and (subject := purpose(model)):
+    if not by_node and output is None and (subject := purpose(model)):
         raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")
     if not by_node:
         raise UnsupportedModel(

@@ -215,7 +215,8 @@ class _Objective:
         slope = share - (1 - right) - (1 - 2 * share) / self.size
         gradient = np.append(sums[1 : 1 + k] + self.ridge * linear, slope)
         # the secant of the prior's slope: it stays above the prior on the way to its minimum
-        steepness = math.tanh(abs(theta[-1]) / 2) / max(abs(theta[-1]), 1e-9) / self.size
+        odds = max(abs(theta[-1]), 1e-9)
+        steepness = math.tanh(odds / 2) / odds / self.size
 
         def product(direction: FloatArray) -> FloatArray:
             along = _split(direction[:-1], self.shape)

@@ -20,7 +20,7 @@ from tna_onnx.data.source import Source, clusters_of, group_notes, require_group
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.engine.scoring import SHOWN
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
 from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
@@ -34,7 +34,7 @@ from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
-from tna_onnx.graph.scores import choose_head, find_readout
+from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.ops import sigmoid
@@ -337,7 +337,7 @@ def _find_readout(job: Job, model: Model) -> Readout:
     """Return the head that is to be tilted, or whatever logits a map can go behind."""
     options = job.options
     if job.needs_head:
-        readout: Readout = choose_head(model, options.head, options.output_name, options.output_kind)
+        readout: Readout = _head(model, options)
     else:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
     if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
@@ -349,6 +349,17 @@ def _find_readout(job: Job, model: Model) -> Readout:
         if readout.stored_weight.integers:
             return readout.kept_in_float()
     return readout
+
+
+def _head(model: Model, options: ModelOptions) -> Head:
+    try:
+        return choose_head(model, options.head, options.output_name, options.output_kind)
+    except SeveralHeads:
+        raise
+    except UnsupportedModel:
+        # if a map alone would be refused too, this says why
+        find_readout(model, None, options.output_name, options.output_kind)
+        raise
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:

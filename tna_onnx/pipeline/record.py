@@ -169,7 +169,7 @@ class Decoder:
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
         fields = {key: self.decoded(item) for key, item in value.items() if key != "is"}
-        numbers = {field.name for field in dataclasses.fields(cls) if field.type == "float"}
+        numbers = {field.name for field in dataclasses.fields(cls) if field.type in ("float", float)}
         if any(not isinstance(fields[name], (float, int)) for name in numbers & fields.keys()):
             raise NotRebuilt(f"expected one number in each of {sorted(numbers)} of {cls.__name__}")
         return cls(**fields)
@@ -594,8 +594,9 @@ def _require_shape(readout: Readout, fitted: Any, file: Model) -> None:
     logits, features = (1, readout.n_classes), None
     if isinstance(readout, Head):
         features = (1, readout.n_features)
-    if isinstance(fitted, Clamped) and fitted.classes not in (0, readout.n_classes):
-        raise NotRebuilt(f"it keeps predictions of {fitted.classes} classes; expected {readout.n_classes}")
+    classes = 0 if readout.multi_label else readout.n_classes
+    if isinstance(fitted, Clamped) and fitted.classes != classes:
+        raise NotRebuilt(f"it keeps predictions of {fitted.classes} classes; expected {classes}")
     if fitted is not None and fitted.forward(ShapeOps(file.total_bytes), logits, features) != logits:
         raise NotRebuilt("it names a map that gives one sample logits of another shape")
 

@@ -78,6 +78,7 @@ def test_names_that_are_numbers(tmp_path: Path) -> None:
         (["True", "false"], np.array([True, False])),
         (["1_0", "2"], np.array(["1_0", "2"], object)),
         (["a", "", "1"], np.array(["a", "", "1"], object)),
+        (["+18446744073709551615", "1"], np.array([2**64 - 1, 1], np.uint64)),
         (["123456789012345678901", "1"], np.array([123456789012345678901.0, 1.0])),
         (["2024-01-01", "2024-01-02"], np.array(["2024-01-01", "2024-01-02"], object)),
     ],

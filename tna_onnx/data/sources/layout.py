@@ -108,7 +108,7 @@ def label_in(
 ) -> str | None:
     """Return the column with the labels; None where they are given apart.
 
-    `values_of`: the distinct values of a column, (N,), for advice on which one it may be.
+    `values_of`: the values of a column, each at least once, (N,), for advice on which one it may be.
     """
     if request.labels is not None:
         return None

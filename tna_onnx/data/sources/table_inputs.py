@@ -50,6 +50,7 @@ class Table:
     # reads columns in one pass: those of inputs, of the label and of what else belongs to samples
     read: Callable[[Sequence[str], str | None, Sequence[str]], Columns]
     hashed: Callable[[Mapping[str, Any], IntArray], str]  # computes the digest, of inputs and class indices
+    distinct: Callable[[str], AnyArray]  # the values of a column, each at least once
 
 
 def open_in_memory(
@@ -71,16 +72,13 @@ def open_in_memory(
 
     kinds = {name: _kind(values) for name, values in columns.items()}
     hashed = arrays_sha256 if file is None else lambda _, indices: files_sha256([file], indices)
-    return open_columns_of(Table(where, kinds, read, hashed), title, request)
+    distinct = columns.__getitem__
+    return open_columns_of(Table(where, kinds, read, hashed, distinct), title, request)
 
 
 def label_of(table: Table, request: Request) -> str | None:
     """Return the column with the labels; None where they are given apart."""
-    return label_in(table.where, table.kinds, request, lambda name: plain_column(_cells(table, name)))
-
-
-def _cells(table: Table, name: str) -> AnyArray:
-    return table.read((), None, [name]).sample_info[name]
+    return label_in(table.where, table.kinds, request, lambda name: plain_column(table.distinct(name)))
 
 
 def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
@@ -97,7 +95,8 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
     label = label_of(table, request)
     if label is not None and request.multi_label and kinds[label] == "number":
         # before the columns of the inputs, which the other labels may be taken for
-        marked_labels(plain_column(_cells(table, label)), 0, request.n_classes, f"{where}: column {label!r}")
+        of_label = table.read((), None, [label]).sample_info[label]
+        marked_labels(plain_column(of_label), len(of_label), request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
     if request.tokenizer is None:
         layout = lay_out(where, kinds, request, label)

@@ -125,7 +125,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     files = table_files(path, request.data_root)
     schema = table_schema(files[0])
     stored = _Files(path, files, request, {field.name: _kind(pyarrow, field.type) for field in schema})
-    table = Table(str(path), stored.kinds, stored.read, stored.digest)
+    table = Table(str(path), stored.kinds, stored.read, stored.digest, stored.distinct)
     title = f"table {resolved(path).name}"
     if request.labels is not None or not request.label_columns:
         label = label_of(table, request)
@@ -184,6 +184,10 @@ class _Files:
         table = map_table(self.files, list(read), self.request.limits)
         others = {name: cell_array(table.column(name).to_pylist()) for name in sample_info}
         return table, None if label is None else stored_labels(table, label, self.path, self.request), others
+
+    def distinct(self, name: str) -> AnyArray:
+        """Return the values of a column, each once."""
+        return cell_array(map_table(self.files, [name], self.request.limits).column(name).unique().to_pylist())
 
     def digest(self, arrays: Mapping[str, Any], indices: IntArray) -> str:
         """Hash the files; of text that became tokens, their values, but where several label columns are joined."""
