@@ -107,9 +107,14 @@ def shown(browser: Any, selector: str) -> list[Any]:
 def accessible(browser: Any) -> list[dict[str, Any]]:
     """Return what a screen reader gets, once the browser has made it."""
 
+    count = 0
+
     def nodes(_: Any) -> list[dict[str, Any]] | None:
+        nonlocal count
         found = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-        return found if any(n.get("role", {}).get("value") == "contentinfo" for n in found) else None
+        before, count = count, len(found)  # on a busy machine, parts of a page come later
+        whole = before == count and any(n.get("role", {}).get("value") == "contentinfo" for n in found)
+        return found if whole else None
 
     browser.execute_cdp_cmd("Accessibility.enable", {})
     return WebDriverWait(browser, 20).until(nodes)
