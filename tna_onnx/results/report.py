@@ -518,6 +518,11 @@ class Report(Displayed):
         return "class"
 
     @property
+    def is_copy(self) -> bool:
+        """Whether weight and scores are those of the input."""
+        return self.angle == 0 and self.map == "none"
+
+    @property
     def already_calibrated(self) -> bool:
         """Whether the input was chosen among several methods: the output is the input."""
         return bool(self.methods) and self.method == "none"

@@ -152,7 +152,7 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
     ]
     curves = {"before": details.risk_before, "after": details.risk_after}
     risk = risk_chart(details)
-    if report.comparison.how == "unchanged":  # both sides are the same
+    if report.is_copy:  # both sides are the same
         histograms, curves = histograms[:1], {"before": details.risk_before}
         risk = replace(risk, lines=risk.lines[:1])
     return SimpleNamespace(
@@ -208,7 +208,7 @@ def reliability(report: Report, details: Details | None) -> SimpleNamespace:
         "before": bin_free_sentence(report.bin_free_before, cross_fitted=False),
         "after": bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
     }
-    if c.how == "unchanged":  # both sides are the same
+    if report.is_copy:  # both sides are the same
         parts = {"": parts["before"]}
         tested = {"": tested["before"]}
     classes = None
