@@ -461,9 +461,6 @@ def prove(source: Model, file: Model) -> Proof:
     same = same_models(source, file)
     if same and source.sha256 == file.sha256:  # however it is encoded
         return Proof()
-    if file.inlined:
-        added = tuple(Difference("function", name, "added") for name in file.inlined)
-        return Proof(added, "it holds functions, which are never written")
     if not is_plainly_encoded(file):
         reason = "its bytes are not those that its model is written in, so others may read another model in it"
         return Proof(differences(source, file), reason)
