@@ -38,10 +38,7 @@ FILE = re.compile(r"# (\w+\.(?:py|toml))\n")
 # Forms of README.md's set-up commands: .ci/run executes them in a fresh environment.
 INSTALL = re.compile(r"python3 -m venv .venv && .venv/bin/pip install (-e )?'\.\[\w+\]' && ")
 
-# Where the output of a search is shown, fewer members make it quick; what is printed has the same lines.
-FEWER_MEMBERS = ["--max-accuracy-drop", "1.5"]
-
-# Page -> the page that shows its output in full, of the same command with a report, and is run as it is shown.
+# Page -> the page that shows its output in full, of the same command with a report.
 SAME_OUTPUT = {"README.md": "docs/tutorial.md"}
 
 NOT_RUN = {
@@ -107,10 +104,9 @@ class Run:
     world: World
     names: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
-    as_written: bool = False
 
     def block(self, block: Block, *, shown: bool = False) -> None:
-        """Execute a block, or compare it with what the one before it printed; with few changes if that is `shown`."""
+        """Execute a block, as it is written if its output is shown, or compare it with what the one before printed."""
         if block.remark.startswith("output"):
             assert shape(block.text) == shape(self.printed), f"{block.where}: prints now\n{self.printed}"
             if "within 5 %" in block.remark:
@@ -130,19 +126,11 @@ class Run:
             if re.search(r"[|&;<>$]", line) or not line.startswith("tna-onnx "):
                 self.bash(line, expected, block)
                 continue
-            result = cli(*self.words(line, shown))
+            words = shlex.split(line)[1:]
+            result = cli(*(words if shown else self.world.adapt(words)))
             assert result.exit_code == expected, f"{block.where}: {line}\n{result.output}"
             self.world.check(line, result.output)
             self.printed = result.output if result.exit_code else result.stdout  # and not how far a slow run was
-
-    def words(self, line: str, shown: bool) -> list[str]:
-        """Return the words of a command as they are to be run: quickly, but with the output that the page shows."""
-        words = shlex.split(line)[1:]
-        if not shown:
-            return self.world.adapt(words)
-        if self.as_written or "calibrate" not in words:
-            return words
-        return words + FEWER_MEMBERS
 
     def bash(self, script: str, expected: int, block: Block) -> None:
         here = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -234,19 +222,10 @@ def marked(page: Path) -> Any:
 
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if runnable(page)])
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    follow(page, tmp_path, monkeypatch)
-
-
-@pytest.mark.slow
-def test_the_tutorial_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    follow(ROOT / "docs/tutorial.md", tmp_path, monkeypatch, as_written=True)
-
-
-def follow(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, as_written: bool = False) -> None:
     """Run all blocks of a page in a folder, and compare the outputs that it shows."""
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     prepare: Callable[[], World] = WORLDS.get(name_of(page), World)
-    run = Run(prepare(), as_written=as_written)
+    run = Run(prepare())
     monkeypatch.setattr(tna_onnx, "calibrate", quickly(tna_onnx.calibrate))
     found = [block for block in blocks(page) if not block.remark.startswith(("not run:", "adding "))]
     twin = SAME_OUTPUT.get(name_of(page))

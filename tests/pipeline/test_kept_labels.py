@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.svm import SVC
 
 import tna_onnx
+from tests.builders import small_model, stumps, tensor_info
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
@@ -35,40 +36,19 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 def trees(path: Path, names: list[int] | list[str], *, zipmap: bool = False) -> Path:
     """Write a TreeEnsembleClassifier of stumps whose scores are those of a model of as many positives as negatives."""
-    edges = np.linspace(-2.5, 2.5, 12)
-    nodes: dict[str, list[Any]] = {key: [] for key in ("tree", "node", "value", "mode", "yes", "no")}
-    leaves: dict[str, list[Any]] = {key: [] for key in ("tree", "node", "weight")}
-    for tree, edge in enumerate(edges):
-        for node, (mode, value, yes, no) in enumerate(
-            (("BRANCH_LEQ", edge, 1, 2), ("LEAF", 0, 0, 0), ("LEAF", 0, 0, 0))
-        ):
-            for key, entry in zip(nodes, (tree, node, float(value), mode, yes, no), strict=True):
-                nodes[key].append(entry)
-        for node, weight in ((1, -0.35), (2, 0.35)):
-            for key, entry in zip(leaves, (tree, node, weight), strict=True):
-                leaves[key].append(entry)
-    count = len(nodes["tree"])
-    kind = "strings" if isinstance(names[0], str) else "int64s"
-    node = helper.make_node(
-        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", post_transform="LOGISTIC",
-        nodes_treeids=nodes["tree"], nodes_nodeids=nodes["node"], nodes_featureids=[0] * count,
-        nodes_values=nodes["value"], nodes_modes=nodes["mode"], nodes_truenodeids=nodes["yes"],
-        nodes_falsenodeids=nodes["no"], class_treeids=leaves["tree"], class_nodeids=leaves["node"],
-        class_ids=[0] * len(leaves["tree"]), class_weights=leaves["weight"], **{f"classlabels_{kind}": names},
-    )  # fmt: skip
-    labels = TensorProto.STRING if kind == "strings" else TensorProto.INT64
-    graph = helper.make_graph(
-        [node], "trees", [helper.make_tensor_value_info("x", 1, ["N", 1])],
-        [helper.make_tensor_value_info("label", labels, ["N"]), helper.make_tensor_value_info("p", 1, ["N", 2])],
-    )  # fmt: skip
+    kind, dtype = ("strings", np.str_) if isinstance(names[0], str) else ("int64s", np.int64)
+    leaves = stumps(*[[[-0.35], [0.35]]] * 12, post_transform="LOGISTIC")
+    leaves |= {"nodes_featureids": [0] * 36, "nodes_values": np.repeat(np.linspace(-2.5, 2.5, 12), 3).tolist()}
+    del leaves["classlabels_int64s"]
+    named = {f"classlabels_{kind}": names}
+    nodes = [helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **leaves, **named)]
+    outputs = [tensor_info("label", ["N"], dtype), tensor_info("p", ["N", 2])]
     if zipmap:
-        attribute = {f"classlabels_{kind}": names}
-        graph.node.append(helper.make_node("ZipMap", ["p"], ["maps"], domain="ai.onnx.ml", **attribute))
-        graph.output[1].CopyFrom(onnx.ValueInfoProto(name="maps"))
-        kinds = helper.make_map_type_proto(labels, helper.make_tensor_type_proto(1, []))
-        graph.output[1].type.CopyFrom(helper.make_sequence_type_proto(kinds))
-    domains = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 3)]
-    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), path)
+        nodes.append(helper.make_node("ZipMap", ["p"], ["maps"], domain="ai.onnx.ml", **named))
+        labels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        maps = helper.make_map_type_proto(labels, helper.make_tensor_type_proto(1, []))
+        outputs[1] = helper.make_value_info("maps", helper.make_sequence_type_proto(maps))
+    onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, opset=15, domains={"ai.onnx.ml": 3}), path)
     return path
 
 
@@ -79,7 +59,7 @@ def p_of(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(label), p
 
 
-@pytest.mark.parametrize(("names", "zipmap"), [([0, 1], False), ([7, 9], True), (["no", "yes"], False)])
+@pytest.mark.parametrize(("names", "zipmap"), [([7, 9], True), (["no", "yes"], False)])
 def test_trees_keep_their_label_and_get_the_right_probabilities(
     names: list[int] | list[str], tmp_path: Path, *, zipmap: bool
 ) -> None:
@@ -179,14 +159,9 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
         helper.make_node("ArgMax", ["p"], ["place"], axis=1, keepdims=0),
         helper.make_node("Gather", ["names", "place"], ["label"]),
     ]
-    constants = [onnx.numpy_helper.from_array(value, name) for value, name in ((weight, "w"), (bias, "b"))]
-    constants.append(onnx.numpy_helper.from_array(np.array([3, 5]), "names"))
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, ["N", 1])],
-        [helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
-         helper.make_tensor_value_info("p", 1, ["N", 2])], constants,
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), tmp_path / "m.onnx")
+    outputs = {"label": (["N"], np.int64), "p": ["N", 2]}
+    constants = {"w": weight, "b": bias, "names": np.array([3, 5])}
+    onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, constants), tmp_path / "m.onnx")
     (found,) = label_outputs(load_model(tmp_path / "m.onnx", NO_MODEL_LIMITS), "p", 2)
     assert found.classes == (3, 5)
     with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", **PLATT)
