@@ -29,11 +29,12 @@ from tna_onnx.pipeline.collected_details import (
     class_sums,
     worst_rows,
 )
+from tna_onnx.pipeline.comparing import Compared, compare_heads
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.methods import INPUT, Method
 from tna_onnx.pipeline.recalibrate import recalibrate
-from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on
+from tna_onnx.pipeline.reporting import notes_on
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped, Writing

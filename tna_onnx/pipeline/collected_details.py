@@ -27,9 +27,9 @@ from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.ops import plain_labels, softmax
 from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.record import prove
-from tna_onnx.pipeline.reporting import Compared
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import Progress

@@ -1,56 +1,40 @@
 """What happens inside `calibrate`, in order: open, search and fit, write, check, compare, report."""
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import merged_provenance
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.rewrite import Rewritten, unchanged
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.clamp import Clamped
-from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
-from tna_onnx.numerics.positive import positive_scores
-from tna_onnx.numerics.reliability import Reliability
-from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
+from tna_onnx.pipeline.comparing import compare_heads, has_own_threshold, require_plausible
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
-from tna_onnx.pipeline.kept_decisions import has_own_threshold, kept_decisions, recall_and_precision, thresholds_of
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reference import reference_entry
-from tna_onnx.pipeline.reporting import Compared, classes_of, compare_heads, notes_on, require_plausible
+from tna_onnx.pipeline.reporting import report_on
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_task_labels
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import DataPart, Outcome, Strategy
 from tna_onnx.pipeline.teaching import with_teacher
-from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries, versions
+from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.gates import GateMissed, samples_text
-from tna_onnx.results.measured import check_positive, subgroup_notes
+from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.measured import check_positive
 from tna_onnx.results.report import (
-    Alternative,
-    Changes,
-    CurvePoint,
-    KeptDecision,
-    MethodScores,
     Report,
-    Verification,
-    compare_scores,
 )
 from tna_onnx.runtime import require_address_space, trim_memory
-from tna_onnx.search.candidates import Candidate
 
 Finish: TypeAlias = Callable[[Path, Report, FinalFile], Report]
 
@@ -114,11 +98,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         )
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
-        folded = writing.folding(outcome) is not None
-        report = _report(
-            task, outcome, compared, labels, rewritten, verification, folded=folded, keeps_labels=writing.keeps_labels
-        )
-        report = replace(report, kept_decisions=_kept_decisions(task, outcome, compared, after))
+        report = report_on(writing, outcome, compared, after, labels, rewritten, verification)
         if job.details:
             report = replace(report, details=collect_details(task, outcome, compared, path, started, progress))
         if task.teacher is not None:
@@ -226,204 +206,3 @@ def _weight(outcome: Outcome) -> str:
         return "original weight"
     members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
     return f"mRC {chosen.reached:.3g} degrees, {members}"
-
-
-def _report(
-    task: Task,
-    outcome: Outcome,
-    compared: Compared,
-    labels: LabelCheck,
-    rewritten: Rewritten,
-    verification: Verification,
-    *,
-    folded: bool,
-    keeps_labels: bool,
-) -> Report:
-    """Put a report together, gates included."""
-    job = task.job
-    names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
-    changes = Changes(str(task.output or ""), *names)
-    protected = _protected(task.settings.predictions, task.readout, keeps_labels=keeps_labels)
-    missed = _missed(job, compared, protected=protected)
-    # a missed gate leaves no file, so the report names none
-    kept = not missed and not job.dry_run
-    drift = task.quantization_drift(outcome.weight)
-    return Report(
-        **_about_model(task),
-        **_about_method(task, outcome),
-        protected=protected,
-        **_numbers(task, outcome, compared),
-        folded=folded,
-        resolution=task.readout.resolution,
-        quantization_drift=drift,
-        output=changes.target if kept else "",
-        recalibrated=rewritten.proto if kept and not changes.target else None,
-        changes=changes,
-        dry_run=job.dry_run,
-        verification=verification,
-        classes_unseen=labels.coverage.unseen,
-        classes_scarce=labels.coverage.scarce,
-        missed=missed,
-        notes=(
-            *notes_on(task, outcome, compared, changes, drift, labels.warnings),
-            *(moved.text for moved in verification.moved),
-            *_subgroup_notes(task, compared),
-        ),
-    )
-
-
-def _about_model(task: Task) -> dict[str, Any]:
-    """Return fields of a report on the model, its samples and what ran it."""
-    return {
-        "model": task.model.name,
-        "model_sha256": task.model.sha256,
-        "head": task.head.node if task.head else "",
-        "classes": task.readout.n_classes,
-        "features": task.head.n_features if task.head else 0,
-        "preprocessing": task.source.recipe(),
-        "recipe_search": source_search(task.source),
-        "provider": task.provider,
-        "versions": versions(),
-    }
-
-
-def _protected(predictions: str, readout: Readout, *, keeps_labels: bool) -> bool:
-    """Whether predictions are kept, or may change only where each class gains."""
-    free = predictions == "auto" and (keeps_labels or has_own_threshold(readout))
-    return predictions != "change" and not free
-
-
-def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
-    """Return fields of a report on what was searched, compared and fitted."""
-    settings, chosen = task.settings, outcome.chosen
-    return {
-        "search": settings.resolved_search,
-        "map": outcome.map,
-        "method": outcome.label,
-        "parameters": outcome.parameters,
-        "methods": tuple(_methods(outcome, settings.bins)),
-        "changing": outcome.changing.label if outcome.changing else "",
-        "alternative": _alternative(task, outcome),
-        "angle": chosen.angle,
-        "reached": chosen.reached,
-        "ensemble_size": chosen.ensemble_size,
-        "rotations": chosen.rotations,
-        "objective": settings.objective,
-        "curve": tuple(_point(candidate, settings) for candidate in outcome.candidates),
-        "settings": {
-            **settings.recorded,
-            "device": task.job.device,
-            "computed_on": task.computed_on,
-            "batch_size": task.batch_size,
-            "confidence_level": settings.confidence_level,
-            "gates": dataclasses.asdict(task.job.gates),
-        },
-    }
-
-
-def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]:
-    """Return fields of a report on how good input and result are."""
-    settings, bins = task.settings, task.settings.bins
-    before, after, comparison = compared.before, compared.after, compared.comparison
-    labels = np.asarray(task.calibration.table.labels)
-    return {
-        "calibration": compare_scores(
-            task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
-            settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
-            classes=classes_of(task, task.calibration),
-        ),
-        "comparison": comparison,
-        "recall": compared.recall,
-        # of several labels a sample, those of all of them together
-        "reliability": Reliability.of(before.pooled(), after.pooled(), bins),
-        "bin_free_before": BinFree.of(before, bins, settings.seed),
-        "bin_free_after": BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
-        "changed_predictions": compared.changed_labels,
-        "kept_label": compared.kept_label,
-        "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
-        "subgroups": compared.subgroups,
-    }  # fmt: skip
-
-
-def _kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shipped) -> tuple[KeptDecision, ...]:
-    """Return the thresholds that keep the decisions of the input, where callers have some and decisions may change."""
-    names = classes_of(task, task.reported).names
-    if not names or not has_own_threshold(task.readout) or outcome.keeps_predictions:
-        return ()
-    kind: dict[str, bool] = {"in_logits": task.readout.activation == "none" and task.readout.holds == "logits"}
-    old = task.logits(task.weight, on=task.reported)
-    values: Sequence[float | None] = [None] * (len(names) if task.readout.multi_label else 1)
-    # a tilted weight is no function of one logit either
-    if outcome.chosen.angle == 0 and not (outcome.fitted is not None and outcome.fitted.needs_features):
-        values = thresholds_of(outcome.fitted, old, after, positive=None if task.readout.multi_label else 1, **kind)
-    labels = np.asarray(task.reported.table.labels)
-    before, new = (scores.labelled(labels) for scores in (compared.before, compared.after))
-    return kept_decisions(values, before, new, names, **kind)
-
-
-def _alternative(task: Task, outcome: Outcome) -> Alternative | None:
-    """Return what would make P(positive) of two classes right, where predictions are kept."""
-    other = outcome.unprotected
-    if other is None:
-        return None
-    labels = np.asarray(task.calibration.table.labels)
-    positive = classes_of(task, task.calibration).positive
-    sides = (outcome.scores[method].labelled(labels) for method in (outcome.method, other))
-    recalls = [recall_and_precision(positive_scores(side, 2, positive)[0])[0] for side in sides]
-    threshold = None
-    if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
-        original = task.logits(task.weight)
-        (threshold,) = thresholds_of(
-            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), positive=positive
-        )
-    return Alternative(other.label, threshold, *recalls)
-
-
-def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:
-    parts = task.reported.source.sample_info.get("by")
-    if parts is None:
-        return ()
-    return subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)
-
-
-def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
-    """Yield the methods that were compared, with their distance to the one of the lowest NLL."""
-    if not outcome.scores:
-        return
-    lowest = min(outcome.scores.values(), key=lambda scores: scores.mean("nll"))
-    losses = sample_losses(lowest)
-    for method, scores in outcome.scores.items():
-        error = mean_and_error(sample_losses(scores) - losses, outcome.before.clusters, outcome.before.weights)[1]
-        yield MethodScores(
-            method=method.label,
-            metrics=Metrics.of(scores, bins),
-            words=method.words,
-            error=float(error),
-            keeps_predictions=method.keeps_order,
-            folds=method.folds,
-            left_out=outcome.left_out.get(method, ""),
-        )
-
-
-def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]:
-    """Return a line for each gate that the result misses."""
-    gates, comparison = job.gates, compared.comparison
-    after, where = comparison.after, comparison.samples
-    still_off = protected and after.positive is not None and after.positive.off
-    return (
-        *gates.limits_missed(after, where),
-        *gates.changes_missed(comparison.differences, job.settings.objective, after, where, still_off=still_off),
-        *gates.classes_missed({loss.name: loss.after for loss in compared.recall.classes}, samples_text(after, where)),
-    )
-
-
-def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
-    return CurvePoint(
-        angle=candidate.angle,
-        ensemble_size=candidate.ensemble_size,
-        rotations=candidate.rotations,
-        objective=metric_value(candidate.scores, settings.objective, settings.bins),
-        accuracy=candidate.scores.mean("hit"),
-        parameters=candidate.parameters,
-        reached=candidate.reached,
-    )

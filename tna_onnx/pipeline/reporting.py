@@ -1,263 +1,44 @@
-"""The numbers of a report, which compare the input with the result, and their notes (`notes_on`).
+"""The report on a recalibration (`report_on`), and notes on what is unusual about the run (`notes_on`)."""
 
-Both are scored on the same samples: held-out data if there are any; else cross-fitted calibration samples; else, where
-nothing was chosen or fitted, any data.
-"""
-
-import functools
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source
-from tna_onnx.engine.logits import Logits
-from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.tensors import epsilon, numpy_type
-from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import JUDGED, METRICS
-from tna_onnx.numerics.metrics import metric_value
+from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
-from tna_onnx.numerics.ops import to_host
-from tna_onnx.numerics.positive import NO_CLASSES, Classes
-from tna_onnx.numerics.residuals import CrossFit, order_dependence
-from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
-from tna_onnx.pipeline.crossfit import SEEN, folds
-from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores
+from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, has_own_threshold, kept_decisions, order_note
+from tna_onnx.pipeline.crossfit import SEEN
+from tna_onnx.pipeline.job import Job, Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
-from tna_onnx.pipeline.other_outputs import labels_of_samples
+from tna_onnx.pipeline.sample_checks import LabelCheck
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.strategy import Outcome, Strategy
-from tna_onnx.pipeline.writing import Shipped
-from tna_onnx.progress import Progress, silent
-from tna_onnx.results.gates import differences_text
-from tna_onnx.results.measured import Subgroup, named_classes, resolution_notes, subgroups_of
-from tna_onnx.results.report import Changes, Comparison, How, KeptLabel, compare_scores
+from tna_onnx.pipeline.strategy import Outcome
+from tna_onnx.pipeline.writing import Shipped, Writing, versions
+from tna_onnx.results.details import BinFree, LabelMetrics
+from tna_onnx.results.gates import differences_text, samples_text
+from tna_onnx.results.measured import resolution_notes, subgroup_notes
+from tna_onnx.results.report import Changes, CurvePoint, MethodScores, Report, Verification, compare_scores
 from tna_onnx.results.verdict import ClassRecall, Recall, Standing
-
-# Logits above this number are given back once they are scored: three sets of them would stay beside each other.
-_LARGE = 2**24
-
-_IMPLAUSIBLE_RISE = 0.20
-_MOST = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted.
-
-    Cross-fitted numbers are of the methods that the folds chose, by their labels in `folds`.
-    """
-
-    before: SampleScores
-    after: SampleScores
-    fitted: SampleScores
-    comparison: Comparison
-    recall: Recall
-    changed_predictions: float
-    folds: tuple[str, ...] = ()
-    subgroups: tuple[Subgroup, ...] = ()
-    kept_label: KeptLabel | None = None  # labels that stay, whatever the likeliest class is
-    in_order: float = 0.0  # standard errors by which samples next to one another err alike
-
-    @property
-    def changed_labels(self) -> float:
-        """Share of samples whose predicted class is another one: the label, where the model has an output for it."""
-        return 0.0 if self.kept_label else self.changed_predictions
-
-
-def compare_heads(
-    task: Task,
-    strategy: Strategy,
-    outcome: Outcome,
-    after: Shipped,
-    fitted: SampleScores,
-    progress: Progress = silent,
-    labels: Sequence[LabelOutput] = (),
-) -> Compared:
-    """Score the input and the result on held-out data, or cross-fitted.
-
-    `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
-    scores after of the calibration data. `labels`: outputs that stay the model's own decision.
-    """
-    original = task.logits(task.weight, on=task.reported)
-    how: How = "unchanged"
-    before = scores = outcome.before
-    changed = 0.0
-    chosen: list[Method] = []
-    cross_fit = None
-    if task.held_out is not None:
-        how = "held-out"
-        before, first = _passed(task, outcome, Shipped(original, None))
-        scores, second = _passed(task, outcome, after)
-        if not outcome.keeps_predictions:
-            changed = weighted_mean(first != second, before.weights)
-    elif not outcome.keeps_predictions:
-        different = original.predictions() != after.logits.predictions(after.fitted)
-        changed = weighted_mean(different, before.weights)
-    places = None
-    if labels and not (outcome.keeps_predictions and labels[0].first):
-        places = labels_of_samples(task, labels[0], task.reported, original.predictions())
-    in_order = _order_dependence(task, before, original)
-    _give_back(original, task.readout)
-    # an unchanged model is the same in every fold: nothing to cross-fit
-    if task.held_out is None and not outcome.unchanged:
-        how = "cross-fitted"
-        chosen = strategy.chosen_in_folds(outcome)
-        scores = strategy.cross_fitted(outcome, progress, chosen)
-        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    compared = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
-    comparison, recall, subgroups = compared(scores)
-    # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
-    # chose others: the worse of two for each fold
-    if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
-        other, classes, other_parts = compared(outcome.scores[outcome.method])
-        comparison, recall = comparison.holding(other), recall.holding(classes)
-        differences = {part.name: part.differences for part in other_parts}
-        subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
-    if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
-        nll = replace(comparison.differences["nll"], likelier=False)
-        comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
-    compared_heads = Compared(
-        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
-        in_order=in_order,
-    )  # fmt: skip
-    if places is None:
-        return compared_heads
-    return replace(compared_heads, kept_label=_kept_label(task, compared_heads, after, labels[0].name, places))
-
-
-# Probabilities in memory at once.
-_TOGETHER = 2**22
-
-
-def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> KeptLabel:
-    """Return how a label output that stays differs from the new likeliest classes. `places`: (N,) its classes."""
-    table = task.reported.table
-    step = max(1, _TOGETHER // task.readout.n_classes)
-    p, most = [], []
-    for start in range(0, len(places), step):
-        rows = np.arange(start, min(start + step, len(places)))
-        features = np.asarray(table.features[rows], np.float64)
-        logits = np.asarray(after.logits.at(rows), np.float64)
-        new = task.readout.probabilities(apply_map(after.fitted, logits, features))
-        p.append(new[np.arange(len(rows)), places[rows]])
-        most.append(new.argmax(axis=1))
-    differing = weighted_mean(np.concatenate(most) != places, compared.before.weights)
-    return KeptLabel(name, len(places), differing, compared.changed_predictions, float(np.min(np.concatenate(p))))
-
-
-def _numbers(
-    task: Task,
-    outcome: Outcome,
-    how: How,
-    places: NDArray[np.int64] | None,
-    before: SampleScores,
-    cross_fit: CrossFit | None,
-    after: SampleScores,
-) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
-    """Compare paired scores: in all, by class, and by subgroup if there are any.
-
-    `places`: (N,) classes of a label output that stays; None without one.
-    """
-    settings = task.settings
-    source, labels = task.reported.source, np.asarray(task.reported.table.labels)
-    labelled, after = (side.labelled(labels, places) for side in (before, after))
-    # cross-fitted, other folds may have chosen a method that changes some
-    same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))
-    shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
-    names = class_names(task, task.reported)
-    comparison = compare_scores(
-        source.describe(), how, labelled, after, settings.bins, settings.seed,
-        cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
-    )  # fmt: skip
-    subgroups: tuple[Subgroup, ...] = ()
-    parts = source.sample_info.get("by")
-    if parts is not None:
-        subgroups = subgroups_of(
-            after, parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,
-            cross_fit, same_predictions=same,
-        )  # fmt: skip
-    return comparison, Recall.of(labelled, after, names, **shared), subgroups
-
-
-def classes_of(task: Task, collected: Collected) -> Classes:
-    """Return two classes, or labels, for P(positive); none where there is no positive class to measure."""
-    labels = task.readout.multi_label
-    # a teacher's probabilities stand for labels
-    if task.teacher is not None or not (labels or task.readout.n_classes == 2):
-        return NO_CLASSES
-    return named_classes(task.settings.positive, class_names(task, collected), labels=labels)
-
-
-def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
-    """Refuse a cross-fitted gain of a new weight that copies among the samples explain better than any last layer does.
-
-    Only a refit has enough numbers to learn samples by heart: what the best of other methods gains is plausible.
-    """
-    if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
-        return
-    if outcome.map != "refit":
-        return
-    rivals = [scored for method, scored in outcome.scores.items() if method.map != outcome.map]
-    before, after = (scores.mean("hit") for scores in (compared.before, compared.after))
-    plausible = max([before, *(scored.mean("hit") for scored in rivals)])
-    if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
-        return
-    raise DataError(
-        f"{calib}: cross-fitted accuracy rises from {100 * before:.2f} % to {100 * after:.2f} % with {outcome.label}, "
-        f"while {100 * compared.changed_predictions:.1f} % of the predictions change: that is implausible for a new "
-        "last layer, and typical of samples that are alike in groups (those of one person, device or recording, or "
-        "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
-        "on them"
-    )
-
-
-def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
-    """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
-    _require_finite(task.readout, shipped.logits, task.reported.source)
-    scores = shipped.logits.mapped_scores(shipped.fitted)
-    predicted = np.zeros(0, np.int64)
-    if not outcome.keeps_predictions:
-        predicted = shipped.logits.predictions(shipped.fitted)
-    _give_back(shipped.logits, task.readout)
-    return scores, predicted
-
-
-def _give_back(logits: Logits, readout: Readout) -> None:
-    """Give large logits back, once they have served the comparison."""
-    if len(logits) * readout.n_classes > _LARGE:
-        logits.forget()
-
-
-def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
-    """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate."""
-    # features are widened to float32 here; a float16 file overflows earlier
-    largest = float(np.finfo(np.float16).max) if readout.logits_type == "float16" else np.inf
-    done = 0
-    for values, labels, _ in logits.chunks():
-        xp = array_api_compat.array_namespace(values)
-        # of a NaN, no comparison holds; infinite is more than any bound
-        sizes = to_host(xp.max(xp.abs(values), axis=1))
-        bad = ~(sizes <= largest) | ~np.isfinite(sizes)
-        if bad.any():
-            raise DataError(
-                f"{source.describe()}: logits '{readout.logits}' of sample "
-                f"{done + int(np.flatnonzero(bad)[0])} hold NaN or infinite values"
-            )
-        done += len(labels)
-
+from tna_onnx.search.candidates import Candidate
 
 # Steps of a quantised output that a reader should know of: a log loss sees them.
 _COARSE_OUTPUT = 1e-3
@@ -267,6 +48,173 @@ _LISTED = 2
 
 # Share of changed predictions from which on users should know.
 _MANY_CHANGED = 0.01
+
+
+def report_on(
+    writing: Writing,
+    outcome: Outcome,
+    compared: Compared,
+    after: Shipped,
+    labels: LabelCheck,
+    rewritten: Rewritten,
+    verification: Verification,
+) -> Report:
+    """Put a report together, gates included."""
+    task = writing.task
+    job = task.job
+    names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
+    changes = Changes(str(task.output or ""), *names)
+    protected = _protected(task.settings.predictions, task.readout, keeps_labels=writing.keeps_labels)
+    missed = _missed(job, compared, protected=protected)
+    # a missed gate leaves no file, so the report names none
+    kept = not missed and not job.dry_run
+    drift = task.quantization_drift(outcome.weight)
+    return Report(
+        **_about_model(task),
+        **_about_method(task, outcome),
+        protected=protected,
+        **_numbers(task, outcome, compared),
+        folded=writing.folding(outcome) is not None,
+        resolution=task.readout.resolution,
+        quantization_drift=drift,
+        output=changes.target if kept else "",
+        recalibrated=rewritten.proto if kept and not changes.target else None,
+        changes=changes,
+        dry_run=job.dry_run,
+        verification=verification,
+        classes_unseen=labels.coverage.unseen,
+        classes_scarce=labels.coverage.scarce,
+        missed=missed,
+        kept_decisions=kept_decisions(task, outcome, compared, after),
+        notes=(
+            *notes_on(task, outcome, compared, changes, drift, labels.warnings),
+            *(moved.text for moved in verification.moved),
+            *_subgroup_notes(task, compared),
+        ),
+    )
+
+
+def _about_model(task: Task) -> dict[str, Any]:
+    """Return fields of a report on the model, its samples and what ran it."""
+    return {
+        "model": task.model.name,
+        "model_sha256": task.model.sha256,
+        "head": task.head.node if task.head else "",
+        "classes": task.readout.n_classes,
+        "features": task.head.n_features if task.head else 0,
+        "preprocessing": task.source.recipe(),
+        "recipe_search": source_search(task.source),
+        "provider": task.provider,
+        "versions": versions(),
+    }
+
+
+def _protected(predictions: str, readout: Readout, *, keeps_labels: bool) -> bool:
+    """Whether predictions are kept, or may change only where each class gains."""
+    free = predictions == "auto" and (keeps_labels or has_own_threshold(readout))
+    return predictions != "change" and not free
+
+
+def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
+    """Return fields of a report on what was searched, compared and fitted."""
+    settings, chosen = task.settings, outcome.chosen
+    return {
+        "search": settings.resolved_search,
+        "map": outcome.map,
+        "method": outcome.label,
+        "parameters": outcome.parameters,
+        "methods": tuple(_methods(outcome, settings.bins)),
+        "changing": outcome.changing.label if outcome.changing else "",
+        "alternative": alternative(task, outcome),
+        "angle": chosen.angle,
+        "reached": chosen.reached,
+        "ensemble_size": chosen.ensemble_size,
+        "rotations": chosen.rotations,
+        "objective": settings.objective,
+        "curve": tuple(_point(candidate, settings) for candidate in outcome.candidates),
+        "settings": {
+            **settings.recorded,
+            "device": task.job.device,
+            "computed_on": task.computed_on,
+            "batch_size": task.batch_size,
+            "confidence_level": settings.confidence_level,
+            "gates": dataclasses.asdict(task.job.gates),
+        },
+    }
+
+
+def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]:
+    """Return fields of a report on how good input and result are."""
+    settings, bins = task.settings, task.settings.bins
+    before, after, comparison = compared.before, compared.after, compared.comparison
+    labels = np.asarray(task.calibration.table.labels)
+    return {
+        "calibration": compare_scores(
+            task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
+            settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
+            classes=classes_of(task, task.calibration),
+        ),
+        "comparison": comparison,
+        "recall": compared.recall,
+        # of several labels a sample, those of all of them together
+        "reliability": Reliability.of(before.pooled(), after.pooled(), bins),
+        "bin_free_before": BinFree.of(before, bins, settings.seed),
+        "bin_free_after": BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
+        "changed_predictions": compared.changed_labels,
+        "kept_label": compared.kept_label,
+        "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
+        "subgroups": compared.subgroups,
+    }  # fmt: skip
+
+
+def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:
+    parts = task.reported.source.sample_info.get("by")
+    if parts is None:
+        return ()
+    return subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)
+
+
+def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
+    """Yield the methods that were compared, with their distance to the one of the lowest NLL."""
+    if not outcome.scores:
+        return
+    lowest = min(outcome.scores.values(), key=lambda scores: scores.mean("nll"))
+    losses = sample_losses(lowest)
+    for method, scores in outcome.scores.items():
+        error = mean_and_error(sample_losses(scores) - losses, outcome.before.clusters, outcome.before.weights)[1]
+        yield MethodScores(
+            method=method.label,
+            metrics=Metrics.of(scores, bins),
+            words=method.words,
+            error=float(error),
+            keeps_predictions=method.keeps_order,
+            folds=method.folds,
+            left_out=outcome.left_out.get(method, ""),
+        )
+
+
+def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]:
+    """Return a line for each gate that the result misses."""
+    gates, comparison = job.gates, compared.comparison
+    after, where = comparison.after, comparison.samples
+    still_off = protected and after.positive is not None and after.positive.off
+    return (
+        *gates.limits_missed(after, where),
+        *gates.changes_missed(comparison.differences, job.settings.objective, after, where, still_off=still_off),
+        *gates.classes_missed({loss.name: loss.after for loss in compared.recall.classes}, samples_text(after, where)),
+    )
+
+
+def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
+    return CurvePoint(
+        angle=candidate.angle,
+        ensemble_size=candidate.ensemble_size,
+        rotations=candidate.rotations,
+        objective=metric_value(candidate.scores, settings.objective, settings.bins),
+        accuracy=candidate.scores.mean("hit"),
+        parameters=candidate.parameters,
+        reached=candidate.reached,
+    )
 
 
 def notes_on(
@@ -292,7 +240,7 @@ def notes_on(
     notes += [f"{JUDGED[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
         notes.append(_cross_fitted_note(outcome, compared))
-    notes += _order_note(task.reported.source, compared.in_order)
+    notes += order_note(task.reported.source, compared.in_order)
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # otherwise a worse result is an error, and needs no note
     if standing.word == "worse" and job.gates.require == "nothing":
@@ -301,27 +249,6 @@ def notes_on(
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
-
-
-# Chance takes independent samples this far once in 30,000 sets.
-_IN_ORDER = 4.0
-
-
-def _order_dependence(task: Task, before: SampleScores, original: Logits) -> float:
-    """Return by how many standard errors samples next to one another err alike, where nothing is said of groups."""
-    if before.clusters is not None or before.predicted is not None or task.teacher is not None:
-        return 0.0
-    labels = np.asarray(task.reported.table.labels)
-    return order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
-
-
-def _order_note(source: Source, z: float) -> list[str]:
-    if z <= _IN_ORDER:
-        return []
-    return [
-        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), like those of one "
-        "person, device or recording; intervals are then too narrow. Name the column of groups by --group-column"
-    ]
 
 
 def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:

@@ -1,0 +1,401 @@
+"""Input and result, compared on the same samples (`compare_heads`), and the thresholds that keep today's decisions.
+
+The samples are held-out data if there are any; else cross-fitted calibration samples; else, where nothing was chosen or
+fitted, any data. A rising map of one logit s takes s = 0, the probability 1/2, to one number t; a map that is constant
+around 0 has no such t. Samples show which.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.source import Source
+from tna_onnx.engine.logits import Logits
+from tna_onnx.errors import DataError
+from tna_onnx.graph.readers import LabelOutput
+from tna_onnx.graph.readout import Readout
+from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.ops import sigmoid, to_host
+from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
+from tna_onnx.numerics.residuals import CrossFit, order_dependence
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.pipeline.crossfit import folds
+from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.pipeline.methods import Method
+from tna_onnx.pipeline.other_outputs import labels_of_samples
+from tna_onnx.pipeline.strategy import Outcome, Strategy
+from tna_onnx.pipeline.writing import Shipped
+from tna_onnx.progress import Progress, silent
+from tna_onnx.results.measured import Subgroup, named_classes, subgroups_of
+from tna_onnx.results.report import Alternative, Comparison, How, KeptDecision, KeptLabel, compare_scores
+from tna_onnx.results.verdict import Recall
+
+# Logits above this number are given back once they are scored: three sets of them would stay beside each other.
+_LARGE = 2**24
+
+
+_IMPLAUSIBLE_RISE = 0.20
+
+
+_MOST = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted.
+
+    Cross-fitted numbers are of the methods that the folds chose, by their labels in `folds`.
+    """
+
+    before: SampleScores
+    after: SampleScores
+    fitted: SampleScores
+    comparison: Comparison
+    recall: Recall
+    changed_predictions: float
+    folds: tuple[str, ...] = ()
+    subgroups: tuple[Subgroup, ...] = ()
+    kept_label: KeptLabel | None = None  # labels that stay, whatever the likeliest class is
+    in_order: float = 0.0  # standard errors by which samples next to one another err alike
+
+    @property
+    def changed_labels(self) -> float:
+        """Share of samples whose predicted class is another one: the label, where the model has an output for it."""
+        return 0.0 if self.kept_label else self.changed_predictions
+
+
+def compare_heads(
+    task: Task,
+    strategy: Strategy,
+    outcome: Outcome,
+    after: Shipped,
+    fitted: SampleScores,
+    progress: Progress = silent,
+    labels: Sequence[LabelOutput] = (),
+) -> Compared:
+    """Score the input and the result on held-out data, or cross-fitted.
+
+    `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
+    scores after of the calibration data. `labels`: outputs that stay the model's own decision.
+    """
+    original = task.logits(task.weight, on=task.reported)
+    how: How = "unchanged"
+    before = scores = outcome.before
+    changed = 0.0
+    chosen: list[Method] = []
+    cross_fit = None
+    if task.held_out is not None:
+        how = "held-out"
+        before, first = _passed(task, outcome, Shipped(original, None))
+        scores, second = _passed(task, outcome, after)
+        if not outcome.keeps_predictions:
+            changed = weighted_mean(first != second, before.weights)
+    elif not outcome.keeps_predictions:
+        different = original.predictions() != after.logits.predictions(after.fitted)
+        changed = weighted_mean(different, before.weights)
+    places = None
+    if labels and not (outcome.keeps_predictions and labels[0].first):
+        places = labels_of_samples(task, labels[0], task.reported, original.predictions())
+    in_order = _order_dependence(task, before, original)
+    _give_back(original, task.readout)
+    # an unchanged model is the same in every fold: nothing to cross-fit
+    if task.held_out is None and not outcome.unchanged:
+        how = "cross-fitted"
+        chosen = strategy.chosen_in_folds(outcome)
+        scores = strategy.cross_fitted(outcome, progress, chosen)
+        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
+    compared = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
+    comparison, recall, subgroups = compared(scores)
+    # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
+    # chose others: the worse of two for each fold
+    if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
+        other, classes, other_parts = compared(outcome.scores[outcome.method])
+        comparison, recall = comparison.holding(other), recall.holding(classes)
+        differences = {part.name: part.differences for part in other_parts}
+        subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
+    if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
+        nll = replace(comparison.differences["nll"], likelier=False)
+        comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
+    compared_heads = Compared(
+        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
+        in_order=in_order,
+    )  # fmt: skip
+    if places is None:
+        return compared_heads
+    return replace(compared_heads, kept_label=_kept_label(task, compared_heads, after, labels[0].name, places))
+
+
+# Probabilities in memory at once.
+_TOGETHER = 2**22
+
+
+def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> KeptLabel:
+    """Return how a label output that stays differs from the new likeliest classes. `places`: (N,) its classes."""
+    table = task.reported.table
+    step = max(1, _TOGETHER // task.readout.n_classes)
+    p, most = [], []
+    for start in range(0, len(places), step):
+        rows = np.arange(start, min(start + step, len(places)))
+        features = np.asarray(table.features[rows], np.float64)
+        logits = np.asarray(after.logits.at(rows), np.float64)
+        new = task.readout.probabilities(apply_map(after.fitted, logits, features))
+        p.append(new[np.arange(len(rows)), places[rows]])
+        most.append(new.argmax(axis=1))
+    differing = weighted_mean(np.concatenate(most) != places, compared.before.weights)
+    return KeptLabel(name, len(places), differing, compared.changed_predictions, float(np.min(np.concatenate(p))))
+
+
+def _numbers(
+    task: Task,
+    outcome: Outcome,
+    how: How,
+    places: NDArray[np.int64] | None,
+    before: SampleScores,
+    cross_fit: CrossFit | None,
+    after: SampleScores,
+) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
+    """Compare paired scores: in all, by class, and by subgroup if there are any.
+
+    `places`: (N,) classes of a label output that stays; None without one.
+    """
+    settings = task.settings
+    source, labels = task.reported.source, np.asarray(task.reported.table.labels)
+    labelled, after = (side.labelled(labels, places) for side in (before, after))
+    # cross-fitted, other folds may have chosen a method that changes some
+    same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))
+    shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
+    names = class_names(task, task.reported)
+    comparison = compare_scores(
+        source.describe(), how, labelled, after, settings.bins, settings.seed,
+        cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
+    )  # fmt: skip
+    subgroups: tuple[Subgroup, ...] = ()
+    parts = source.sample_info.get("by")
+    if parts is not None:
+        subgroups = subgroups_of(
+            after, parts, classes_of(task, task.reported), settings.bins, settings.level, labelled,
+            cross_fit, same_predictions=same,
+        )  # fmt: skip
+    return comparison, Recall.of(labelled, after, names, **shared), subgroups
+
+
+def classes_of(task: Task, collected: Collected) -> Classes:
+    """Return two classes, or labels, for P(positive); none where there is no positive class to measure."""
+    labels = task.readout.multi_label
+    # a teacher's probabilities stand for labels
+    if task.teacher is not None or not (labels or task.readout.n_classes == 2):
+        return NO_CLASSES
+    return named_classes(task.settings.positive, class_names(task, collected), labels=labels)
+
+
+def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
+    """Refuse a cross-fitted gain of a new weight that copies among the samples explain better than any last layer does.
+
+    Only a refit has enough numbers to learn samples by heart: what the best of other methods gains is plausible.
+    """
+    if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
+        return
+    if outcome.map != "refit":
+        return
+    rivals = [scored for method, scored in outcome.scores.items() if method.map != outcome.map]
+    before, after = (scores.mean("hit") for scores in (compared.before, compared.after))
+    plausible = max([before, *(scored.mean("hit") for scored in rivals)])
+    if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
+        return
+    raise DataError(
+        f"{calib}: cross-fitted accuracy rises from {100 * before:.2f} % to {100 * after:.2f} % with {outcome.label}, "
+        f"while {100 * compared.changed_predictions:.1f} % of the predictions change: that is implausible for a new "
+        "last layer, and typical of samples that are alike in groups (those of one person, device or recording, or "
+        "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
+        "on them"
+    )
+
+
+def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
+    """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
+    _require_finite(task.readout, shipped.logits, task.reported.source)
+    scores = shipped.logits.mapped_scores(shipped.fitted)
+    predicted = np.zeros(0, np.int64)
+    if not outcome.keeps_predictions:
+        predicted = shipped.logits.predictions(shipped.fitted)
+    _give_back(shipped.logits, task.readout)
+    return scores, predicted
+
+
+def _give_back(logits: Logits, readout: Readout) -> None:
+    """Give large logits back, once they have served the comparison."""
+    if len(logits) * readout.n_classes > _LARGE:
+        logits.forget()
+
+
+def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
+    """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate."""
+    # features are widened to float32 here; a float16 file overflows earlier
+    largest = float(np.finfo(np.float16).max) if readout.logits_type == "float16" else np.inf
+    done = 0
+    for values, labels, _ in logits.chunks():
+        xp = array_api_compat.array_namespace(values)
+        # of a NaN, no comparison holds; infinite is more than any bound
+        sizes = to_host(xp.max(xp.abs(values), axis=1))
+        bad = ~(sizes <= largest) | ~np.isfinite(sizes)
+        if bad.any():
+            raise DataError(
+                f"{source.describe()}: logits '{readout.logits}' of sample "
+                f"{done + int(np.flatnonzero(bad)[0])} hold NaN or infinite values"
+            )
+        done += len(labels)
+
+
+# Chance takes independent samples this far once in 30,000 sets.
+_IN_ORDER = 4.0
+
+
+def _order_dependence(task: Task, before: SampleScores, original: Logits) -> float:
+    """Return by how many standard errors samples next to one another err alike, where nothing is said of groups."""
+    if before.clusters is not None or before.predicted is not None or task.teacher is not None:
+        return 0.0
+    labels = np.asarray(task.reported.table.labels)
+    return order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
+
+
+def order_note(source: Source, z: float) -> list[str]:
+    if z <= _IN_ORDER:
+        return []
+    return [
+        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), like those of one "
+        "person, device or recording; intervals are then too narrow. Name the column of groups by --group-column"
+    ]
+
+
+FloatArray = NDArray[np.float64]
+
+
+# A float32 probability has no more digits.
+_DIGITS = 8
+
+
+def has_own_threshold(readout: Readout) -> bool:
+    """Whether callers compare a probability with a threshold of theirs: one sigmoid, or several labels a sample."""
+    return readout.multi_label or (readout.binary and not readout.paired)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    """Largest new value of what was not predicted, and smallest of what was, (L,) each, of L labels or one class."""
+
+    below: FloatArray
+    above: FloatArray
+
+    def __add__(self, addend: _Sides) -> _Sides:
+        return _Sides(np.maximum(self.below, addend.below), np.minimum(self.above, addend.above))
+
+
+def _column(logits: Any, positive: int | None) -> NDArray[Any]:
+    """Return the logit of each label, (N, L), or of the positive one of two classes, (N, 1)."""
+    values = to_host(logits)
+    return values if positive is None else values[:, [positive]] - values[:, [1 - positive]]
+
+
+def thresholds_of(
+    fitted: CalibrationMap | None, old: Logits, new: Shipped, *, positive: int | None, in_logits: bool = False
+) -> list[float | None]:
+    """Return the value that keeps the decisions of s > 0 on all samples, for each label; None where there is none.
+
+    There is none where the map is constant around 0. One that reads features is no map of one logit.
+
+    `old`: logits of the input model. `new`: of the result, for the same samples. `positive`: of two classes; None for
+    labels. `in_logits`: for an output that holds logits; else the values are probabilities.
+    """
+    sides: _Sides | None = None
+    for (before, _, _), (after, _, _) in zip(old.chunks(), new.logits.chunks(), strict=True):
+        s = _column(before, positive)
+        mapped = _values(_column(apply_map(new.fitted, after), positive), in_logits=in_logits)
+        below = np.where(s > 0, -np.inf, mapped).max(axis=0)
+        above = np.where(s > 0, mapped, np.inf).min(axis=0)
+        part = _Sides(below.astype(np.float64), above.astype(np.float64))
+        sides = part if sides is None else sides + part
+        classes = np.shape(before)[1]
+    assert sides is not None  # noqa: S101 - there are samples
+    middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), positive), in_logits=in_logits)[0]
+    return [_between(*ends) for ends in zip(middle.tolist(), sides.below, sides.above, strict=True)]
+
+
+def _values(logits: NDArray[Any], *, in_logits: bool) -> NDArray[Any]:
+    if in_logits:
+        return logits
+    return np.asarray(sigmoid(logits), logits.dtype)
+
+
+def _between(middle: float, below: float, above: float) -> float | None:
+    """Return a number t with below <= t < above, as it is printed: the middle, where rounding does not hide it."""
+    if not below < above:
+        return None
+    far = middle if below <= middle < above else (below + above) / 2
+    for digits in (_DIGITS, _DIGITS + 2, 17):
+        text = float(f"{far:.{digits}g}")
+        if below <= text < above:
+            return text
+    return None
+
+
+def recall_and_precision(scores: SampleScores) -> tuple[float | None, float | None]:
+    """Return recall and precision where the probability is above 1/2, fractions; None where there is nothing to share.
+
+    `scores`: of one label, or of the positive class (`positive_scores`).
+    """
+    predicted = scores.confidence > 0.5
+    right = float(np.sum(scores.weigh((predicted & scores.hit).astype(np.float64))))
+    came, decided = (float(np.sum(scores.weigh(mask.astype(np.float64)))) for mask in (scores.hit, predicted))
+    return right / came if came else None, right / decided if decided else None
+
+
+def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shipped) -> tuple[KeptDecision, ...]:
+    """Say what happens at 1/2 to each label, or to the second class, beside the threshold that keeps decisions.
+
+    There is nothing to say where callers have no threshold of their own, or no decision changes.
+    """
+    names = classes_of(task, task.reported).names
+    if not names or not has_own_threshold(task.readout) or outcome.keeps_predictions:
+        return ()
+    in_logits = task.readout.activation == "none" and task.readout.holds == "logits"
+    positive = None if task.readout.multi_label else 1
+    called = names[positive:]
+    values: Sequence[float | None] = [None] * len(called)
+    # a tilted weight is no function of one logit either
+    if outcome.chosen.angle == 0 and not (outcome.fitted is not None and outcome.fitted.needs_features):
+        old = task.logits(task.weight, on=task.reported)
+        values = thresholds_of(outcome.fitted, old, after, positive=positive, in_logits=in_logits)
+    labels = np.asarray(task.reported.table.labels)
+    sides = [
+        map(recall_and_precision, positive_scores(scores.labelled(labels), len(names)))
+        for scores in (compared.before, compared.after)
+    ]
+    return tuple(
+        KeptDecision(name, 0.0 if in_logits else 0.5, value, *old_shares, *new_shares)
+        for name, value, old_shares, new_shares in zip(called, values, *sides, strict=True)
+    )
+
+
+def alternative(task: Task, outcome: Outcome) -> Alternative | None:
+    """Return what would make P(positive) of two classes right, where predictions are kept."""
+    other = outcome.unprotected
+    if other is None:
+        return None
+    labels = np.asarray(task.calibration.table.labels)
+    positive = classes_of(task, task.calibration).positive
+    sides = (outcome.scores[method].labelled(labels) for method in (outcome.method, other))
+    recalls = [recall_and_precision(positive_scores(side, 2, positive)[0])[0] for side in sides]
+    threshold = None
+    if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
+        original = task.logits(task.weight)
+        (threshold,) = thresholds_of(
+            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), positive=positive
+        )
+    return Alternative(other.label, threshold, *recalls)
