@@ -94,8 +94,8 @@ def shift(
     labelled.refuse_beside("shift")
     unlabelled = arguments.held_out_of(target, labelled, reading)
     # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.shifting.shift import ShiftJob
     from tna_onnx.shifting.shift import shift as run
+    from tna_onnx.shifting.shift_job import ShiftJob
 
     job = ShiftJob(
         model=model,

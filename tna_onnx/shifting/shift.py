@@ -5,135 +5,35 @@ the logits, or log p + d and a Softmax the probabilities.
 """
 
 import json
-import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.frequencies import read_prior, restricted
-from tna_onnx.data.options import Data
-from tna_onnx.data.source import Source
-from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.engine.scoring import BatchRunner, score_model, with_projections
-from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
-from tna_onnx.extraction.classifier import OpenModel, read_classifier
-from tna_onnx.extraction.head_check import CheckedHead, check_readout
-from tna_onnx.extraction.opened_samples import open_inputs
+from tna_onnx.engine.scoring import BatchRunner, score_model
+from tna_onnx.errors import CheckFailed, UnsupportedModel
+from tna_onnx.extraction.head_check import CheckedHead
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
-from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readers import CannotInsert, OutputChange, can_scale, outputs_of_scores
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.save import written_files
-from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import epsilon
-from tna_onnx.numerics.checks import check_batch_size, check_level
+from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.prior_shift import RULED_OUT, Observed, disagreement, log_ratio, smoothed
+from tna_onnx.numerics.prior_shift import RULED_OUT, disagreement, log_ratio
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
-from tna_onnx.pipeline.job import ModelJob, target_of
-from tna_onnx.pipeline.opening import Opened
-from tna_onnx.pipeline.other_outputs import find_others
+from tna_onnx.pipeline.job import target_of
 from tna_onnx.pipeline.record import Added, Change, write_change
-from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
+from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.results.report import MovedOutput
-from tna_onnx.runtime import Session, parse_device
-from tna_onnx.shifting.frequencies import Estimated, estimate, off_centre, source_counts
-from tna_onnx.shifting.shift_settings import ShiftSettings
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftJob(ModelJob):
-    """The request for new class frequencies: `calib` is like the training data, `held_out` like the data to come.
-
-    Raises:
-        UsageError: frequencies that are both given and to be estimated, or neither.
-    """
-
-    target: Data | None = None  # samples without labels of the data to come; None where their frequencies are given
-    settings: ShiftSettings = field(default_factory=ShiftSettings)  # where the frequencies come from
-
-    def __post_init__(self) -> None:
-        stated = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
-        if sum(stated) != 1:
-            raise UsageError(
-                "expected either class frequencies (--target-prior FILE or uniform), samples without labels to "
-                "estimate them on (--target-data), or the classes that can occur (--only CLASS,...)"
-            )
-
-
-# What the graph does not show behind an appended map; provenance tells.
-_KINDS = {"logits": "logits", "positive_logit": "logit"}
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftSamples(Opened):
-    """The model, and labelled samples of the data that it was made for, as `source`."""
-
-    probed: CheckedHead  # where its scores are
-    unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
-    kept: tuple[str, ...]  # other outputs that stay: those with the class of each sample among them
-
-
-def open_shift(job: ShiftJob) -> ShiftSamples:
-    """Open model and data, cheapest first."""
-    check_batch_size(job.batch_size)
-    model, output = read_classifier(job.model, job.options)
-    _refuse_earlier_work(model)
-    require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
-    readout = _readout(model, job.options, output)
-    opened = OpenModel(model, readout, parse_device(job.device), job.calib, output)
-    data, source = open_inputs(opened, job.calib)
-    # labels that the samples of the target bring are not read: an estimate must not know them
-    unlabelled = None if job.target is None else open_inputs(opened, job.target, labels=False)[1]
-    held_out = None if job.held_out is None else open_inputs(opened, job.held_out)[1]
-    target, evaluated = (None if samples is None else DigestedSamples.of(samples) for samples in (unlabelled, held_out))
-    shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
-    notes = (*shared, *source.notes)
-    if unlabelled is not None:
-        notes += unlabelled.notes
-    size = job.batch_size
-    probed = check_readout(opened, readout, opened.session, source, size)
-    notes += probed.notes
-    others = find_others(model, probed.readout, output, opened.device, source, size)
-    notes += tuple(
-        f"output '{label.name}' is the model's own decision and is unchanged, so another class may be likelier: take "
-        "the class from the probabilities to have it follow the new class frequencies"
-        for label in others.labels
-    )
-    kept = (*others.rest, *(label.name for label in others.labels))
-    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, kept)
-
-
-def _refuse_earlier_work(model: Model) -> None:
-    entries = provenance(model)
-    if "guard" in entries:
-        raise UnsupportedModel(
-            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; shift the "
-            "model without these outputs, and guard the result with samples of the target"
-        )
-    if "shift" in entries:
-        raise UnsupportedModel(f"{model.name}: has been shifted already; start from the model before that shift")
-
-
-def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readout:
-    """Return where the scores are, also behind a map that this package added."""
-    kind = options.output_kind
-    name = options.output_name
-    if any(tensor.startswith(f"{PREFIX}/") for tensor in model.producers):
-        kind = kind or _KINDS.get(output.kind)  # type: ignore[assignment]  # words of the same choice
-        name = name or output.name
-    # the word names a head by its output, which leads to the scores behind a map too
-    head = None if options.head == output.name else options.head
-    return find_readout(model, head, name, kind)
-
+from tna_onnx.runtime import Session
+from tna_onnx.shifting.shift_job import FoundFrequencies, ShiftJob, ShiftSamples, find_frequencies, open_shift
 
 FloatArray = NDArray[np.float64]
 
@@ -231,21 +131,8 @@ def check_result(
     return largest
 
 
-_log = logging.getLogger("tna_onnx.shift")
-
 # Of the ECE in the report.
 _BINS = 15
-
-
-@dataclass(frozen=True, eq=False)
-class _Estimate:
-    """Class frequencies before and after, and how they were obtained."""
-
-    source: FloatArray  # (C,) before
-    target: FloatArray  # (C,) after
-    old: NDArray[np.float32]  # (M, C) probabilities of the labelled samples
-    estimated: Estimated | None  # the estimate; None where the user states the frequencies
-    notes: tuple[str, ...]  # what the user should know, in sentences
 
 
 def shift(job: ShiftJob, progress: Progress) -> Shift:
@@ -255,16 +142,13 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     target = target_of(job, model, ".shift.onnx")
     if job.dry_run:
         target = None
-    estimated = _frequencies(job, opened, progress)
-    change = log_ratio(estimated.source, estimated.target)
-    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated), opened.kept)
+    frequencies = find_frequencies(job, opened, progress)
+    change = log_ratio(frequencies.source, frequencies.target)
+    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, frequencies), opened.kept)
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (path, session):
-        largest = check_result(opened, rewritten, session, estimated.old, change)
-        effect = _effect(job, opened, session, estimated.target, progress)
+        largest = check_result(opened, rewritten, session, frequencies.old, change)
+        effect = _effect(job, opened, session, frequencies.target, progress)
         files = written_files(path, target)
-    evidence = None
-    if estimated.estimated is not None:
-        evidence = estimated.estimated.evidence
     # other outputs that are computed from the scores
     kept = {opened.output.name, *opened.kept}
     moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in kept]
@@ -275,17 +159,17 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         files=files,
         class_output=opened.output.name,
         method=_method(job),
-        classes=_classes(opened, estimated),
+        classes=_classes(opened, frequencies),
         data=opened.source.describe(),
         samples=len(opened.source),
         target_data="" if opened.unlabelled is None else opened.unlabelled.describe(),
         target_samples=0 if opened.unlabelled is None else len(opened.unlabelled),
-        evidence=evidence,
+        evidence=frequencies.evidence,
         effect=effect,
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
         max_difference=largest,
-        notes=(*opened.notes, *estimated.notes, *(output.text for output in moved)),
+        notes=(*opened.notes, *frequencies.notes, *(output.text for output in moved)),
         provider=opened.session.provider,
     )
 
@@ -296,60 +180,11 @@ def _method(job: ShiftJob) -> str:
     return job.settings.estimator
 
 
-def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Estimate:
-    settings = job.settings
-    limits = job.calib.limits
-    classes = opened.output.n_classes
-    details = {
-        name: read_prior(value, opened.classifier.names, classes, f"--{name}-prior", limits)
-        for name, value in (("source", settings.source_prior), ("target", settings.target_prior))
-        if value is not None
-    }
-    where = opened.source.describe()
-    labels = opened.source.labels
-    source = details.get("source")
-    if source is None and settings.only:
-        # these frequencies cancel
-        source = smoothed(np.bincount(labels, minlength=classes) / len(labels), len(labels))
-    elif source is None:
-        source = source_counts(labels, opened.names, where)
-    if settings.only:
-        details["target"] = restricted(source, settings.only, opened.classifier.names)
-    features = _features(opened)
-    old, *projected = _scored(opened, opened.source, features, "source", progress)
-    # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    suspicion = opened.suspicion(old.argmax(axis=1), lambda: old.max(axis=1))
-    warnings = checked_warnings(suspicion, opened.classifier.names, where, trusted=settings.trust_labels)
-    note = "" if settings.only else off_centre(old, labels, source, opened.names)
-    notes = tuple(filter(None, (*warnings, note)))
-    if opened.unlabelled is None:
-        return _Estimate(source, details["target"], old, None, notes)
-    new, *new_projected = _scored(opened, opened.unlabelled, features, "target", progress)
-    observed = Observed(labels, old, new, source, counted="source" not in details)
-    estimated = estimate(observed, settings, opened.unlabelled.describe(), note, (projected, new_projected))
-    _log.info("target: %s samples", f"{len(new):,}")
-    return _Estimate(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
-
-
-def _features(opened: ShiftSamples) -> list[str]:
-    """Return the tensor of the features, which the test looks at too; none where it is an input or of integers."""
-    head = opened.probed.readout
-    if not isinstance(head, Head) or head.features_transposed or not head.features_type.startswith("float"):
-        return []
-    return [name for name in opened.session.outputs if name == head.features]
-
-
-def _scored(
-    opened: ShiftSamples, source: Source, features: list[str], stage: str, progress: Progress
-) -> list[NDArray[Any]]:
-    return with_projections(opened.session, opened.output, features, source, opened.batch_size, stage, progress)
-
-
-def _classes(opened: ShiftSamples, estimated: _Estimate) -> tuple[ClassFrequency, ...]:
+def _classes(opened: ShiftSamples, frequencies: FoundFrequencies) -> tuple[ClassFrequency, ...]:
     ends: list[tuple[float, float] | None] = [None] * len(opened.names)
-    if estimated.estimated is not None:
-        ends = [(low, high) for low, high in estimated.estimated.interval.tolist()]
-    rows = zip(opened.names, estimated.source.tolist(), estimated.target.tolist(), ends, strict=True)
+    if frequencies.interval is not None:
+        ends = [(low, high) for low, high in frequencies.interval.tolist()]
+    rows = zip(opened.names, frequencies.source.tolist(), frequencies.target.tolist(), ends, strict=True)
     return tuple(ClassFrequency(name, before, after, interval) for name, before, after, interval in rows)
 
 
@@ -383,19 +218,19 @@ def _effect(
     )
 
 
-def _metadata(job: ShiftJob, opened: ShiftSamples, estimated: _Estimate) -> dict[str, str]:
+def _metadata(job: ShiftJob, opened: ShiftSamples, frequencies: FoundFrequencies) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     entries = {
         "method": _method(job),
-        "source": estimated.source.tolist(),
-        "target": estimated.target.tolist(),
+        "source": frequencies.source.tolist(),
+        "target": frequencies.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
         **digests_in_file(opened.source, "calib"),
         "source_sha256": opened.model.sha256,
     }
-    if estimated.estimated is not None and opened.unlabelled is not None:
-        entries["interval"] = estimated.estimated.interval.tolist()
+    if frequencies.interval is not None and opened.unlabelled is not None:
+        entries["interval"] = frequencies.interval.tolist()
         entries["target_samples"] = len(opened.unlabelled)
         entries["target_sha256"] = opened.unlabelled.digest()
         entries |= digests_in_file(opened.unlabelled, "target")
