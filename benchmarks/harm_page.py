@@ -160,11 +160,10 @@ _METHODS = (DEFAULT, *(name for name in METHODS if name != DEFAULT), *PEERS)
 # Methods that the summary compares.
 _COMPARED = (DEFAULT, "ts")
 
-# metric -> title, factor to the unit, decimals, sign that makes it a gain
-_GAINS = {
-    "nll": ("NLL gain, 0.001 nats", 1e3, 1, -1),
-    "ece": ("ECE gain, points", 100, 2, -1),
-}
+_COLUMNS = [
+    "Method", "Pairs", "NLL gain, 0.001 nats", "Worse NLL, %",
+    "ECE gain, points", "A class loses, %", "Worse accuracy, %",
+]  # fmt: skip
 
 # Intervals are shown for groups of at least this many pairs.
 _FEWEST = 3
@@ -185,17 +184,15 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
         "with significantly worse log loss or accuracy.",
         "\n".join(f"- {line}" for line in _by_group(cells, pairs)),
         "## Gains and harm",
-        "The table has the pairs with something to gain, without those whose labels are drawn from the model. Gains "
-        "are positive where the result is better; brackets hold 95 % intervals of the mean (bootstrap over pairs). *A "
-        "class loses*: in these runs the recall of a class falls by more than 10 points and three standard errors. "
-        "*Worse*: in these runs the test log loss or accuracy is significantly worse than the input's (paired z-test, "
-        "one-sided 2.5 %). Intervals of these percentages are exact, but somewhat too narrow, since the splits of a "
-        "pair share samples.",
+        "The table has the pairs with something to gain. Gains are positive where the result is better; brackets hold "
+        "95 % intervals (bootstrap over pairs; exact for shares of runs, but somewhat too narrow, since the splits of "
+        "a pair share samples). *A class loses*: in these runs the recall of a class falls by more than 10 points and "
+        "three standard errors. *Worse*: in these runs the test log loss or accuracy is significantly worse than the "
+        "input's (paired z-test, one-sided 2.5 %).",
         _gain_table(cells, with_gain),
         "## How to make it",
         "```text\npython benchmarks/harm.py --cifar10 FOLDER --workers 2\n```",
-        "[The JSON file](harm.json) has every pair and method, changes of accuracy, recall and predictions, run times, "
-        "and why a method did not run on a pair. Made with "
+        "[The JSON file](harm.json) has every pair and method, and why a method did not run on a pair. Made with "
         + ", ".join(f"{name} {number}" for name, number in head["versions"].items())
         + ".",
     ]
@@ -206,9 +203,9 @@ def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
     times = "once" if head["splits"] == 1 else f"{head['splits']} times"
     yield (
         f"{pairs} pairs of a model and data, each split {times} at random into 200 to 5,000 calibration samples and up "
-        "to 5,000 test samples; all methods see the same splits. The models are scikit-learn's classifiers, the demo "
-        "network of this package and, if their files are given, two CIFAR-10 networks. Networks trained for this "
-        "benchmark are overfitted on purpose. Kinds of data:"
+        "to 5,000 test samples. The models are scikit-learn's classifiers, the demo network of this package and, if "
+        "their files are given, two CIFAR-10 networks. Networks trained for this benchmark are overfitted on purpose. "
+        "Kinds of data:"
     )
     yield (
         "- *Shifted*: classes are thinned out, down to a tenth for the last one, or every input gets normal noise of "
@@ -221,9 +218,7 @@ def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
     )
     yield (
         f"`{DEFAULT}` is `tna-onnx calibrate` without options; a model without a linear head is calibrated with "
-        f"`--search none`. If a gate or an error leaves no file, the run counts as the input. {head['limits']} "
-        "Votes of trees and neighbours get one more vote, shared by all classes, and probabilities are at least "
-        "2.2e-16, so that no log loss is infinite."
+        f"`--search none`. If a gate or an error leaves no file, the run counts as the input. {head['limits']}"
     )
 
 
@@ -233,8 +228,8 @@ def _short(cells: Cells, with_gain: Sequence[str], calibrated: Sequence[str], ev
     if "peer" in best:
         yield (
             f"Mean log-loss gain of `{DEFAULT}`: {_percent(best['gain'], best['peer_gain'])} of that of the best "
-            f"single peer ({best['peer']}), and {_percent(best['gain'], best['oracle'])} of an oracle's, which takes "
-            "for each pair the best of our methods and the input on the test data."
+            f"single peer ({best['peer']}), and {_percent(best['gain'], best['oracle'])} of an oracle's, which knows "
+            "the best of our methods for each pair."
         )
     if best["choices"]:
         of_oracle = (f"`{name}` {_percent(gain, best['oracle'])}" for name, gain in best["choices"].items())
@@ -242,8 +237,7 @@ def _short(cells: Cells, with_gain: Sequence[str], calibrated: Sequence[str], ev
     if calibrated:
         yield (
             f"On models that are already calibrated ({len(calibrated)} pairs), significantly worse log loss or "
-            f'accuracy: {_both(cells, calibrated, "worse")}. The verdict is "improved" in '
-            f"{_rate(rate(cells, calibrated, DEFAULT, 'improved'))} % of runs of `{DEFAULT}`."
+            f"accuracy: {_both(cells, calibrated, 'worse')}."
         )
     bias = [cells[name, DEFAULT]["bias"] for name in every if cells[name, DEFAULT]["runs"]]
     off = {
@@ -277,16 +271,14 @@ def _gain_table(cells: Cells, names: Sequence[str]) -> str:
     def row(method: str) -> Iterator[str]:
         yield method
         yield str(len(values(cells, names, method, "runs")))
-        for key, (_, factor, digits, sign) in _GAINS.items():
-            yield _interval([sign * factor * value for value in values(cells, names, method, f"d_{key}")], digits)
-        for key in ("class_loses", "nll_worse", "accuracy_worse"):
-            yield _rate(rate(cells, names, method, key))
+        yield _interval([-1e3 * value for value in values(cells, names, method, "d_nll")], 1)
+        yield _rate(rate(cells, names, method, "nll_worse"))
+        yield _figure(-100 * np.mean(values(cells, names, method, "d_ece")), 2)
+        for key in ("class_loses", "accuracy_worse"):
+            hits, runs, *_ = rate(cells, names, method, key)
+            yield _figure(100 * hits / runs, 1)
 
-    titles = (title for title, *_ in _GAINS.values())
-    return markdown(
-        ["Method", "Pairs", *titles, "A class loses, %", "Worse NLL, %", "Worse accuracy, %"],
-        (row(method) for method in _METHODS if values(cells, names, method, "runs")),
-    )
+    return markdown(_COLUMNS, (row(method) for method in _METHODS if values(cells, names, method, "runs")))
 
 
 def _interval(figures: Sequence[float], digits: int) -> str:
