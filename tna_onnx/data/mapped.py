@@ -1,17 +1,19 @@
 """Arrays mapped from files. Pages that were read go back to the system, so memory does not grow with the file."""
 
+from __future__ import annotations
+
 import math
 import mmap
 import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import DataError, UsageError
 
 # Bytes of a mapped array that may stay in memory between two passes over it.
 _STAYS = 2**28
@@ -69,6 +71,49 @@ class TemporaryRows:
         if name not in self.arrays:
             self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
         return self.arrays[name]
+
+
+@dataclass(eq=False)
+class GrowingRows:
+    """Rows of an array whose number is not known: few are kept in memory, many in an unnamed temporary file."""
+
+    where: str  # what messages start with
+    parts: list[NDArray[Any]] = field(default_factory=list)  # not yet in the file
+    rows: int = 0
+    file: BinaryIO | None = None
+
+    def append(self, part: NDArray[Any]) -> None:
+        """Take rows (B, ...), which nobody changes afterwards."""
+        before = self.parts[0] if self.parts else part
+        if part.shape[1:] != before.shape[1:] or part.dtype != before.dtype:
+            raise DataError(
+                f"{self.where}: from row {self.rows:,} on a sample has shape {part.shape[1:]} and dtype {part.dtype}, "
+                f"before {before.shape[1:]} and {before.dtype}; bring them to one shape and dtype"
+            )
+        self.parts.append(part)
+        self.rows += len(part)
+        several = len(self.parts) > 1 and not part.dtype.hasobject
+        if several and (self.file or sum(each.nbytes for each in self.parts) > _IN_MEMORY):
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            self.file = self.file or tempfile.TemporaryFile(prefix="tna-onnx-")  # noqa: SIM115 - closed in `array`
+            for part in self.parts:
+                self.file.write(np.ascontiguousarray(part).data)
+            self.file.flush()  # a full disk is an error here, with its advice
+        except OSError as error:
+            raise UsageError(
+                f"{tempfile.gettempdir()}: no room for the samples ({error.strerror}); set TMPDIR to a larger disk"
+            ) from error
+        self.parts = [self.parts[0][:0].copy()]
+
+    def array(self) -> NDArray[Any]:
+        """Return all rows."""
+        if self.file is None:
+            return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        with self.file:  # the map outlives the file
+            return np.memmap(self.file, self.parts[0].dtype, "r", shape=(self.rows, *self.parts[0].shape[1:]))
 
 
 def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:

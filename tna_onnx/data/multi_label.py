@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -110,14 +110,12 @@ def check_label_columns(where: str, columns: Iterable[str], names: Sequence[str]
         )
 
 
-def joined_labels(columns: Mapping[str, Any], names: Sequence[str], where: str) -> AnyArray:
+def joined_labels(columns: Mapping[str, AnyArray], names: Sequence[str], where: str) -> AnyArray:
     """Return the label columns side by side, (N, C)."""
     for column in names:
         if columns[column].dtype.kind not in "biuf":
-            first = columns[column][np.arange(1)][0]
-            raise DataError(f"{where}: column {column!r}: expected 0 and 1, found {first!r:.80}")
-    rows = np.arange(columns[names[0]].shape[0])
-    return np.stack([columns[column][rows].astype(np.float64) for column in names], axis=1)
+            raise DataError(f"{where}: column {column!r}: expected 0 and 1, found {columns[column][0]!r:.80}")
+    return np.stack([columns[column].astype(np.float64) for column in names], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ def own_features(readout: Readout, source: Source, tensors: Tensors, batch_size:
         return None
     column = arrays.columns[tensors.main]
     wanted = next(spec.dtype for spec in arrays.inputs if spec.name == tensors.main)
-    if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
+    if column.dtype != wanted:  # a conversion copies
         return None
     features = column.reshape(len(source), readout.n_features)
     for start in range(0, len(features), _FINITE_ROWS):

@@ -167,9 +167,9 @@ class FeatureExtractor:
             elif len(parts) == 1:
                 array = _array(parts[0], spec)
                 one_number = array.ndim == 1 and spec.shape[1:] == (1,)
-                arrays[spec.name] = stack("batch", spec, used[spec.name], [array]) if one_number else array
+                arrays[spec.name] = stack("batch", spec, {used[spec.name][0]: array}) if one_number else array
             else:
-                arrays[spec.name] = stack("batch", spec, used[spec.name], [any_array(part) for part in parts])
+                arrays[spec.name] = stack("batch", spec, {name: any_array(batch[name]) for name in used[spec.name]})
         request = Request(inputs=inputs, n_classes=opened.readout.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
 

@@ -69,10 +69,11 @@ def test_forms(name: str) -> None:
     np.testing.assert_array_equal(source.labels, LABELS, strict=True)
 
 
-def test_batches_do_not_stay_in_memory() -> None:
+def test_batches_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source keeps no batch: the only array that is left is a map."""
     import weakref
 
+    monkeypatch.setattr("tna_onnx.data.mapped._IN_MEMORY", X[:5].nbytes)
     kept: list[Any] = []
 
     def batches() -> Iterator[dict[str, Any]]:
@@ -86,6 +87,17 @@ def test_batches_do_not_stay_in_memory() -> None:
     assert [ref() for ref in kept] == [None] * 3
     assert isinstance(source, ArraySource)
     assert isinstance(source.columns["x"], np.memmap)
+    np.testing.assert_array_equal(source.columns["x"], X)
+
+
+def test_a_loader_may_fill_one_buffer_again() -> None:
+    def batches() -> Iterator[Any]:
+        buffer = np.empty((1, 4), np.float32)
+        for row, label in zip(X, LABELS, strict=True):
+            buffer[:] = row
+            yield buffer, [label]
+
+    np.testing.assert_array_equal(gather(opened(batches()), 3)["x"], X)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
@@ -106,8 +118,8 @@ def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
         ([X], "batch 0: expected a mapping or a tuple of 'x', 'labels', found ndarray; for arrays of all samples"),
         ([(X, LABELS[:3])], "batch 0: every array must have one row per sample"),
         ([(X, 3)], "batch 0: every array must have one row per sample"),
-        ([(X, LABELS), (X[:, :3], LABELS)], "dtype float32, batch 1 has (N, 3) and float32"),
-        ([(X, LABELS), (X.astype(np.float64), LABELS)], "batch 1 has (N, 4) and float64"),
+        ([(X, LABELS), (X[:, :3], LABELS)], "from row 7 on a sample has shape (3,) and dtype float32, before (4,)"),
+        ([(X, LABELS), (X.astype(np.float64), LABELS)], "dtype float64, before (4,) and float32"),
         ([(X, LABELS), (X, LABELS[:, np.newaxis])], "another number of axes"),
         ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': cannot be made an array"),
         ([(np.array([{}] * 7), LABELS)], "'x': expected numbers, found objects"),

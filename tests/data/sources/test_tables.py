@@ -98,6 +98,15 @@ def test_nested_lists(tmp_path: Path, form: str) -> None:
     np.testing.assert_array_equal(gather(opened(path, wanted), 4)["x"], cubes, strict=True)
 
 
+def test_lists_are_converted_as_single_numbers_are(tmp_path: Path) -> None:
+    """pandas writes lists as float64 or int64, whatever the model takes."""
+    for values in (X.astype(np.float64), np.arange(24).reshape(6, 4)):
+        path = write(tmp_path / "a.parquet", pa.table({"x": pa.array(values.tolist()), "label": LABELS}))
+        np.testing.assert_array_equal(gather(opened(path), 4)["x"], values.astype(np.float32), strict=True)
+    path = write(tmp_path / "a.parquet", pa.table({"x": pa.array([[2**24 + 1] * 4] * 6), "label": LABELS}))
+    assert "16777217 does not fit into float32" in refusal(path)
+
+
 def test_several_inputs_by_name(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, 99, (6, 5))
     mask = np.ones((6, 5), np.int32)
@@ -124,7 +133,7 @@ def test_files_with_other_columns(tmp_path: Path) -> None:
 def test_ragged_lists(tmp_path: Path) -> None:
     ragged = pa.array([[1, 2], [3, 4], [5, 6], [7, 8], [9], [10]], pa.list_(pa.float32()))
     message = refusal(write(tmp_path / "a.arrow", pa.table({"x": ragged, "label": LABELS})))
-    assert "'x': every row must have the shape of row 0, (2,), but row 4 has (1,); pad or cut" in message
+    assert "'x': from row 4 on a sample has shape (1,) and dtype float32, before (2,)" in message
     ragged = pa.array([[1, 2], [3], [5, 6], [7, 8], [9, 9], [10, 1]], pa.list_(pa.float32()))
     message = refusal(write(tmp_path / "b.arrow", pa.table({"x": ragged, "label": LABELS})))
     assert "one list has 2 values and row 1 has 1" in message
@@ -180,12 +189,14 @@ def test_names(tmp_path: Path, encode: bool) -> None:
 @pytest.mark.parametrize(
     ("labels", "pattern"),
     [
-        (pa.array([0, 1, None, 0, 1, 2]), "has 1 empty cells, first in row 2"),
-        (pa.array([[0], [1], [2], [0], [1], [2]]), "found [0] in row 0"),
+        ([0, 1, None, 0, 1, 2], "'label': has empty cells, first in row 2"),
+        ([0, 1, 2, 0, 1, None], "'label': has empty cells, first in row 5"),
+        (["a", "b", None, "c", "a", "b"], "found None in row 2"),
     ],
 )
-def test_labels_that_cannot_be_used(tmp_path: Path, labels: Any, pattern: str) -> None:
-    assert pattern in refusal(write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": labels})))
+def test_labels_that_cannot_be_used(tmp_path: Path, labels: list[Any], pattern: str) -> None:
+    table = pa.table({"x": rows(X), "label": labels})
+    assert pattern in refusal(write(tmp_path / "a.arrow", table))
 
 
 def class_labels(folder: Path, names: list[str], labels: np.ndarray, kind: str) -> Path:

@@ -151,6 +151,7 @@ def test_the_side_of_cuts_and_padding_is_the_tokenizers(folder: Path) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    before = opened(table(folder), folder, *inputs("input_ids", "attention_mask", length=4)).digest()
     tokenizer.enable_truncation(4, direction="left")
     tokenizer.enable_padding(direction="left", pad_id=3)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -158,6 +159,7 @@ def test_the_side_of_cuts_and_padding_is_the_tokenizers(folder: Path) -> None:
     joined = gather(source, 6)
     assert joined["input_ids"].tolist() == [one.ids for one in tokenizer.encode_batch(TEXTS)]
     assert "padded with id 3 on the left" in source.notes[0]  # type: ignore[attr-defined]
+    assert source.digest() != before  # a feature store of other tokens is not this one's
 
 
 def test_a_length_that_holds_no_token(folder: Path) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import numpy as np
-
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
@@ -117,9 +115,7 @@ class Precomputed:
     @property
     def values(self) -> AnyArray:
         """Features (N, n) or logits (N, C), mapped where they lie in a file of their own."""
-        values = self.source.columns[self.kind]
-        assert isinstance(values, np.ndarray)  # noqa: S101 - for the type checker: opened below
-        return values
+        return self.source.columns[self.kind]
 
     @property
     def labels(self) -> IntArray:

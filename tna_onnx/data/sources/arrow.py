@@ -12,14 +12,15 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import (
+    cell_array,
     check_inside,
     file_system,
     optional,
@@ -31,7 +32,7 @@ from tna_onnx.files import is_url
 
 if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.source import AnyArray, IntArray
+    from tna_onnx.data.source import AnyArray
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
 SAVED = ("state.json", "dataset_dict.json")
@@ -40,7 +41,6 @@ SAVED = ("state.json", "dataset_dict.json")
 UNFINISHED = "_unfinished"
 """Name of the mark in a folder that is being written."""
 
-_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 _BATCH = 2**14  # rows read at a time, at most
 _FEWEST = 512  # at least: 50 MB of images of 100 kB
@@ -166,16 +166,53 @@ def table_files(path: Path, data_root: str | Path | None) -> tuple[Path, ...]:
     return files
 
 
-def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Return these columns of the rows of all files as one table that is mapped, not loaded."""
+def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Iterator[Any]:
+    """Yield record batches of these columns of all files, of one type each, and no larger than the files may be."""
     pa = load_pyarrow()
-    tables = [_map_file(pa, file, columns, limits) for file in files]
-    different = [
-        file for file, table in zip(files, tables, strict=True) if table.schema.types != tables[0].schema.types
-    ]
-    if different:
-        raise DataError(f"{different[0]}: its columns differ in type from those of {files[0]}; write them alike")
-    return pa.concat_tables(table.replace_schema_metadata(tables[0].schema.metadata) for table in tables)
+    schema = None
+    for file in files:
+        stored = table_schema(file)
+        own = pa.schema([stored.field(name) for name in columns], stored.metadata)
+        schema = schema or own
+        if own.types != schema.types:
+            raise DataError(f"{file}: its columns differ in type from those of {files[0]}; write them alike")
+        max_bytes = limits.expanded_bytes(regular_size(file))
+        size = 0
+        for batch in table_batches(TableFiles((str(file),), pa.memory_map, stored), str(file), list(columns)):
+            if not len(batch):
+                continue
+            # offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's
+            with parsing(str(file), "cannot be read as a table", "write it again"):
+                batch.validate(full=True)
+            size += batch.nbytes
+            if size > max_bytes:
+                raise DataError(
+                    f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
+                    "expand to; if that is right, raise --limit expansion=NUMBER"
+                )
+            yield batch.select(schema.names).cast(schema)
+
+
+def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Write these columns as plain Arrow, of which any row can be reached, into a temporary file, and map that."""
+    pa = load_pyarrow()
+    handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
+    os.close(handle)
+    try:
+        schema = pa.schema([table_schema(files[0]).field(column) for column in columns])
+        with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            for batch in checked_batches(files, columns, limits):
+                writer.write_batch(batch.cast(schema))
+        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UsageError(
+            f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
+            Path(name).unlink()
 
 
 def table_schema(file: Path) -> Any:
@@ -191,15 +228,6 @@ def _readable(file: Path) -> Iterator[None]:
     regular_size(file)  # pyarrow would wait for a pipe
     with parsing(str(file), "cannot be read as a table", "write it again"):
         yield
-
-
-def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
-    """Write these columns as plain Arrow, of which any row can be reached, and map that."""
-    max_bytes = limits.expanded_bytes(regular_size(file))
-    schema = table_schema(file)
-    files = TableFiles((str(file),), pa.memory_map, schema)
-    with _readable(file):
-        return _spooled(pa, schema, columns, table_batches(files, str(file), list(columns)), file, max_bytes)
 
 
 def _reader(pa: Any, source: Any) -> Any:
@@ -219,102 +247,44 @@ def _batches(reader: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
-    """Write record batches into a temporary file and map it."""
-    schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
-    handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
-    os.close(handle)
-    try:
-        with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for batch in batches:
-                subset = batch.select(schema.names)
-                # offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's
-                subset.validate(full=True)
-                if sink.tell() + subset.nbytes > max_bytes:
-                    raise DataError(
-                        f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
-                        "expand to; if that is right, raise --limit expansion=NUMBER"
-                    )
-                writer.write_batch(subset.cast(schema))
-        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise UsageError(
-            f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
-            Path(name).unlink()
-
-
 # ---- columns as arrays
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowTexts:
-    """Text in a column, as objects."""
-
-    chunked: Any = field(repr=False)
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(object)
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Number of cells."""
-        return (len(self.chunked),)
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        values = np.empty(len(rows), object)
-        values[:] = self.chunked.take(rows).to_pylist()
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class ArrowNumbers:
-    """Numbers of one shape in the chunks of a column; chunk i starts at row `starts[i]`."""
-
-    chunks: tuple[Any, ...] = field(repr=False)
-    starts: IntArray = field(repr=False)
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        pa = load_pyarrow()
-        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        which = np.searchsorted(self.starts, rows, side="right") - 1
-        for chunk in np.unique(which).tolist():
-            at = np.flatnonzero(which == chunk)
-            values[at] = self.values(self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk])))
-        return values
-
-    def values(self, chunk: Any) -> AnyArray:
-        """Return all numbers of a chunk, or of a part of one."""
-        rows = len(chunk)
-        while is_list(load_pyarrow(), chunk.type):
-            chunk = chunk.flatten()
-        return np.asarray(chunk.to_numpy(zero_copy_only=False)).reshape(rows, *self.shape[1:])
-
-
-def column_numbers(column: Any, where: str) -> ArrowNumbers:
-    """Return a column of a mapped table as numbers of one shape."""
+def column_numbers(column: Any, where: str, start: int = 0) -> AnyArray:
+    """Return a column of a batch, whose first row is row `start`, as numbers of one shape, (B, ...)."""
     pa = load_pyarrow()
-    chunks = [chunk for chunk in map(_storage, column.chunks) if len(chunk)]
-    starts = np.cumsum([0, *map(len, chunks)])
-    shape: tuple[int, ...] | None = None
-    dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
-    for start, chunk in zip(starts.tolist(), chunks, strict=False):
-        chunk_shape, inner = _shape(pa, chunk, where, start)
-        if shape not in (None, chunk_shape):
-            raise DataError(
-                f"{where}: every row must have the shape of row 0, {shape}, but row {start} has {chunk_shape}; pad or "
-                "cut the lists to one length"
-            )
-        shape = chunk_shape
-        dtype = _dtype(pa, inner, where)
     kind = column.type
+    column = getattr(column, "storage", column)  # extension types, such as tensors, wrap plain lists
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+    shape, values = _shape(pa, column, where, start)
+    types = pa.types
+    if not (types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)):
+        raise DataError(
+            f"{where}: expected numbers or lists of numbers, found {values.type}; store what the model takes"
+        )
     if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
-        shape = _tensor_shape(kind, where)
-    return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
+        if kind.permutation not in (None, list(range(len(kind.shape)))):
+            raise DataError(f"{where}: tensors with permuted axes are not read; store them in plain order")
+        shape = tuple(kind.shape)
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(column), *shape)
+
+
+def column_cells(column: Any) -> AnyArray:
+    """Return a column of a batch as objects, (B,); of a text that occurs several times there is one."""
+    pa = load_pyarrow()
+    if is_text(pa, column.type):
+        encoded = column.cast(pa.string()).dictionary_encode()
+        texts = cell_array([*encoded.dictionary.to_pylist(), None])
+        return np.asarray(texts[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+    return cell_array(column.to_pylist())
+
+
+def is_text(pa: Any, kind: Any) -> bool:
+    """Tell whether a type is one of texts."""
+    if pa.types.is_dictionary(kind):
+        return is_text(pa, kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def column_array(column: Any, where: str) -> AnyArray:
@@ -325,24 +295,11 @@ def column_array(column: Any, where: str) -> AnyArray:
             f"{where}: has several shapes, which Ray does not run together; bring images to one size with --resize and "
             "--crop, or leave --engine out"
         )
-    if isinstance(column, pa.Array):
-        column = pa.chunked_array([column])
     if is_list(pa, column.type) and len(column):
-        numbers = column_numbers(column, where)
-        return np.concatenate([numbers.values(chunk) for chunk in numbers.chunks])
+        return column_numbers(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, where)
     if column.null_count:
         raise DataError(f"{where}: has {column.null_count:,} empty cells; fill them or remove the rows")
     return np.asarray(column.to_numpy())
-
-
-def _tensor_shape(kind: Any, where: str) -> tuple[int, ...]:
-    if kind.permutation not in (None, list(range(len(kind.shape)))):
-        raise DataError(f"{where}: tensors with permuted axes are not read; store them in plain order")
-    return tuple(kind.shape)
-
-
-def _storage(column: Any) -> Any:
-    return getattr(column, "storage", column)  # extension types, such as tensors, wrap plain lists
 
 
 def is_list(pa: Any, kind: Any) -> bool:
@@ -352,7 +309,7 @@ def is_list(pa: Any, kind: Any) -> bool:
 
 
 def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...], Any]:
-    """Return the shape of each row of an array and the type of its numbers, checking that all rows have it."""
+    """Return the shape of each row of an array and its flat values, checking that all rows have that shape."""
     shape: list[int] = []
     while True:
         if array.null_count:
@@ -361,7 +318,7 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
                 place = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
             raise DataError(f"{where}: has empty cells{place}; fill them or remove the rows")
         if not is_list(pa, array.type) or not len(array):
-            return tuple(shape), array.type
+            return tuple(shape), array
         lengths = np.asarray(array.value_lengths())
         different = np.flatnonzero(lengths != lengths[0])
         if different.size:
@@ -372,10 +329,3 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
             )
         shape.append(int(lengths[0]))
         array = array.flatten()
-
-
-def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
-    types = pa.types
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
-    return np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))

@@ -1,6 +1,6 @@
-"""Samples stored as columns: one array per model input, in memory, memory-mapped or in a table (`ArraySource`).
+"""Samples stored as columns: one array per model input, in memory or memory-mapped (`ArraySource`).
 
-A dtype is only widened within its kind: other casts would hide missing preprocessing. `Stacked` places columns of
+A dtype is only widened within its kind: other casts would hide missing preprocessing. `stack` places columns of
 single numbers side by side; these are converted unless that would lose more than the last digits of a fraction.
 """
 
@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -37,21 +37,6 @@ _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests
 _KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
 
 
-class Column(Protocol):
-    """The values of all samples for one input; a NumPy array satisfies this protocol."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape with the samples along axis 0."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-
-    def __getitem__(self, rows: IntArray, /) -> AnyArray:
-        """Return the values of the samples `rows`, each in [0, N), as a new array."""
-
-
 @dataclass(frozen=True, eq=False)
 class ArraySource:
     """Samples in columns; made by `open_columns`."""
@@ -60,7 +45,7 @@ class ArraySource:
     where: str  # what messages start with, the path of the data
     noun: str  # what messages call a column, e.g. "array"
     inputs: tuple[InputSpec, ...]  # the model's inputs
-    columns: Mapping[str, Column] = field(repr=False)  # input name -> its values
+    columns: Mapping[str, AnyArray] = field(repr=False)  # input name -> its values
     labels: IntArray = field(repr=False)  # class indices (N,)
     hashed: Callable[[], str] = field(repr=False)  # computes the digest
     notes: tuple[str, ...] = ()  # what reports say about how the columns were taken
@@ -113,8 +98,7 @@ class ArraySource:
     def _take(self, spec: InputSpec, pick: IntArray) -> AnyArray:
         column = self.columns[spec.name]
         part = column[pick]
-        if isinstance(column, np.ndarray):
-            release(column, slice(int(pick.min()), int(pick.max()) + 1))
+        release(column, slice(int(pick.min()), int(pick.max()) + 1))
         # One NaN would make every sum over the samples NaN, far from the row that holds it.
         if part.dtype.kind in "fc":
             finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
@@ -134,7 +118,7 @@ def open_columns(
     title: str,
     where: str,
     request: Request,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, AnyArray],
     labels: AnyArray,
     *,
     hashed: Callable[[IntArray], str],
@@ -223,7 +207,7 @@ def check_names(
         )
 
 
-def check_column(column: Column, spec: InputSpec, where: str) -> None:
+def check_column(column: AnyArray, spec: InputSpec, where: str) -> None:
     """Refuse a column whose shape or dtype the model does not take."""
     if not spec.shape:
         raise DataError(
@@ -265,46 +249,32 @@ def require_text(where: str, values: AnyArray, rows: IntArray) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Stacked:
-    """Columns (N,) of numbers or text as one array (N, n), or (N,); a `Column`."""
+def stack(where: str, spec: InputSpec, columns: Mapping[str, AnyArray], start: int = 0) -> AnyArray:
+    """Put columns (B,) of numbers or text, from row `start` on, side by side for an input of one axis or two."""
+    n_rows = len(next(iter(columns.values())))
+    values = np.empty((n_rows, len(columns)), spec.dtype)
+    for place, (name, column) in enumerate(columns.items()):
+        values[:, place] = _converted(f"{where}: column {name!r}", column, spec.dtype, start)
+    return values.reshape(n_rows) if len(spec.shape) == 1 else values
 
-    where: str  # what messages start with
-    names: tuple[str, ...]  # of the columns
-    parts: tuple[Column, ...] = field(repr=False)  # their values
-    shape: tuple[int, ...]  # of the array
-    dtype: np.dtype[Any]  # of the model's input
 
-    def __getitem__(self, rows: IntArray, /) -> AnyArray:
-        values = np.empty((len(rows), len(self.parts)), self.dtype)
-        for place, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
-            values[:, place] = self._converted(name, part[rows], rows)
-        return values.reshape(len(rows), *self.shape[1:])
-
-    def _converted(self, name: str, part: AnyArray, rows: IntArray) -> AnyArray:
-        if self.dtype == object:
-            converted = part.astype(str if part.dtype.kind in "iu" else object).astype(object)
-            require_text(f"{self.where}: column {name!r}", converted, rows)
-            return converted
-        with np.errstate(over="ignore", invalid="ignore"):
-            converted = part.astype(self.dtype)
-        if self.dtype.kind == "f":
-            wrong = ~np.isfinite(converted)
-            expected = f"a finite number of {self.dtype}"
-        else:
-            wrong = converted != part  # NaN differs from everything
-            expected = f"a whole number of {self.dtype}"
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            raise DataError(
-                f"{self.where}: column {name!r}: expected {expected}, found {part[at]} in row {rows[at]} (NaN is an "
-                "empty cell); fill it as for the training, or remove the row"
-            )
+def _converted(where: str, column: AnyArray, dtype: np.dtype[Any], start: int) -> AnyArray:
+    """Return a column in the dtype of the model's input, which has to hold its values."""
+    if dtype.kind == "O":
+        converted = column.astype(str if column.dtype.kind in "iu" else object).astype(object)
+        require_text(where, converted, np.arange(start, start + len(column)))
         return converted
-
-
-def stack(where: str, spec: InputSpec, names: Sequence[str], parts: Sequence[Column]) -> Stacked:
-    """Put columns of numbers or text side by side for an input of one axis or two."""
-    n_rows = parts[0].shape[0]
-    shape = (n_rows,) if len(spec.shape) == 1 else (n_rows, len(parts))
-    return Stacked(where, tuple(names), tuple(parts), shape, spec.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = column.astype(dtype)
+    expected = f"a whole number of {dtype}"
+    wrong = converted != column  # NaN differs from everything
+    if dtype.kind == "f":
+        expected = f"a finite number of {dtype}"
+        wrong = ~np.isfinite(converted)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise DataError(
+            f"{where}: expected {expected}, found {column[at]} in row {start + at} (NaN is an empty cell); fill it as "
+            "for the training, or remove the row"
+        )
+    return converted

@@ -11,12 +11,9 @@ Batches are read once into memory-mapped temporary files, so that memory does no
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +21,8 @@ from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed
-from tna_onnx.data.source import NO_LABELS, shape_text
+from tna_onnx.data.mapped import GrowingRows
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, check_names, open_columns
 from tna_onnx.data.sources.table_inputs import open_in_memory
@@ -47,24 +45,19 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     labels: list[AnyArray] = []
     given = request.labels is not None and request.labels is not NO_LABELS
     most = len(np.atleast_1d(labels_apart(request, None))) if given else None
-    # Temporary files without a name: whatever ends the process, nothing is left on the disk.
-    with contextlib.ExitStack() as files:
-        columns = {
-            name: _FilledColumn(f"{title}: {name!r}", files.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-")))
-            for name in names
-        }
-        for number, batch in enumerate(_batches(data, title)):
-            where = f"{title}: batch {number}"
-            arrays = _arrays(batch, input_names, where)
-            for name in names:
-                columns[name].append(arrays[name], where)
-            if most is not None and columns[names[0]].rows > most:  # a loader may go on for ever
-                raise DataError(f"{where}: {most} labels for more samples; give exactly one label per sample")
-            if request.labels is None:
-                labels.append(arrays[LABELS])
-        if not columns[names[0]].rows:
-            raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
-        mapped = {name: column.mapped() for name, column in columns.items()}
+    columns = {name: GrowingRows(f"{title}: {name!r}") for name in names}
+    for number, batch in enumerate(_batches(data, title)):
+        where = f"{title}: batch {number}"
+        arrays = _arrays(batch, input_names, where)
+        for name in names:
+            columns[name].append(np.array(arrays[name]))  # a loader may fill one buffer again and again
+        if most is not None and columns[names[0]].rows > most:  # or go on for ever
+            raise DataError(f"{where}: {most} labels for more samples; give exactly one label per sample")
+        if request.labels is None:
+            labels.append(arrays[LABELS])
+    if not columns[names[0]].rows:
+        raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
+    mapped = {name: column.array() for name, column in columns.items()}
     stored = None
     if len({part.ndim for part in labels}) > 1:
         raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
@@ -87,43 +80,6 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
             "samples in each"
         )
     return arrays
-
-
-@dataclasses.dataclass(eq=False)
-class _FilledColumn:
-    """Rows of one input, written to an unnamed temporary file as they come."""
-
-    where: str
-    file: BinaryIO
-    rows: int = 0
-    shape: tuple[int, ...] | None = None
-    dtype: np.dtype[Any] | None = None
-
-    def append(self, array: AnyArray, where: str) -> None:
-        if self.shape is None:
-            self.shape = array.shape[1:]
-            self.dtype = array.dtype
-        if array.shape[1:] != self.shape or array.dtype != self.dtype:
-            raise DataError(
-                f"{self.where}: batches before have samples of shape {shape_text((None, *self.shape))} and dtype "
-                f"{self.dtype}, {where.rpartition(': ')[2]} has {shape_text((None, *array.shape[1:]))} and "
-                f"{array.dtype}; bring them to one shape and dtype"
-            )
-        try:
-            self.file.write(np.ascontiguousarray(array).data)
-            self.file.flush()  # a full disk is an error here, with its advice, and not in `mapped`
-        except OSError as error:
-            raise UsageError(
-                f"{tempfile.gettempdir()}: no room for the samples ({error.strerror}); set TMPDIR to a larger disk"
-            ) from error
-        self.rows += len(array)
-
-    def mapped(self) -> AnyArray:
-        """Return all rows; the map outlives the file."""
-        shape = (self.rows, *(self.shape or ()))
-        if os.fstat(self.file.fileno()).st_size == 0:  # samples of shape (0,), say; nothing cannot be mapped
-            return np.zeros(shape, self.dtype)
-        return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
 
 
 def _numeric_array(value: Any, where: str) -> AnyArray:

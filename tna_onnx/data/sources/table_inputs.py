@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import MISSING, plain_column
 from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.labels import named_labels
+from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.multi_label import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
@@ -24,21 +26,11 @@ from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-    from tna_onnx.data.sources.columns import Column
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Columns that were read."""
-
-    inputs: Mapping[str, Column]
-    labels: AnyArray | None  # (N,), as stored; None where they are given apart
-    sample_info: Mapping[str, AnyArray]  # by name, (N,) each
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,38 +39,42 @@ class Table:
 
     where: str  # what messages start with
     kinds: Mapping[str, Kind]  # in the order of the table
-    # reads columns in one pass: those of inputs, of the label and of what else belongs to samples
-    read: Callable[[Sequence[str], str | None, Sequence[str]], Columns]
-    hashed: Callable[[Mapping[str, Any], IntArray], str]  # computes the digest, of inputs and class indices
-    distinct: Callable[[str], AnyArray]  # the values of a column, each at least once
+    parts: Callable[[Sequence[str]], Iterator[Mapping[str, AnyArray]]]  # gives these columns, some rows at a time
+    files: Sequence[Path] = ()  # whose bytes are hashed; the values are, if there are none
+    # names that the table itself has for the classes which a column numbers
+    class_names: Callable[[str], Sequence[str] | None] = lambda _: None
+
+    def columns(self, names: Sequence[str]) -> dict[str, AnyArray]:
+        """Read columns whole."""
+        rows = {name: GrowingRows(f"{self.where}: column {name!r}") for name in names}
+        for part in self.parts([*rows]):
+            for name, column in rows.items():
+                column.append(part[name])
+        return {name: column.array() for name, column in rows.items()}
+
+    def labels(self, name: str, values: AnyArray) -> AnyArray:
+        """Return the values of a column as labels: numbers, or names."""
+        values = plain_column(values)
+        names = self.class_names(name) if values.dtype.kind in "iu" else None
+        return values if names is None else named_labels(values, names, f"{self.where}: column {name!r}")
 
 
 def open_in_memory(
-    title: str, where: str, columns: Mapping[str, AnyArray], request: Request, file: Path | None = None
+    title: str, where: str, columns: Mapping[str, AnyArray], request: Request, files: Sequence[Path] = ()
 ) -> ArraySource:
-    """Open columns in memory, as `plain_column` returns them.
-
-    `file`: that they were read from, whose bytes are hashed; None hashes the values.
-    """
+    """Open columns in memory, as `plain_column` returns them."""
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
             f"{where}: every column must have one row per sample, found lengths {lengths}; store them alike"
         )
-
-    def read(_: Sequence[str], label: str | None, sample_info: Sequence[str]) -> Columns:
-        labels = None if label is None else columns[label]
-        return Columns(columns, labels, {name: columns[name] for name in sample_info})
-
     kinds = {name: _kind(values) for name, values in columns.items()}
-    hashed = arrays_sha256 if file is None else lambda _, indices: files_sha256([file], indices)
-    distinct = columns.__getitem__
-    return open_columns_of(Table(where, kinds, read, hashed, distinct), title, request)
+    return open_columns_of(Table(where, kinds, lambda _: iter([columns]), files), title, request)
 
 
 def label_of(table: Table, request: Request) -> str | None:
     """Return the column with the labels; None where they are given apart."""
-    return label_in(table.where, table.kinds, request, lambda name: plain_column(table.distinct(name)))
+    return label_in(table.where, table.kinds, request, lambda name: plain_column(table.columns([name])[name]))
 
 
 def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
@@ -91,48 +87,67 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         kinds = {**{name: kind for name, kind in kinds.items() if name not in marks}, LABELS: "list"}
         request = replace(request, label_column=LABELS)
     further = columns_beside(request, where, kinds)
-    table = replace(table, kinds=kinds)
-    label = label_of(table, request)
+    label = label_of(replace(table, kinds=kinds), request)
     if label is not None and request.multi_label and kinds[label] == "number":
         # before the columns of the inputs, which the other labels may be taken for
-        of_label = table.read((), None, [label]).sample_info[label]
+        of_label = table.columns([label])[label]
         marked_labels(plain_column(of_label), len(of_label), request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
+    of_labels = marks or ([] if label is None else [label])
     if request.tokenizer is None:
         layout = lay_out(where, kinds, request, label)
-        used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
+        note = layout.note
+        arrays, stored = _read(table, request.inputs, layout.columns, [*of_labels, *further])
     else:
         left_out = no_inputs(where, kinds, request, label)
         texts = [name for name, kind in kinds.items() if kind == "text" and name not in left_out]
-        used = list(text_columns(where, texts, request))
-    columns = table.read([*used, *marks], None if marks else label, further)
-    labels = joined_labels(columns.inputs, marks, where) if marks else columns.labels
-    hashed = table.hashed  # not the table: its columns may be in memory
-    arrays: Mapping[str, Any]
-    if request.tokenizer is None:
-        note = layout.note
-        arrays = {
-            spec.name: _filled(where, spec, layout.columns[spec.name], columns.inputs, kinds) for spec in request.inputs
-        }
-    else:
-        cells = [(name, _all_rows(columns.inputs[name]).tolist()) for name in used]
-        arrays, note = tokenized(where, cells, request)
+        used = text_columns(where, texts, request)
+        stored = table.columns([*used, *of_labels, *further])
+        arrays, note = tokenized(where, [(name, stored[name].tolist()) for name in used], request)
+    labels = None
+    if marks:
+        labels = joined_labels(stored, marks, where)
+    elif label is not None:
+        labels = table.labels(label, stored[label])
+    files = table.files if request.tokenizer is None else ()
+
+    def hashed(indices: IntArray) -> str:  # without the table, whose columns may be in memory
+        return files_sha256(files, indices) if files else arrays_sha256(arrays, indices)
+
     return open_columns(
         title,
         where,
         request,
         arrays,
         labels_apart(request, labels),
-        hashed=lambda indices: hashed(arrays, indices),
+        hashed=hashed,
         noun="column",
         label=label,
         notes=(note,) if note else (),
-        sample_info=columns.sample_info,
+        sample_info={name: stored[name] for name in further},
     )
 
 
-def _all_rows(column: Column) -> AnyArray:
-    return column[np.arange(column.shape[0])]
+def _read(
+    table: Table, inputs: Sequence[InputSpec], columns: Mapping[str, tuple[str, ...]], others: Sequence[str]
+) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
+    """Read a table once; return the values of each input, and of other columns.
+
+    `columns`: input name -> names of its columns.
+    """
+    names = dict.fromkeys([*(name for used in columns.values() for name in used), *others])
+    values = {spec.name: GrowingRows(f"{table.where}: column {columns[spec.name][0]!r}") for spec in inputs}
+    stored = {name: GrowingRows(f"{table.where}: column {name!r}") for name in others}
+    start = 0
+    for part in table.parts([*names]):
+        for spec in inputs:
+            values[spec.name].append(_filled(table, spec, columns[spec.name], part, start))
+        for name, column in stored.items():
+            column.append(part[name])
+        start += len(next(iter(part.values())))
+    if not start:
+        raise DataError(f"{table.where}: there are no samples; at least one of each of two classes is needed")
+    return {name: rows.array() for name, rows in values.items()}, {name: rows.array() for name, rows in stored.items()}
 
 
 def _kind(values: AnyArray) -> Kind:
@@ -153,27 +168,26 @@ def _kind(values: AnyArray) -> Kind:
 
 
 def _filled(
-    where: str, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, Column], kinds: Mapping[str, Kind]
-) -> Column:
-    """Return the values of one input; what is in memory is converted at once."""
-    values = columns[names[0]]
+    table: Table, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, AnyArray], start: int
+) -> AnyArray:
+    """Return some rows of one input, from row `start` on, of columns of a table."""
+    where, kinds = table.where, table.kinds
     if all(kinds[name] in plain_kinds(spec) for name in names):
-        stacked = stack(where, spec, names, [columns[name] for name in names])
-        return _all_rows(stacked) if isinstance(values, np.ndarray) else stacked
+        return stack(where, spec, {name: columns[name] for name in names}, start)
     if len(names) > 1 or kinds[names[0]] != "list":
         wrong = next(name for name in names if kinds[name] != "number")
-        found = _example(_all_rows(columns[wrong]))
+        found = _example(columns[wrong])
         raise DataError(f"{where}: column {wrong!r}: expected numbers, found {found}; store numbers")
-    if not isinstance(values, np.ndarray):
-        return values
+    values = columns[names[0]]
     if values.dtype.kind == "O":
         values = _joined(f"{where}: column {names[0]!r}", values)
     if values.dtype.kind == spec.dtype.kind == "f" or (values.dtype.kind in "iu" and spec.dtype.kind in "iuf"):
-        cast = values.astype(spec.dtype)  # text and lists of Python know no dtypes of the model
+        cast = values.astype(spec.dtype)  # text, lists of Python and pandas know no dtypes of the model
         if values.dtype.kind in "iu" and not np.array_equal(cast, values):
-            wrong = values[cast != values][0]
+            wrong_value = values[cast != values][0]
             raise DataError(
-                f"{where}: column {names[0]!r}: {wrong} does not fit into {spec.dtype}, the input's dtype; correct it"
+                f"{where}: column {names[0]!r}: {wrong_value} does not fit into {spec.dtype}, the input's dtype; "
+                "correct it"
             )
         return cast
     return values
@@ -214,7 +228,7 @@ def _example(values: AnyArray) -> str:
 def open_delimited(path: Path, request: Request) -> ArraySource:
     """Read the table in the text file `path`."""
     columns = read_columns(path, request.limits, texts_for(request))
-    return open_in_memory(f"table {path.name}", str(path), columns, request, path)
+    return open_in_memory(f"table {path.name}", str(path), columns, request, [path])
 
 
 def texts_for(request: Request) -> Callable[[str], bool]:
