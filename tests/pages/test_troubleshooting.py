@@ -20,17 +20,13 @@ CALIB = str(ROOT / "models/digits/calib.npz")
 
 # Words of the message -> its exit code, and the command.
 MESSAGES: dict[str, tuple[int, str]] = {
-    "no such file (did you mean": (2, "evaluate tables.onnx names.csv"),
-    "No such option": (2, "calibrate DEMO CALIB --mapp ts"),
     "held-out data are named by --eval": (2, "calibrate DEMO CALIB few.npz"),
     "is not one of 'auto'": (2, "calibrate DEMO CALIB --map tss"),
     "output is the input model": (2, "calibrate table.onnx names.csv -o table.onnx"),
-    "does not exist; create it": (2, "calibrate DEMO CALIB -o missing/new.onnx"),
     "only models of the same classes can be compared": (2, "compare DEMO table.onnx --data few.npz"),
     "not an ONNX file, or a truncated one": (3, "evaluate names.csv CALIB"),
     "holds class labels, not scores": (3, "calibrate argmax.onnx whole.csv"),
     "heads found": (3, "calibrate two.onnx whole.csv"),
-    "no linear head is called": (3, "calibrate DEMO CALIB --head nope"),
     "map platt is for two classes": (3, "calibrate DEMO CALIB --map platt"),
     "no array 'labels'": (4, "calibrate DEMO unlabelled.npz"),
     "no column is named 'label'": (4, "calibrate table.onnx tier.csv"),
