@@ -76,9 +76,15 @@ def test_a_default_run_of_calibrate_does_without_scipy(small: Small, tmp_path: P
 
 def test_a_command_loads_without_the_options_of_the_others() -> None:
     modules = loaded(code_of("inspect", "--help"))
-    assert modules & {f"tna_onnx.cli.{module}" for module in COMMANDS.values()} == {
-        f"tna_onnx.cli.{COMMANDS['inspect']}"
+    assert modules & {f"tna_onnx.cli.{module}" for module, _ in COMMANDS.values()} == {
+        f"tna_onnx.cli.{COMMANDS['inspect'][0]}"
     }
+
+
+def test_the_help_of_the_group_loads_no_command() -> None:
+    modules = loaded(code_of("--help"))
+    assert "tna_onnx.cli.command" in modules
+    assert modules.isdisjoint({f"tna_onnx.cli.{module}" for module, _ in COMMANDS.values()})
 
 
 def test_inspecting_loads_no_report_and_no_runtime() -> None:

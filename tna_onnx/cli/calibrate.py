@@ -126,7 +126,7 @@ def _page(report: Any) -> str:
     return to_html(report, command_line())
 
 
-@click.command(cls=Command, short_help="Calibrate logits or probabilities in files.")
+@click.command(cls=Command)
 @click.argument("data", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(), help="Model to write: scores in, calibrated out.")
 @click.option(
@@ -153,7 +153,7 @@ def fit(**arguments: Any) -> None:
     run_command(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
 
 
-@click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
+@click.command(cls=Command)
 @options.model_argument
 @options.data_argument
 @options.labelled_data_options
@@ -185,7 +185,7 @@ def features(**arguments: Any) -> None:
     run_command(run, collection_text, arguments)
 
 
-@click.command(cls=Command, short_help="Write a model card from a result.")
+@click.command(cls=Command)
 @click.argument("result", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
 @click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")

@@ -182,6 +182,11 @@ class Group(click.Group):
         with _help_may_be_cut_off():
             return super().make_context(*args, **kwargs)
 
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands, without loading one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
@@ -206,19 +211,19 @@ def _help_may_be_cut_off() -> Iterator[None]:
 
 
 COMMANDS = {
-    "calibrate": "calibrate",
-    "card": "calibrate",
-    "compare": "examine",
-    "evaluate": "examine",
-    "features": "calibrate",
-    "fit": "calibrate",
-    "guard": "guard",
-    "inspect": "examine",
-    "shift": "guard",
-    "study": "examine",
-    "verify": "examine",
+    "calibrate": ("calibrate", "Write a recalibrated copy of MODEL."),
+    "card": ("calibrate", "Write a model card from a result."),
+    "compare": ("examine", "Measure several models on the same data."),
+    "evaluate": ("examine", "Measure the accuracy and calibration of MODEL."),
+    "features": ("calibrate", "Store features, for later runs of `calibrate`."),
+    "fit": ("calibrate", "Calibrate logits or probabilities in files."),
+    "guard": ("guard", "Write a copy of MODEL that also decides."),
+    "inspect": ("examine", "Show which node of MODEL is the head, or why there is none."),
+    "shift": ("guard", "Write a copy of MODEL for other class frequencies."),
+    "study": ("examine", "Repeat the paper's experiments on MODEL."),
+    "verify": ("examine", "Prove that RECALIBRATED was made from ORIGINAL."),
 }
-"""Command -> the module of this package that it is in, under its own name."""
+"""Command -> the module of this package that it is in, under its own name, and its line in the help of the group."""
 
 
 class _Commands(Mapping[str, click.Command]):
@@ -228,7 +233,7 @@ class _Commands(Mapping[str, click.Command]):
         if name not in COMMANDS:
             raise KeyError(name)
         try:
-            command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{COMMANDS[name]}"), name)
+            command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{COMMANDS[name][0]}"), name)
         except (ImportError, OSError, MemoryError) as error:
             raise resource_error(error) or error from error
         return command

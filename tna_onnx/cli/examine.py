@@ -17,7 +17,7 @@ from tna_onnx.results.gates import Gates
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 
-@click.command(cls=Command, short_help="Measure the accuracy and calibration of MODEL.")
+@click.command(cls=Command)
 @options.model_argument
 @options.data_argument
 @options.labelled_data_options
@@ -46,7 +46,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
     _measure(run, evaluation_text, arguments, page, "evaluation_page")
 
 
-@click.command(cls=Command, short_help="Measure several models on the same data.")
+@click.command(cls=Command)
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
 @options.labels_option
@@ -176,7 +176,7 @@ def verify(**arguments: Any) -> None:
         raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")
 
 
-@click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
+@click.command(cls=Command)
 @options.model_argument
 @options.data_argument
 @options.calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True)

@@ -16,7 +16,7 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
 _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet", "verbose", "config")
 
 
-@click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
+@click.command(cls=Command)
 @options.model_argument
 @options.data_argument
 @options.calibration_data_options(
@@ -83,7 +83,7 @@ def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     run_command(edit, inspection_text, arguments, ".guard.onnx", written="model")
 
 
-@click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
+@click.command(cls=Command)
 @options.model_argument
 @options.data_argument
 @options.calibration_data_options(
