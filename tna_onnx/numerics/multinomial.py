@@ -40,6 +40,10 @@ from tna_onnx.numerics.ops import (
 
 FloatArray = NDArray[np.float64]
 
+# Length of the gradient at which a fit ends: the loss is about half its square above the minimum. Smaller steps follow
+# the rounding of float32.
+_END = 1e-5
+
 # Smallest curvature: far below any that matters. A number without a ridge has none where all rows are saturated.
 _MIN_CURVATURE = 1e-12
 
@@ -152,7 +156,7 @@ def fit_scores(
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
-    return _split(convex_minimum(objective.loss, first), objective.shape)
+    return _split(convex_minimum(objective.loss, first, tolerance=_END), objective.shape)
 
 
 def fit_above_floor(
@@ -172,7 +176,8 @@ def fit_above_floor(
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     linear = np.zeros(len(objective.ridge)) if start is None else _joined(start)
-    theta = convex_minimum(objective.loss_above_floor, np.append(linear, math.log(share / (1 - share))))
+    first = np.append(linear, math.log(share / (1 - share)))
+    theta = convex_minimum(objective.loss_above_floor, first, tolerance=_END)
     return *_split(theta[:-1], objective.shape), _logistic(theta[-1])
 
 

@@ -40,10 +40,11 @@ Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
 Loss = Callable[[SampleScores], NDArray[np.float64]]
 """Losses of samples, (N,), whose mean methods are compared by."""
 
-# A method that loses so clearly on the first fold is not fitted again, where that fold has so many samples: its mean
-# loss lies so many standard errors of the paired difference above the best.
-_LOST = 3.0
-_ENOUGH = 200
+# A method that has lost so clearly on the folds so far that the others can hardly make up for it is not fitted again.
+# Their mean difference is predicted to be that of the folds so far, with an error from both; this is how many of these
+# errors it must lie off the one that would make up for the loss: one chance in 2,500, by the normal distribution.
+_LOST = 3.35
+_ENOUGH = 200  # samples that say so
 
 # 99 % of a chi-squared number with one degree of freedom are below.
 _LIKELY = 6.635
@@ -82,7 +83,7 @@ def cross_scores(
 ) -> Scores:
     """Score each of n samples with the fits of the other folds.
 
-    A map that cannot be fitted without one of the folds is left out, and one that loses clearly on the first. So are
+    A map that cannot be fitted without one of the folds is left out, and one that has lost before the last. So are
     steps of a path that not all folds have: it is left once it has got worse in a fold.
 
     `fits`: fits of the methods without a fold, on the samples of `fit_rows`. `failed`: takes the methods that could not
@@ -104,12 +105,9 @@ def cross_scores(
             **{method: f"without fold {k + 1} of {FOLDS}: {why}" for method, why in refused.items()},
             **failures,
         }
-        if k == 0:
-            lost = _lost(part, loss)
-            # of very many samples, scores of methods that nobody asks for any more take gigabytes
-            parts = [
-                {method: after for method, after in part.items() if dataclasses.replace(method, step=0) not in lost}
-            ]
+        lost |= _lost(parts, loss)
+        # of very many samples, scores of methods that nobody asks for any more take gigabytes
+        parts = [{method: after for method, after in part.items() if _family(method) not in lost} for part in parts]
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     if not shared:
         raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
@@ -118,32 +116,49 @@ def cross_scores(
     return {method: in_order([part[method] for part in parts], fold) for method in shared}
 
 
-def _lost(scores: Scores, loss: Loss) -> set[Method]:
-    """Return the methods whose losses on one fold are so far above the best that no other fold can make up for it.
+def _family(method: Method) -> Method:
+    """Return the first step of a path."""
+    return dataclasses.replace(method, step=0)
 
-    A path of fits is named by its first step.
-    """
-    if not scores or len(next(iter(scores.values()))) < _ENOUGH:
+
+def _lost(parts: Sequence[Scores], loss: Loss) -> set[Method]:
+    """Return the methods whose losses on the folds so far are too far above the best; a path by its first step."""
+    left = FOLDS - len(parts)
+    shared = [method for method in parts[0] if all(method in part for part in parts)]
+    if not left or not shared or sum(len(part[shared[0]]) for part in parts) < _ENOUGH:
         return set()
+    counts = [len(part[shared[0]]) for part in parts]
+    places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+    seen = SampleScores.in_places(places, [part[shared[0]] for part in parts])
+    losses = {method: np.concatenate([loss(part[method]) for part in parts]) for method in shared}
     families: dict[Method, NDArray[np.float64]] = {}
-    any_scores = next(iter(scores.values()))
-
-    def mean(losses: NDArray[np.float64]) -> float:
-        return weighted_mean(losses, any_scores.weights)
-
-    for method, after in scores.items():
-        first = dataclasses.replace(method, step=0)
-        losses = loss(after)
-        if first not in families or mean(losses) < mean(families[first]):
-            families[first] = losses
-    best = min(families.values(), key=mean)
+    for method in sorted(shared, key=lambda method: weighted_mean(losses[method], seen.weights)):
+        families.setdefault(_family(method), losses[method])
     lost = set()
-    for method, losses in families.items():
-        worse, error = mean_and_error(losses - best, any_scores.clusters, any_scores.weights)
-        # what keeps predictions costs little, and is what others are held against
-        if not method.keeps_order and worse > _LOST * error:
+    for method, values in families.items():
+        best = next(values for rival, values in families.items() if _rules_out(rival, method))
+        worse, error = mean_and_error(values - best, seen.clusters, seen.weights)
+        if not _costs_little(method) and worse * math.sqrt(FOLDS / left) > _LOST * error:
             lost.add(method)
     return lost
+
+
+def _rules_out(rival: Method, method: Method) -> bool:
+    """Whether a method need not be looked at where a rival is better, and comes before it."""
+    # a weight that was found on all samples flatters what is fitted on it
+    if rival.tilted:
+        return method.tilted
+    # clamps (rule 6 of `pipeline.methods`) are made of maps without features alone
+    return _reads_features(method) or not _reads_features(rival)
+
+
+def _costs_little(method: Method) -> bool:
+    """Whether it keeps predictions and is fitted in no time, such as the input: others are held against these."""
+    return method.keeps_order and not _reads_features(method)
+
+
+def _reads_features(method: Method) -> bool:
+    return method.tilted or (method.map != "none" and MAPS[method.map].needs_features)
 
 
 def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], rows: Mask) -> tuple[Scores, dict[Method, str]]:
