@@ -6,15 +6,14 @@ computes with placeholders for arrays that are not in the metadata; what comes o
 """
 
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 from onnx import TensorProto
 
@@ -61,9 +60,51 @@ def content_digest(model: Model, tensor: TensorProto) -> bytes:
     return digest.digest()
 
 
+@dataclass(frozen=True, eq=False)
+class _Digested:
+    """A copy of a model with the digest of each tensor's bytes in their place."""
+
+    model: Model
+    proto: onnx.ModelProto  # the copy
+    tensors: dict[bytes, TensorProto]  # a tensor of the copy, encoded -> that of the model
+
+    def numbers(self, part: Message | None) -> NDArray[Any] | None:
+        """Return the values of a tensor or attribute of the copy; None if there are none, or no numbers, or damaged."""
+        if part is None:
+            return None
+        if isinstance(part, onnx.AttributeProto) and part.floats:
+            return np.array(part.floats)
+        tensors = list(all_tensors(part))
+        if len(tensors) != 1:
+            return None
+        try:
+            values = self.model.floats(self.tensors.get(_encoded(tensors[0]), tensors[0]))
+        except UnsupportedModel:
+            return None
+        if values.dtype.kind not in "biuf":
+            return None
+        return values
+
+
+def _digested(model: Model) -> _Digested:
+    copy = copy_model(model.proto)
+    digested = _Digested(model, copy, {})
+    for tensor, original in zip(all_tensors(copy), all_tensors(model.proto), strict=True):
+        if tensor.HasField("raw_data") or is_external(tensor):
+            digest = content_digest(model, tensor)
+            if is_external(tensor):
+                # bytes that another runtime might take in place of those in the file
+                digest += tensor.raw_data
+                del tensor.external_data[:]
+            tensor.ClearField("data_location")
+            tensor.raw_data = digest
+            digested.tensors[_encoded(tensor)] = original
+    return digested
+
+
 def same_models(old: Model, new: Model) -> bool:
     """Return whether two models are the same."""
-    return _encoded(_digested(old)) == _encoded(_digested(new))
+    return _encoded(_digested(old).proto) == _encoded(_digested(new).proto)
 
 
 def is_plainly_encoded(model: Model) -> bool:
@@ -79,15 +120,13 @@ def is_plainly_encoded(model: Model) -> bool:
 
 def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     """Return in what two models differ; empty only where they are the same."""
-    before = _digested(old)
-    after = _digested(new)
+    sides = (_digested(old), _digested(new))
+    before, after = (side.proto for side in sides)
     if _encoded(before) == _encoded(after):
         return ()
-    nodes = [dict(_nodes(model.proto)) for model in (old, new)]
-    compare = {"tensor": partial(_tensor_changes, (old, new)), "node": partial(_node_changes, (old, new), nodes)}
     parts = zip(_parts(before).items(), _parts(after).values(), strict=True)
     rows = [
-        *(row for (part, a), b in parts for row in _named(part, a, b, compare.get(part, _whole))),
+        *(row for (part, a), b in parts for row in _named(sides, part, a, b)),
         *_fields("graph", before.graph, after.graph),
         *_fields("model", before, after),
     ]
@@ -95,35 +134,22 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     return tuple(rows) or (Difference("model", "encoding", "changed"),)
 
 
-Items = Sequence[tuple[str, Any]]
-Models = tuple[Model, Model]
-
-
-def _digested(model: Model) -> onnx.ModelProto:
-    """Return a copy in which the digest of each tensor's bytes is in their place."""
-    copy = copy_model(model.proto)
-    for tensor in all_tensors(copy):
-        if tensor.HasField("raw_data") or is_external(tensor):
-            digest = content_digest(model, tensor)
-            if is_external(tensor):
-                # bytes that another runtime might take in place of those in the file
-                digest += tensor.raw_data
-                del tensor.external_data[:]
-            tensor.ClearField("data_location")
-            tensor.raw_data = digest
-    return copy
+_Items: TypeAlias = Sequence[tuple[str, Any]]
+_Sides: TypeAlias = tuple[_Digested, _Digested]
 
 
 def _encoded(message: Any) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
-def _parts(proto: onnx.ModelProto) -> dict[str, Items]:
+def _parts(proto: onnx.ModelProto) -> dict[str, _Items]:
     """Return the parts of a model that have names, by what they are."""
     graph = proto.graph
+    # a node without a name is called by what it makes, which no other node does
+    nodes = [(n.name or f"{n.op_type} of '{next(iter(n.output), '')}'", n) for n in graph.node]
     return {
         "tensor": _by_name(graph.initializer),
-        "node": _nodes(proto),
+        "node": _numbered(nodes),
         "input": _by_name(graph.input),
         "output": _by_name(graph.output),
         "value_info": _by_name(graph.value_info),
@@ -132,16 +158,11 @@ def _parts(proto: onnx.ModelProto) -> dict[str, Items]:
     }
 
 
-def _nodes(proto: onnx.ModelProto) -> Items:
-    """Return the nodes by name; one without is called by what it makes, which no other node does."""
-    return _numbered([(n.name or f"{n.op_type} of '{next(iter(n.output), '')}'", n) for n in proto.graph.node])
-
-
-def _by_name(items: Iterable[Any]) -> Items:
+def _by_name(items: Iterable[Any]) -> _Items:
     return _numbered([(item.name, item) for item in items])
 
 
-def _numbered(items: Items) -> Items:
+def _numbered(items: _Items) -> _Items:
     """Give a name that stands there again a number."""
     count = Counter[str]()
     named = []
@@ -151,7 +172,7 @@ def _numbered(items: Items) -> Items:
     return named
 
 
-def _named(part: str, before: Items, after: Items, compare: Any) -> Iterator[Difference]:
+def _named(sides: _Sides, part: str, before: _Items, after: _Items) -> Iterator[Difference]:
     """Compare parts that have names: those that are gone, new, in another place, or changed."""
     old = dict(before)
     new = dict(after)
@@ -159,7 +180,7 @@ def _named(part: str, before: Items, after: Items, compare: Any) -> Iterator[Dif
         if name not in new:
             yield Difference(part, name, "removed", _text(item))
         elif _encoded(item) != _encoded(new[name]):
-            yield from compare(part, name, item, new[name])
+            yield from _changes(sides, part, name, item, new[name])
     yield from (Difference(part, name, "added", _text(item)) for name, item in after if name not in old)
     shared = ([name for name, _ in before if name in new], [name for name, _ in after if name in old])
     moved = [name for name, other in zip(*shared, strict=True) if name != other]
@@ -171,15 +192,8 @@ def _text(item: Any) -> str:
     """Return a part in a word or two."""
     if isinstance(item, TensorProto):
         return f"{type_name(item.data_type)} {tuple(item.dims)}"
-    if isinstance(item, onnx.NodeProto):
-        return str(item.op_type)
-    if isinstance(item, onnx.OperatorSetIdProto):
-        return str(item.version)
-    if isinstance(item, onnx.StringStringEntryProto):
-        return _shortened(item.value)
-    if isinstance(item, onnx.ValueInfoProto):
-        return _shortened(" ".join(str(item.type).split()))
-    return ""
+    word = next(name for name in ("op_type", "version", "value", "type") if name in item.DESCRIPTOR.fields_by_name)
+    return _shortened(" ".join(str(getattr(item, word)).split()))
 
 
 def _shortened(text: str) -> str:
@@ -192,60 +206,43 @@ def _arrow(before: str, after: str) -> str:
     return f"{before or 'nothing'} -> {after or 'nothing'}"
 
 
-def _whole(part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
-    yield Difference(part, name, "changed", _arrow(_text(before), _text(after)))
-
-
 def _changed_fields(before: Any, after: Any) -> list[str]:
     """Return the names of the fields with other values; none where the same values are encoded otherwise."""
     names = (field.name for field in before.DESCRIPTOR.fields)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
-def _tensor_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
-    if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
-        yield from _whole(part, name, before, after)
+# Fields of a tensor or a node whose values are told -> what the change is called, and the values as text.
+_TOLD: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "data_type": ("type", type_name),
+    "dims": ("shape", lambda dims: str(tuple(dims))),
+    "op_type": ("op_type", str),
+    "input": ("input", ", ".join),
+    "output": ("output", ", ".join),
+}
+
+
+def _changes(sides: _Sides, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    """Say what is new in a part that both models have: of a tensor or a node, in which fields."""
+    if part not in ("tensor", "node"):
+        yield Difference(part, name, "changed", _arrow(_text(before), _text(after)))
         return
     changed = _changed_fields(before, after) or ["encoding"]
     for field in changed:
-        if field == "data_type":
-            yield Difference(part, name, "type", _arrow(type_name(before.data_type), type_name(after.data_type)))
-        elif field == "dims":
-            yield Difference(part, name, "shape", _arrow(str(tuple(before.dims)), str(tuple(after.dims))))
+        if field in _TOLD:
+            word, text = _TOLD[field]
+            values = _arrow(text(getattr(before, field)), text(getattr(after, field)))
+            yield Difference(part, name, word, _shortened(values))
+        elif field == "attribute":
+            old, new = (dict(_by_name(node.attribute)) for node in (before, after))
+            for key in dict.fromkeys([*old, *new]):
+                if key not in old or key not in new or _encoded(old[key]) != _encoded(new[key]):
+                    largest = _largest_change(sides, old.get(key), new.get(key))
+                    yield Difference(part, name, f"attribute:{key}", "", "", *largest)
         elif field not in _CONTENT:
             yield Difference(part, name, field)
     if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
-        tensors = (model.initializers.get(name) for model in models)
-        numbers = (_numbers(model, tensor) for model, tensor in zip(models, tensors, strict=True))
-        yield Difference(part, name, "values", _text(before), "", *_largest_change(*numbers))
-
-
-def _node_changes(
-    models: Models, nodes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
-) -> Iterator[Difference]:
-    for field in _changed_fields(before, after) or ["encoding"]:
-        if field == "attribute":
-            # those of the models: their tensors have their bytes
-            own = [dict(_by_name(of[name].attribute)) for of in nodes]
-            yield from _attribute_changes(models, own, part, name, before, after)
-        elif field in ("input", "output"):
-            names = itertools.zip_longest(getattr(before, field), getattr(after, field), fillvalue="")
-            renamed = ", ".join(_arrow(*pair) for pair in names if pair[0] != pair[1])
-            yield Difference(part, name, field, _shortened(renamed))
-        elif field == "op_type":
-            yield Difference(part, name, field, _arrow(before.op_type, after.op_type))
-        else:
-            yield Difference(part, name, field)
-
-
-def _attribute_changes(
-    models: Models, attributes: Sequence[dict[str, Any]], part: str, name: str, before: Any, after: Any
-) -> Iterator[Difference]:
-    old, new = (dict(_by_name(node.attribute)) for node in (before, after))
-    for key in dict.fromkeys([*old, *new]):
-        if key not in old or key not in new or _encoded(old[key]) != _encoded(new[key]):
-            numbers = (_attribute_numbers(model, own.get(key)) for model, own in zip(models, attributes, strict=True))
-            yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
+        yield Difference(part, name, "values", _text(before), "", *_largest_change(sides, before, after))
 
 
 def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
@@ -255,37 +252,14 @@ def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
             yield Difference(part, name, "changed")
 
 
-_LISTS = (
-    "node", "initializer", "input", "output", "value_info", "graph", "opset_import", "metadata_props", "functions",
-)  # fmt: skip
+_LISTS = ("node", "initializer", "input", "output", "value_info", "graph", "opset_import", "metadata_props")
 
 
-def _attribute_numbers(model: Model, attribute: onnx.AttributeProto | None) -> NDArray[Any] | None:
-    if attribute is None:
-        return None
-    if attribute.floats:
-        return np.array(attribute.floats)
-    tensors = list(all_tensors(attribute))
-    if len(tensors) != 1:
-        return None
-    return _numbers(model, tensors[0])
-
-
-def _numbers(model: Model, tensor: TensorProto | None) -> NDArray[Any] | None:
-    """Return the values of a tensor; None where there is none, or they are no numbers, or damaged."""
-    if tensor is None:
-        return None
-    try:
-        values = model.floats(tensor)
-    except UnsupportedModel:
-        return None
-    if values.dtype.kind not in "biuf":
-        return None
-    return values
-
-
-def _largest_change(before: NDArray[Any] | None, after: NDArray[Any] | None) -> tuple[float | None, float | None]:
+def _largest_change(
+    sides: _Sides, old_part: Message | None, new_part: Message | None
+) -> tuple[float | None, float | None]:
     """Return the largest |new - old|, and the same over the largest |old|; None where there is no such number."""
+    before, after = sides[0].numbers(old_part), sides[1].numbers(new_part)
     if before is None or after is None or before.shape != after.shape:
         return None, None
     largest = size = 0.0
