@@ -66,31 +66,23 @@ def purpose(model: Model) -> str:
 
 # What changes the shape alone, and what takes a part.
 _MOVED = frozenset({"Cast", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
-_MAX_JOINS = 32  # YOLO joins three scales of three parts
+_MAX_PARTS = 32  # YOLO joins three scales of three parts
 
 
 def _boxes_beside_scores(model: Model, info: onnx.ValueInfoProto) -> bool:
     """Whether an output (N, 4 + C, A), or (N, A, 4 + C), puts sigmoids beside other numbers, as YOLO does."""
-    dims = info.type.tensor_type.shape.dim
-    if len(dims) != 3:
+    if len(info.type.tensor_type.shape.dim) != 3:
         return False
-    pending = [info.name]
-    joined = sigmoids = other_operators = 0
-    while pending and joined < _MAX_JOINS:
-        index = model.producers.get(pending.pop())
-        if index is None:
+    parts = [info.name]
+    operators: set[str] = set()
+    for part in parts:  # it grows
+        node = model.maker(part, _MOVED)
+        if node is None or len(parts) > _MAX_PARTS:
             return False
-        node = model.proto.graph.node[index]
         if node.op_type == "Concat":
-            joined += 1
-            pending += node.input
-        elif node.op_type in _MOVED:
-            pending.append(node.input[0])
-        elif node.op_type == "Sigmoid":
-            sigmoids += 1
-        else:
-            other_operators += 1
-    return bool(joined and sigmoids and other_operators)
+            parts += node.input
+        operators.add(node.op_type)
+    return {"Concat", "Sigmoid"} < operators
 
 
 def _gives_one_number(model: Model) -> bool:

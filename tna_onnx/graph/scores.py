@@ -159,10 +159,17 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         heads = tuple(head for head in heads if not head.multi_label) or heads
         _refuse_doubt(model, heads, refusals)
     by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
-    if node is not None and node not in by_node:
-        node = next((head.node for head in heads if head.output == node), node)
     if node is not None:
-        return _named(model, node, by_node, refusals)
+        if node not in by_node:
+            node = next((head.node for head in heads if head.output == node), node)
+        if node in by_node:
+            return by_node[node]
+        # of the output that was named; of all where none of them has a head
+        own = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
+        raise UnsupportedModel(
+            f"{model.name}: no linear head is called '{node}', and no output of that name has one; the model has "
+            f"{', '.join(by_node) or 'none'}{_reasons(own or ([] if by_node else refusals))}"
+        )
     if not by_node and output is None and (subject := purpose(model)):
         raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")
     if not by_node:
@@ -188,16 +195,6 @@ def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[
         replace(head, multi_label=True) if head.node in labelled and head.activation == "none" else head
         for head in heads
     )
-
-
-def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:
-    if node in by_node:
-        return by_node[node]
-    # of the output that was named; of all where none of them has a head
-    own = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
-    subject = f"output '{node}' has no linear head" if node in model.outputs else f"no linear head is called '{node}'"
-    hint = f"the model has {', '.join(by_node) or 'none'}"
-    raise UnsupportedModel(f"{model.name}: {subject}; {hint}{_reasons(own or ([] if by_node else refusals))}")
 
 
 def _reasons(refusals: Sequence[Refusal]) -> str:
@@ -317,14 +314,7 @@ def _sizes(model: Model, output: str) -> list[int | None]:
     sizes = model.sizes(output) or []
     if len(sizes) != 2 or sizes[1] is not None:
         return sizes
-    return _inferred(model, output) or []
-
-
-def _inferred(model: Model, tensor: str) -> list[int | None] | None:
-    found = _inferred_type(model, tensor)
-    if not found.HasField("shape"):
-        return None
-    return [dim.dim_value or None for dim in found.shape.dim]
+    return [dim.dim_value or None for dim in _inferred_type(model, output).shape.dim]
 
 
 def _inferred_type(model: Model, tensor: str) -> Any:
@@ -515,9 +505,6 @@ _PASSED = {
 }  # fmt: skip
 _CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
 
-# More nodes between a classifier and its column are no mere change of shape.
-_MAX_PASSED = 8
-
 
 def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
     """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
@@ -531,23 +518,17 @@ def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
     names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
     sources = [_sigmoid_behind(model, name) for name in names]
     # columns of one classifier are put together again elsewhere
-    return None not in sources and len(set(sources)) == len(sources)
+    return "" not in sources and len(set(sources)) == len(sources)
 
 
-def _sigmoid_behind(model: Model, tensor: str) -> int | None:
-    """Return the index of the node whose sigmoid makes a column; None if none does."""
-    for _ in range(_MAX_PASSED):
-        index = model.producers.get(tensor)
-        if index is None:
-            return None
-        node = model.proto.graph.node[index]
-        logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
-        if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
-            return index
-        if node.op_type == "Concat" and len(node.input) == 2:
-            tensor = node.input[1]  # (1 - p, p)
-        elif node.op_type in _PASSED:
-            tensor = node.input[0]
-        else:
-            return None
-    return None
+def _sigmoid_behind(model: Model, tensor: str) -> str:
+    """Return the result of the sigmoid that makes a column; empty if none does."""
+    node = model.maker(tensor, _PASSED)
+    if node is not None and node.op_type == "Concat" and len(node.input) == 2:
+        node = model.maker(node.input[1], _PASSED)  # (1 - p, p)
+    if node is None:
+        return ""
+    logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
+    if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
+        return str(node.output[0])
+    return ""
