@@ -1,6 +1,5 @@
 """Models that are not files: bytes, protobufs and other packages' graphs, in and, without an output, out again."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,18 +40,8 @@ def _proto(path: Path) -> Any:
     return onnx.load(path)
 
 
-def _ir(path: Path) -> Any:
-    return pytest.importorskip("onnx_ir").load(path)
-
-
-def _graphsurgeon(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its import and its imports warn about what they will no longer support
-        return pytest.importorskip("onnx_graphsurgeon").import_onnx(onnx.load(path))
-
-
-FORMS: list[Callable[[Path], Any]] = [_path, _text, _bytes, _bytearray, _memoryview, _proto, _ir, _graphsurgeon]
-IN_MEMORY = [_bytes, _graphsurgeon]
+FORMS: list[Callable[[Path], Any]] = [_path, _text, _bytes, _bytearray, _memoryview, _proto]
+IN_MEMORY = [_bytes]
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +144,6 @@ def test_bytes_whose_data_lie_elsewhere(small: Small, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(tna_onnx.TnaError, match=r"external data|weights\.bin"):
         tna_onnx.calibrate(data, small.calib, **PLAIN)
-
-
-def test_an_ir_model_brings_its_data(small: Small, through_file: tna_onnx.Report, tmp_path: Path) -> None:
-    """It knows the folder that it was read from."""
-    ir = pytest.importorskip("onnx_ir")
-    model = ir.load(external(tmp_path, small))
-    report = tna_onnx.calibrate(model, small.calib, **PLAIN)
-    assert not [t for t in report.recalibrated.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    expected = classify(Path(through_file.output), small.test)
-    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
 
 
 @pytest.mark.parametrize("level", [20, 99.99, float("nan")])

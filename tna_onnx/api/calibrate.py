@@ -56,8 +56,7 @@ def calibrate(
     """Recalibrate an ONNX classifier and write it as a drop-in file.
 
     Args:
-        model: path of the ONNX file, its bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
-            never modified.
+        model: path of the ONNX file, its bytes, or an onnx.ModelProto; never modified.
         calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md), or
             a `tna_onnx.Data`.
         y: labels of the samples of `calib`, as `labels`: `calibrate(model, X, y)`.

@@ -18,7 +18,7 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.bounds import copy_model, names_in
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.nodes import PREFIX, NodeOps, constant_node
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule
@@ -125,7 +125,7 @@ class DecisionOps(NodeOps):
     def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
         """Write the sum of the probabilities above each class, half of its own, and a penalty by rank."""
         classes = len(penalty)
-        name = f"{PREFIX}/topk_{len(self.nodes)}"
+        name = f"{GUARD}/topk_{len(self.nodes)}"
         values, places = f"{name}_values", f"{name}_places"
         count = self.integers([classes])
         self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
@@ -151,7 +151,7 @@ class DecisionOps(NodeOps):
 
     def integers(self, value: Any) -> str:
         """Write whole numbers."""
-        name = f"{PREFIX}/integers_{len(self.initializers)}"
+        name = f"{GUARD}/integers_{len(self.initializers)}"
         self.initializers.append(self._tensor(np.array(value, np.int64), name))
         return name
 
@@ -161,9 +161,8 @@ def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[st
     they are the probabilities (N, C).
     """
     ops, scores = _block(model, guarded)
-    renamed = {role: _ours(name) for role, name in scores.items()}
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in renamed.values()]
-    return _extended(model, ops, outputs), renamed
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in scores.values()]
+    return _extended(model, ops, outputs), scores
 
 
 def add_decisions(
@@ -184,7 +183,7 @@ def add_decisions(
         raise UnsupportedModel(
             f"{model.name}: has a tensor called '{min(clash)}' already; give the new outputs another --prefix"
         )
-    ops, results = _block(model, guarded, None if from_file is None else WrittenValues(from_file, rename=_ours))
+    ops, results = _block(model, guarded, None if from_file is None else WrittenValues(from_file))
     if "accept" in names:
         # what is no number is not accepted; in a set it is, and it raises the alarm
         # above the number below t says the same as t or more, and is false where the confidence is no number
@@ -203,7 +202,7 @@ def add_decisions(
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
     for role, name in names.items():
-        ops.nodes.append(helper.make_node("Identity", [results[role]], [name], name=f"{PREFIX}/{role}"))
+        ops.nodes.append(helper.make_node("Identity", [results[role]], [name], name=f"{GUARD}/{role}"))
         shape = [batch]
         if role in _OF_CLASSES or (role == "decision" and guarded.output.multi_label):
             shape.append(guarded.output.n_classes)
@@ -237,7 +236,7 @@ def _block(
     _require_opset(model, guarded)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = DecisionOps("float32", model.opset, from_file=from_file)
+    ops = DecisionOps("float32", model.opset, prefix=GUARD, from_file=from_file)
     name = guarded.output.name
     if guarded.output.mapped:
         # maps from label to probability are made of a matrix with the classes in the model's order
@@ -334,30 +333,16 @@ def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
     return ops.mul(scores, ops.below_largest(p))
 
 
-def _ours(name: str) -> str:
-    """Return the name under which a tensor of the block goes into the model; a map there may have the same words."""
-    if not name.startswith(f"{PREFIX}/"):
-        return name
-    return name.replace(f"{PREFIX}/", f"{GUARD}/", 1)
-
-
 def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
-    renamed = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
-    renamed |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
-    if clash := {*names_in(model.proto.graph)} & {*renamed.values()}:
+    if clash := ops.names & {*names_in(model.proto.graph)}:
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(clash)}'; start from the original")
     proto = copy_model(model.proto)
     for tensor in ops.initializers:
-        name = _ours(tensor.name)
-        tensor.name = ""
-        proto.graph.node.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
-    for node in ops.nodes:
-        copy = proto.graph.node.add()
-        copy.CopyFrom(node)
-        copy.name = _ours(node.name)
-        copy.input[:] = [renamed.get(name, name) for name in node.input]
-        copy.output[:] = [renamed[name] for name in node.output]
+        node = constant_node(tensor)
+        node.attribute[0].t.name = ""
+        proto.graph.node.append(node)
+    proto.graph.node.extend(ops.nodes)
     proto.graph.output.extend(outputs)
     return proto
 

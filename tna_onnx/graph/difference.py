@@ -294,14 +294,13 @@ class WrittenValues:
 
     model: Model  # the file
     roles: Collection[str] = ()  # `weight`, `bias`: taken from it as a whole
-    rename: Callable[[str], str] = str  # from the name that the writer has for a constant to that in the file
 
     def taken(self, tensor: onnx.TensorProto, *, infinite: bool = False) -> onnx.TensorProto:
         """Return a tensor with the values that it has in the file.
 
         `infinite`: whether a value may be infinite, as the threshold of a class that every set holds is.
         """
-        name = self.rename(tensor.name)
+        name = tensor.name
         theirs = self.model.constant_tensor(name)
         if theirs is None or theirs.data_type != tensor.data_type or list(theirs.dims) != list(tensor.dims):
             raise NotRebuilt(f"expected a tensor '{name}' of the type and shape that it is written in")

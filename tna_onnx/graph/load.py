@@ -42,25 +42,15 @@ from tna_onnx.graph.tensors import (
 def model_bytes(source: Any) -> bytes:
     """Return a model in memory as the bytes of a file.
 
-    `source`: bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph; never modified.
+    `source`: bytes, or an onnx.ModelProto; never modified.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
-    package = type(source).__module__.partition(".")[0]
     if isinstance(source, onnx.ModelProto):
         return _serialized(source)
-    # By name of the package, so that neither is imported unless the caller has done so.
-    if package == "onnx_ir":
-        import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
-
-        return _serialized(onnx_ir.to_proto(onnx_ir.external_data.load_to_model(source.clone())))
-    if package == "onnx_graphsurgeon":
-        import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
-
-        return _serialized(onnx_graphsurgeon.export_onnx(source))
     raise UsageError(
-        f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
-        f"{type(source).__name__}; export it to ONNX first (torch.onnx.export, skl2onnx.to_onnx)"
+        f"expected a path, bytes or an onnx.ModelProto as the model, got {type(source).__name__}; onnx_ir.to_proto and "
+        "onnx_graphsurgeon.export_onnx make a ModelProto, torch.onnx.export and skl2onnx.to_onnx export one"
     )
 
 
@@ -313,7 +303,7 @@ def load_model(
 ) -> Model:
     """Read an ONNX file, or take a model in memory.
 
-    `source`: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
+    `source`: a path, the bytes of a file, or an onnx.ModelProto.
     `similar`: a model that is expected to have most of the same weights, which are then shared.
     """
     if isinstance(source, (str, Path)):

@@ -39,7 +39,7 @@ NO_MODEL_LIMITS = ModelLimits(name_length=2**62)
 """For what this run has written: it was a model within the limits before."""
 
 ModelSource: TypeAlias = Any
-"""A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
+"""A path, the bytes of a file, or an onnx.ModelProto."""
 
 OutputKind: TypeAlias = Literal[
     "logits", "probabilities", "logit", "probability", "label-logits", "label-probabilities"
