@@ -122,7 +122,7 @@ def test_one_entry_that_is_no_number_decides_nothing(kind: str, score: SetScore,
 def test_names_that_are_taken_and_models_that_have_them(tmp_path: Path) -> None:
     model = CASES["float32 Gemm"]().write(tmp_path)
     guarded = Guarded(class_output(model), SetScore(), None)
-    with pytest.raises(UnsupportedModel, match=r"has a tensor called 'features' already; give .* another --prefix"):
+    with pytest.raises(UnsupportedModel, match=r"has a tensor called 'features' already; choose another --prefix"):
         add_decisions(model, guarded, LEVELS, {"accept": "features"})
     model.path.write_bytes(add_decisions(model, guarded, LEVELS, NAMES).SerializeToString())
     again = load_model(model.path)

@@ -288,7 +288,7 @@ def test_something_else_under_the_name_of_the_new_data(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"of someone else")
     before = state(tmp_path)
     with (
-        pytest.raises(UsageError, match=f"{name}: is the name of the new model's external data, and holds somethi"),
+        pytest.raises(UsageError, match=f"{name}: the new model's external data get this name, which another file has"),
         pending(model, new_head(model)[1].proto, tmp_path / "new.onnx"),
     ):
         pass

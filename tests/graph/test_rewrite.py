@@ -78,7 +78,7 @@ def test_new_weight_and_bias_factor(build: Callable[[], Sample], tmp_path: Path)
 def test_values_that_do_not_fit(dtype: str, weight: float, factor: float, name: str, tmp_path: Path) -> None:
     model = CASES[f"{dtype} Gemm"]().write(tmp_path)
     head = choose_head(model)
-    with pytest.raises(UnsupportedModel, match=f"a new value for '{name}' does not fit its dtype"):
+    with pytest.raises(UnsupportedModel, match=f"a new value for '{name}' is too large for its type"):
         rewrite(model, head, np.full_like(head.weight, weight), bias_factor=factor, metadata={})
 
 

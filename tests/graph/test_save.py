@@ -46,7 +46,7 @@ def test_not_writable_as_the_system_says(
     output.write_bytes(b"an earlier result")
     locked = tmp_path if what == "folder" else output
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
-    assert "not writable" in refused(model, output)
+    assert "cannot be written" in refused(model, output)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -172,7 +172,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
         raise NotConstant(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
     # A node behind the reader cannot make what it reads; the evaluator would not mind the order.
     if len(nodes) > _MAX_NODES or any(k >= reader for k in nodes):
-        raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes, not a constant")
+        raise NotConstant(f"'{tensor}' is computed by {len(nodes)} nodes; fold constants before the export")
     closed = _closed(model, nodes, tensor)
     _require_size(closed, tensor, model.limits)
     try:

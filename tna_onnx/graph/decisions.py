@@ -181,7 +181,7 @@ def add_decisions(
     """
     if clash := {*names_in(model.proto.graph)} & {*names.values()}:
         raise UnsupportedModel(
-            f"{model.name}: has a tensor called '{min(clash)}' already; give the new outputs another --prefix"
+            f"{model.name}: the model has a tensor called '{min(clash)}' already; choose another --prefix"
         )
     ops, results = _block(model, guarded, None if from_file is None else WrittenValues(from_file))
     if "accept" in names:
@@ -235,7 +235,7 @@ def _block(
     """Write the nodes of the scores."""
     _require_opset(model, guarded)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
-        raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
+        raise UnsupportedModel(f"{model.name}: the model has been guarded already; guard the one without these outputs")
     ops = DecisionOps("float32", model.opset, prefix=GUARD, from_file=from_file)
     name = guarded.output.name
     if guarded.output.mapped:
@@ -336,7 +336,7 @@ def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
 def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
     if clash := ops.names & {*names_in(model.proto.graph)}:
-        raise UnsupportedModel(f"{model.name}: has a tensor called '{min(clash)}'; start from the original")
+        raise UnsupportedModel(f"{model.name}: the model has a tensor called '{min(clash)}'; guard the original model")
     proto = copy_model(model.proto)
     for tensor in ops.initializers:
         node = constant_node(tensor)

@@ -132,13 +132,13 @@ def _product(model: Model, index: int, node: onnx.NodeProto, attributes: dict[st
     """Read MatMul and Gemm, and those that ONNX Runtime has fused with what stands beside them."""
     # Batches of products have no one weight.
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise Refused(f"{node.op_type} that transposes batches is not supported")
+        raise Refused(f"{node.op_type} transposes batches, which is not supported")
     is_gemm = node.op_type.endswith("Gemm")
     alpha = float(attributes.get("alpha", 1.0))
     beta = float(attributes.get("beta", 1.0))
     # Zero times any weight is zero: no new weight would change the scores.
     if alpha == 0:
-        raise Refused(f"{node.op_type} with an alpha of zero")
+        raise Refused(f"{node.op_type} has an alpha of 0")
     # So it is with a bias: JAX writes a plain product with a bias of zeros, and adds the real one behind it.
     bias = None
     if is_gemm and beta != 0 and input_at(node, 2):
@@ -177,16 +177,16 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
     weight = resolve(model, node.input[1], index)
     shape = weight.value.shape
     if len(shape) < 3:
-        raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1)")
+        raise Refused(f"{node.op_type} has a weight of shape {shape}; expected (C, n, 1, 1)")
     if any(d != 1 for d in shape[2:]) and not _covers(model, node, attributes, shape):
         raise Refused(
-            f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1), a kernel of one pixel, or one as "
+            f"{node.op_type} has a weight of shape {shape}; expected (C, n, 1, 1), a kernel of one pixel, or one as "
             "large as its input"
         )
     if attributes.get("group", 1) != 1:  # each class would see a part of the features
-        raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
+        raise Refused(f"{node.op_type} has {attributes['group']} groups; expected one")
     if input_at(node, 3):  # FusedConv's Z, which is computed from data
-        raise Refused(f"{node.op_type} that adds a second tensor")
+        raise Refused(f"{node.op_type} adds a second tensor")
     bias = None
     if input_at(node, 2):
         bias = resolve(model, input_at(node, 2), index)
@@ -236,7 +236,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
         if term[0] != outer[0]:
             orient = (Transpose((1, 0)),)
         return Linear(node.input[data], weight, orient)
-    raise Refused(f"Einsum with no constant operand ({'; '.join(reasons)})")
+    raise Refused(f"Einsum has no constant operand ({'; '.join(reasons)})")
 
 
 def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], output: str) -> Linear:
@@ -247,7 +247,7 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
     intercepts = np.asarray(attributes.get("intercepts", ()), np.float32)
     rows = intercepts.size or len(labels)
     if not rows or not coefficients.size or coefficients.size % rows:
-        raise Refused(f"LinearClassifier with {coefficients.size} coefficients for {rows} classes")
+        raise Refused(f"LinearClassifier has {coefficients.size} coefficients for {rows} classes")
     name = node.name or node.output[1]
     # Attributes are float32, whatever the type of the input.
     weight = Stored(name, coefficients, "float32", (), "", index, attribute="coefficients")
@@ -264,7 +264,8 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
         labels=labels,
     )
     if linear.link == "unknown":
-        raise Refused(f"LinearClassifier with post_transform {attributes['post_transform'].decode(errors='replace')}")
+        transform = attributes["post_transform"].decode(errors="replace")
+        raise Refused(f"LinearClassifier has the post_transform {transform}, which is not supported")
     # A binary classifier may store the rows -w and w; its one degree of freedom is w.
     opposite = rows == 2 and np.array_equal(linear.vectors[0], -linear.vectors[1])
     if linear.link == "sigmoid" and opposite and (not intercepts.size or intercepts[0] == -intercepts[1]):

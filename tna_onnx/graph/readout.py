@@ -141,16 +141,16 @@ class Readout:
         Raises NotProbabilities: no probabilities where there should be.
         """
         if raw.dtype.kind in _NO_NUMBERS:
-            raise UnsupportedModel(f"logits have type {raw.dtype}")
+            raise UnsupportedModel(f"the logits are of type {raw.dtype}; expected numbers")
         if self.binary:
             if raw.size != len(raw):
-                raise UnsupportedModel(f"logits have shape {raw.shape}")
+                raise UnsupportedModel(f"the logits have shape {raw.shape}; expected one number a sample")
             column = raw.reshape(len(raw), 1)
             if self.holds == "logits":  # sigmoid(s) is the second of softmax(0, s)
                 return np.concatenate([np.zeros_like(column), column], axis=1)
             raw = np.concatenate([1 - column, column], axis=1)
         if raw.size != len(raw) * self.n_classes or self.n_classes not in raw.shape[1:]:
-            raise UnsupportedModel(f"logits have shape {raw.shape}")
+            raise UnsupportedModel(f"the logits have shape {raw.shape}; expected {self.n_classes} numbers a sample")
         raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw

@@ -262,7 +262,9 @@ def _write(
     """Put a new value in its place; returns the scale of a quantised one."""
     # A number above 65504 is infinite in float16.
     if not np.all(np.isfinite(place.as_written(value))):
-        raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
+        raise UnsupportedModel(
+            f"{model.name}: a new value for '{place.name}' is too large for its type; export the model in float32"
+        )
     if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
         name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"), role)
         reader = result.touch(place.reader, "input")

@@ -85,7 +85,9 @@ def _place_data(data: Path, place: Path) -> Path | None:
         sync_folder(place.absolute().parent)
         return place
     if place.is_symlink() or not place.is_file() or not filecmp.cmp(data, place, shallow=False):
-        raise UsageError(f"{place}: is the name of the new model's external data, and holds something else; remove it")
+        raise UsageError(
+            f"{place}: the new model's external data get this name, which another file has; remove that file"
+        )
     return None
 
 
@@ -140,7 +142,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         raise UsageError(f"{output}: is the external data of the input model; choose another --output")
     # Renaming over a file needs no right to write it; a file that is read-only is meant to stay.
     if not os.access(folder, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
-        raise UsageError(f"{output}: not writable")
+        raise UsageError(f"{output}: cannot be written; choose another --output, or change the permissions")
 
 
 def file_beside(
@@ -230,7 +232,7 @@ def _write(
 def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -> list[memoryview]:
     if total_size(proto, large_values) > MAX_BYTES:
         raise UnsupportedModel(
-            f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
+            f"{path.name}: the model without its external data is above 2 GB; save more of it as external data"
         )
     return pieces(proto, large_values)
 

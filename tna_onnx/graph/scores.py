@@ -354,7 +354,8 @@ def _require_single(info: onnx.ValueInfoProto, walked: State) -> None:
     """Refuse an output that cannot hold one logit, or one probability."""
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
-        raise Refused(f"{SINGLE_ONLY}; it has shape {dims_text(info.type.tensor_type.shape)}, {walked.activation}")
+        shape = dims_text(info.type.tensor_type.shape)
+        raise Refused(f"{SINGLE_ONLY}; this one has shape {shape} and the activation {walked.activation}")
 
 
 def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
@@ -410,14 +411,16 @@ def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tu
 def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: int) -> bool:
     """Tell whether an output holds several labels a sample, each by itself."""
     if kind in LABEL_KINDS and (walked.activation not in ("none", "sigmoid") or walked.holds != "logits"):
-        raise Refused(f"--output-kind {kind}: the graph gives one class a sample there ({walked.activation})")
+        raise Refused(f"the graph gives one class a sample ({walked.activation}); leave --output-kind {kind} out")
     multi_label = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)
     if kind in LABEL_KINDS and class_axis != ONE:
-        raise Refused(f"--output-kind {kind}: expected an output (N, C), one number a label; this one has further axes")
+        raise Refused(f"--output-kind {kind} is for an output (N, C), one number a label; this one has further axes")
     if multi_label and class_axis != ONE:
         raise Refused(f"{columns or 'several'} {MULTI_LABEL}")
     if multi_label and columns < 2:
-        raise Refused("the number of labels is unknown: the output's last dimension is not declared")
+        raise Refused(
+            "the output's last dimension, the number of labels, is not declared; export the model with it fixed"
+        )
     return multi_label
 
 

@@ -37,7 +37,7 @@ LABELS_ONLY = "--output-kind label-logits is for one number a label, of two labe
 SINGLE_ONLY = "--output-kind logit (or probability) is for one number a sample without a Sigmoid"
 """What the user's word is for, where it does not fit."""
 
-MULTI_LABEL = "logits with a Sigmoid at several positions of a sample: several labels are calibrated one set a sample"
+MULTI_LABEL = "logits with a Sigmoid at several positions of a sample; several labels are calibrated for whole samples"
 """Why the labels of tokens or pixels are no head's."""
 
 
@@ -62,7 +62,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     _check(state, layer, vectors)
     kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
     if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
-        raise Refused(f"{node.op_type} with a kernel of {kernel}, whose results at several positions come together")
+        raise Refused(f"{node.op_type} has a kernel of {kernel}, and its results at several positions come together")
     head = Head(
         output=state.output,
         logits=state.logits,
@@ -102,10 +102,12 @@ def _require_finite(head: Head) -> None:
     """Refuse a weight or bias that the constant factors behind it take to 0, NaN or infinity, or that holds these."""
     if np.any(head.weight_scale == 0) or not np.all(np.isfinite(head.weight)):
         name = head.stored_weight.name
-        raise Refused(f"weight '{name}' holds NaN or infinite values, or does so or is 0 times the factors behind it")
+        raise Refused(
+            f"weight '{name}' holds NaN or infinite values, or becomes 0 or infinite by the factors behind it"
+        )
     if head.stored_bias is not None and not np.all(np.isfinite(head.bias)):
         name = head.stored_bias.name
-        raise Refused(f"bias '{name}' holds NaN or infinite values, or does so times the factors behind it")
+        raise Refused(f"bias '{name}' holds NaN or infinite values, or becomes so by the factors behind it")
 
 
 def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
@@ -114,7 +116,7 @@ def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
         raise Refused(f"'{state.tensor}' is a side output of {node.op_type}")
     for name in state.side_inputs:
         if index in ancestors(state.model, name):
-            raise Refused(f"'{name}', which is computed from the scores of this layer, changes them")
+            raise Refused(f"the scores of this layer are changed by '{name}', which is computed from them")
     if node.name.startswith(f"{PREFIX}/"):
         raise Refused("tna-onnx wrote this node: start from the original model")
 
@@ -126,7 +128,7 @@ def _in_order(state: State, layer: Linear) -> Linear:
     rows = len(layer.vectors)
     # Of a LinearClassifier's scores, rows and biases may stand for two classes in one.
     if layer.bias_orient or rows < 2:
-        raise Refused(f"{rows} class vectors, and scores selected behind them")
+        raise Refused(f"scores are selected behind a layer of {rows} class vectors; expected one vector a class")
     bias_orient = () if layer.bias is None else state.bias_selected(layer.bias)
     selection = Select(state.places(rows), 0, layer.vectors)
     return replace(layer, orient=(*layer.orient, selection), bias_orient=bias_orient)
@@ -160,7 +162,7 @@ def _take_in_link(state: State, layer: Linear) -> None:
         return
     state.require_plain(f"the {layer.link} of the linear layer")
     if state.activation != "none":
-        raise Refused(f"a second activation: {layer.link} in the linear layer before {state.activation}")
+        raise Refused(f"the linear layer has the activation {layer.link}, and {state.activation} is a second one")
     state.holds = "probabilities"
     if layer.link == "sigmoid" and len(layer.vectors) == 1:
         state.begin_logits(state.tensor)  # a sum of 1 that p and 1 - p are divided by changes nothing
@@ -202,15 +204,15 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
         raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
     if state.single and (rows > 1 or state.activation != "none" or linked):
-        raise Refused(f"{rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
+        raise Refused(f"the layer has {rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
-        raise Refused(f"1 - p beside the p of {rows} scores")
+        raise Refused(f"1 - p stands beside p, and the layer has {rows} scores; expected one")
     if state.only_column and rows > 1:
-        raise Refused(f"the output is one column of {rows} probabilities")
+        raise Refused(f"the output is one column of {rows} probabilities; export all of them")
     if rows > 1 and state.activation == "sigmoid" and state.class_axis != ONE:
         raise LabelsOfPositions(f"{rows} {MULTI_LABEL}")
     if state.labelled and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):
-        raise Refused(f"{rows} class vectors, followed by {state.activation}; {LABELS_ONLY}")
+        raise Refused(f"the layer has {rows} class vectors, followed by {state.activation}; {LABELS_ONLY}")
     if state.scale.ndim and state.scale.shape[0] not in (1, rows):
         raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")
     if state.bias is not None:
@@ -357,7 +359,7 @@ def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
     if not layer.linear or layer.step:
         raise Refused(f"the scores of {layer.node} pass a non-linear function before they are added")
     if any(place.quantized is not None for place in layer.places):
-        raise Refused(f"{layer.node} is quantised")
+        raise Refused(f"{layer.node} is quantised, and the scores of quantised layers cannot be added up here")
     if layer.several or layer.features_transposed or layer.op_type in ("Conv", "FusedConv"):
         raise Refused(f"{layer.node} does not read one vector a sample, (N, n)")
     if layer.rows != layers[0].rows:

@@ -209,7 +209,7 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
     Of Add and Sub, the other is one number a sample, such as the squared length of the features in a distance.
     """
     if len(operands) < len(node.input):
-        raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
+        raise Refused(f"{node.op_type} takes '{operands[0]}' twice")
     shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
     if node.op_type not in ("Mul", "Div") and len(shifts) != 1:
         return _sum(state, node, operands, 1 / len(operands) if node.op_type == "Mean" else 1.0)
@@ -225,19 +225,21 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
         except Refused as refused:
             reasons.append(f"'{name}': {refused}" if name in state.model.producers else str(refused))
     if not heads:
-        raise Refused(f"{node.op_type} with no constant operand ({'; '.join(reasons)})")
+        raise Refused(f"{node.op_type} has no constant operand ({'; '.join(reasons)})")
     if len(heads) > 1:
-        raise Refused(f"{node.op_type} of two linear layers: {' and '.join(head.node for head in heads.values())}")
+        raise Refused(f"{node.op_type} joins two linear layers: {' and '.join(head.node for head in heads.values())}")
     ((name, head),) = heads.items()
     if node.op_type == "Div" and node.input[0] != name:
-        raise Refused(f"Div with the linear layer {head.node} behind")
+        raise Refused(f"Div divides by the scores of the linear layer {head.node}")
     _refuse_gate(state.model, node, head, [operand for operand in operands if operand != name])
     return head
 
 
 def _require_few_forks(state: State) -> None:
     if state.forks >= _MAX_FORKS:
-        raise Refused(f"more than {_MAX_FORKS} sums and products of tensors that are computed from data")
+        raise Refused(
+            f"the scores are made by more than {_MAX_FORKS} sums and products of tensors that are computed from data"
+        )
 
 
 def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str], share: float) -> Head:
@@ -289,5 +291,5 @@ def _refuse_gate(model: Model, node: onnx.NodeProto, head: Head, gates: Sequence
             gate = model.proto.graph.node[k]
             if is_linear(gate) or is_quantized(gate):
                 raise Refused(
-                    f"{node.op_type} of the linear layer {head.node} and of another, {gate.name or gate.op_type}"
+                    f"{node.op_type} joins the linear layer {head.node} and another, {gate.name or gate.op_type}"
                 )

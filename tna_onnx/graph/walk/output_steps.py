@@ -86,7 +86,7 @@ def normalized(state: State, inner: str) -> str:
     """Pass the division of probabilities by their sum: what comes out of it is what can be calibrated."""
     state.require_plain("probabilities that are normalised")
     if state.activation != "none":
-        raise Refused(f"normalised scores before {state.activation}")
+        raise Refused(f"the scores are divided by their sum before {state.activation}")
     state.holds = "probabilities"
     state.summed = True
     state.begin_logits(state.tensor)
@@ -125,7 +125,7 @@ def _behind_activation(state: State, node: onnx.NodeProto, position: int) -> str
     """Pass a node between the activation and the output."""
     state.require_plain(node.op_type)
     if state.activation != "none":
-        raise Refused(f"{node.op_type} before {state.activation}")
+        raise Refused(f"{node.op_type} stands before {state.activation}")
     return state.begin_logits(str(node.input[position]))
 
 
@@ -133,7 +133,7 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
     """Pass Softmax, LogSoftmax or Sigmoid: the logits are in front of it."""
     kind = node.op_type
     if state.activation != "none":
-        raise Refused(f"a second activation: {kind} before {state.activation}")
+        raise Refused(f"{kind} stands before {state.activation}, which is a second activation")
     if kind != "Sigmoid":
         _over_classes(state, kind, _axis(state.model, node))
     return _begin(state, kind, str(node.input[0]))
@@ -197,13 +197,13 @@ def _begin(state: State, kind: str, logits: str) -> str:
     """Note what ends the logits, and where they are."""
     state.require_plain(f"the result of {kind}")
     if state.paired and kind != "Sigmoid":
-        raise Refused(f"1 - p beside the p of a {kind}")
+        raise Refused(f"1 - p stands beside the p of a {kind}; expected a Sigmoid")
     if state.summed:
         return _summed_activation(state, kind, logits)
     if state.logged and kind != "Softmax":
-        raise Refused(f"the log of {kind}")
+        raise Refused(f"the output is the log of {kind}; expected Softmax")
     if state.raised and kind != "LogSoftmax":
-        raise Refused(f"the exponential of {kind}")
+        raise Refused(f"the output is the exponential of {kind}; expected LogSoftmax")
     state.activation = _ACTIVATIONS[kind]
     if state.logged:
         state.activation = "log_softmax"

@@ -103,7 +103,7 @@ class State:
         """Return where the classes of the output are among so many scores; empty if they are all, in order."""
         order = tuple(range(scores))[self.order] if isinstance(self.order, slice) else self.order
         if any(not -scores <= place < scores for place in order):
-            raise Refused(f"class {max(order)} of {scores} scores is selected behind it")
+            raise Refused(f"class {max(order)} is selected behind a layer of {scores} scores")
         return tuple(place % scores for place in order)
 
     def selected(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -265,7 +265,7 @@ def _cast(state: State, node: onnx.NodeProto) -> None:
 def _quantized(state: State, node: onnx.NodeProto) -> None:
     scale, zero = (state.model.constant_tensor(input_at(node, place)) for place in (1, 2))
     if scale is None:
-        raise Refused("QuantizeLinear with a scale that is not a constant")
+        raise Refused("QuantizeLinear has a scale that is not a constant")
     state.step = max(state.step, float(np.max(state.model.floats(scale), initial=0)))
     if zero is not None and zero.data_type in INTEGER_TYPES:
         state.full_step = max(state.full_step, 1 / full_range(INTEGER_TYPES[zero.data_type]))
@@ -279,9 +279,9 @@ def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     factor = state.selected(gamma / np.sqrt(variance + epsilon))
     # A class whose scores are multiplied by 0 has no vector that could be found back.
     if not np.all(np.isfinite(factor)) or np.any(factor == 0):
-        raise Refused("BatchNormalization with zero or non-finite factors")
+        raise Refused("BatchNormalization has factors that are 0, NaN or infinite")
     if factor.ndim != 1 or (state.scale.ndim and state.scale.shape != factor.shape):
-        raise Refused(f"BatchNormalization of {factor.size} channels, and factors of {state.scale.size} behind it")
+        raise Refused(f"BatchNormalization has {factor.size} channels, and {state.scale.size} factors lie behind it")
     state.scale = np.asarray(state.scale * factor)
     state.leave_to_graph(homogeneous=False)
 
@@ -318,10 +318,10 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
     """Take in the constant of Add, Sub, Sum, Mul or Div."""
     shape = constant.value.shape
     if state.turned and constant.value.size > 1 and (len(shape) < 2 or shape[-1] != 1):
-        raise Refused(f"{node.op_type} with a constant of shape {shape}, which is one number a sample of (C, N)")
+        raise Refused(f"{node.op_type} has a constant of shape {shape}, which is one number a sample of (C, N)")
     constant_first = node.input[0] != data
     if node.op_type == "Div" and constant_first:
-        raise Refused(f"Div with the constant '{constant.read_as}' in front")
+        raise Refused(f"Div divides the constant '{constant.read_as}' by the scores")
     if node.op_type in ("Mul", "Div"):
         _scale(state, node, constant)  # rule 3
         return
@@ -345,7 +345,7 @@ def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
             f"{node.op_type} by a constant of shape {constant.value.shape}; expected one value, or one a class"
         )
     if not np.all(np.isfinite(value)) or np.any(value == 0):
-        raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
+        raise Refused(f"{node.op_type} has a constant with values that are 0, NaN or infinite")
     factor = value.reshape(()) if value.size == 1 else state.selected(value)
     if factor.ndim and state.scale.ndim and factor.shape != state.scale.shape:
         raise Refused(f"{node.op_type} by {value.size} values, and by {state.scale.size} values behind it")
