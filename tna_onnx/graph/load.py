@@ -292,7 +292,6 @@ class Model:
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """Return the values of a float tensor; bfloat16 as float32."""
         value = self.array(tensor)
-        # Some versions of onnx give bfloat16 as float32, others in a dtype of ml_dtypes.
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
             return value.astype(np.float32)
         return value

@@ -255,18 +255,13 @@ def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
         for location, places in itertools.groupby(ordered, key=lambda place: place.location):
             with model.open_data(location) as source:
                 size = source.seek(0, 2)
-                start = end = target = 0  # the range that is being copied, and where it begins in the new file
                 for place in places:
                     require_bytes(model.path or Path(), by_place[place], place, size)
-                    if place.offset >= end:  # else some of its bytes are there already
-                        start = end = place.offset
-                        target = out.align(start)
-                    copied_to[place] = target + place.offset - start
+                    copied_to[place] = out.align(place.offset)
                     if place in new_values:
                         out.write(new_values[place])
                     else:
-                        _copy(source, end, place.end, out)
-                    end = max(end, place.end)
+                        _copy(source, place, out)
         stream.flush()
         os.fsync(stream.fileno())  # a rename may reach the disk before the data do
     data = output.with_name(f"{output.name}.{out.digest.hexdigest()[:_DIGITS]}.data")
@@ -321,9 +316,9 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
 
 
-def _copy(source: BinaryIO, start: int, end: int, out: _Output) -> None:
-    source.seek(start)
-    remaining = end - start
+def _copy(source: BinaryIO, place: Place, out: _Output) -> None:
+    source.seek(place.offset)
+    remaining = place.length
     while remaining > 0:
         block = source.read(min(remaining, _BLOCK))
         if not block:  # it was checked: someone else is at work on it

@@ -302,8 +302,8 @@ def _with_decisions(
     file = Model(proto, "", model.path, large_values=dict(large_values))
     digest = hashlib.sha256()
     for name in file.producers:
-        tensor = file.constant_tensor(name) if name.startswith(f"{decisions.GUARD}/") else None
-        if tensor is not None:
+        tensor = file.constant_tensor(name)
+        if tensor is not None and name.startswith(f"{decisions.GUARD}/"):
             digest.update(name.encode() + content_digest(file, tensor))
     encoder = Encoder()
     return proto, {
@@ -468,9 +468,10 @@ def prove(source: Model, file: Model) -> Proof:
         return Proof()
     try:
         return _rebuilt(source, file)
+    except OfAnother as reason:  # what differs from the source would say nothing
+        return Proof(reason=str(reason))
     except NotRebuilt as reason:
-        another = isinstance(reason, OfAnother)  # what differs from it would say nothing
-        return Proof(() if another else differences(source, file), str(reason))
+        return Proof(differences(source, file), str(reason))
 
 
 def _explained(source: Model, rebuilt: Model, roles: Mapping[str, str]) -> tuple[Difference, ...]:
@@ -562,7 +563,7 @@ def _replayed(model: Model, step: Mapping[str, Any], file: Model) -> tuple[Rewri
         maps=decoder.decoded(step["maps"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
-        other_outputs=decoder.decoded(step["beside"]) if "beside" in step else UNCHANGED,
+        other_outputs=decoder.decoded(step.get("beside")) or UNCHANGED,
     )
     for fitted in (change.folded, *change.maps):
         _require_shape(readout, fitted, file)
@@ -621,7 +622,6 @@ def _outputs_called(model: Model, name: str) -> Iterator[ClassOutput]:
 
 def _readout_entries(readout: Readout) -> dict[str, Any]:
     """Return the entries of the metadata by which a readout is found again."""
-    head = readout if isinstance(readout, Head) else None
     return {
         "output": readout.output,
         "logits": readout.logits,
@@ -630,8 +630,8 @@ def _readout_entries(readout: Readout) -> dict[str, Any]:
         "multi_label": readout.multi_label,
         "classes": readout.n_classes,
         "class_axis": readout.class_axis,
-        "node": None if head is None else head.node,
-        "own_weight": head is not None and head.stored_weight.shared,
+        "node": getattr(readout, "node", None),
+        "own_weight": isinstance(readout, Head) and readout.stored_weight.shared,
         "type": readout.logits_type,
         "quantum": readout.quantum,
     }
