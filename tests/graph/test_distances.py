@@ -106,7 +106,7 @@ def test_squared_distances_written_out_are_a_linear_layer(last: str) -> None:
 @pytest.mark.parametrize(
     ("shift", "reason"),
     [
-        ([node("ReduceSum", "p last", "n", keepdims=1)], "of this layer are changed by"),  # made of the scores themselves
+        ([node("ReduceSum", "p last", "n", keepdims=1)], "are changed by"),  # made of the scores themselves
         (
             [node("ReduceSum", "x last", "m", keepdims=0), node("Unsqueeze", "m axis", "n")],
             "tensors that are computed from data",
