@@ -134,8 +134,10 @@ TextTable = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, heads and rows."""
 
 
-def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
-    """Return the metrics of each label; of more than `max_rows` those with the largest ECE before."""
+def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable | None:
+    """Return the metrics of each label, of many those with the largest ECE before; None for one class a sample."""
+    if not labels:
+        return None
     columns: list[tuple[str, Callable[[LabelMetrics], str]]] = [
         ("label", lambda label: label.label),
         ("N with it", lambda label: f"{label.positives:,} of {label.before.n:,}"),

@@ -10,9 +10,9 @@ from rich.text import Text
 from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
-from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.rows import (
     FRESH,
+    TextTable,
     bin_free_lines,
     change_rows,
     change_text,
@@ -39,9 +39,8 @@ from tna_onnx.render.rows import (
     weight_text,
     written_text,
 )
-from tna_onnx.results.details import LabelMetrics
 from tna_onnx.results.inspection import Collection
-from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison, Subgroup
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
 from tna_onnx.results.outcomes import (
     ClassDecision,
     ClassFrequency,
@@ -118,8 +117,10 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
         summary.stylize("not bold default")
     c = report.comparison
     tables: list[RenderableType] = [*_comparison_table(c, report.recall)]
-    tables += [*_positive_table(("before", "after"), (c.before, c.after)), *_label_table(report.labels)]
-    tables += _subgroup_tables("subgroups", report.subgroups, "after minus before")
+    tables += _titled(positive_table(("before", "after"), (c.before, c.after)))
+    tables += _titled(label_table(report.labels, _MAX_ROWS))
+    for found in subgroup_tables(report.subgroups, "after minus before"):
+        tables += _titled(found, "subgroups: ")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
     return Group(summary, Text(), *tables, Text(), lines_text(lines))
@@ -229,21 +230,12 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     return lines_text([title]), table
 
 
-def _positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> tuple[RenderableType, ...]:
-    """Title and table of P(positive); nothing for more than two classes."""
-    found = positive_table(heads, metrics)
+def _titled(found: TextTable | None, title: str = "") -> list[RenderableType]:
+    """Return a blank line, the title and the table; nothing for none."""
     if found is None:
-        return ()
-    title, columns, rows = found
-    return Text(), lines_text([title]), _Table(columns, rows)
-
-
-def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
-    """Title and table of each label; nothing for one class a sample."""
-    if not labels:
-        return ()
-    title, heads, rows = label_table(labels, _MAX_ROWS)
-    return Text(), lines_text([title]), _Table(heads, rows)
+        return []
+    what, heads, rows = found
+    return [Text(), lines_text([f"{title}{what}"]), _Table(heads, rows)]
 
 
 def evaluation_text(evaluation: Evaluation) -> RenderableType:
@@ -266,22 +258,15 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     if evaluation.decisions:
         lines += decision_lines(evaluation.decisions)
     lines += note_lines(evaluation.notes)
-    parts = _subgroup_tables("subgroups", evaluation.subgroups)
-    if parts:
-        parts.append(Text())
-    positive = _positive_table(("",), (metrics,))
-    if positive:
-        positive = (*positive, Text())
-    return Group(summary, title, table, *positive, *_label_table(evaluation.labels), *parts, lines_text(lines))
-
-
-def _subgroup_tables(
-    title: str, subgroups: Sequence[Subgroup], difference: str = "differences to the baseline"
-) -> list[RenderableType]:
-    blocks: list[RenderableType] = []
-    for what, heads, rows in subgroup_tables(subgroups, difference):
-        blocks += [Text(), lines_text([f"{title}: {what}"]), _Table(heads, rows)]
-    return blocks
+    tables = _titled(positive_table(("",), (metrics,)))
+    if tables:
+        tables.append(Text())
+    tables += _titled(label_table(evaluation.labels, _MAX_ROWS))
+    for found in subgroup_tables(evaluation.subgroups):
+        tables += _titled(found, "subgroups: ")
+    if evaluation.subgroups:
+        tables.append(Text())
+    return Group(summary, title, table, *tables, lines_text(lines))
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -308,14 +293,13 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     heads = ("", *(metric.title for metric in METRICS.values()), "agree, %")
     rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
     blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _Table(heads, rows)]
-    blocks += _positive_table(
-        [model.name for model in comparison.models], [model.metrics for model in comparison.models]
+    blocks += _titled(
+        positive_table([model.name for model in comparison.models], [model.metrics for model in comparison.models])
     )
-    for model in comparison.others:
-        title = f"{model.name} minus {comparison.baseline}"
-        blocks += [Text(), lines_text([title]), _difference_table(model, comparison)]
+    blocks += [part for model in comparison.others for part in _titled(_difference_table(model, comparison))]
     for model in comparison.models:
-        blocks += _subgroup_tables(f"subgroups, {model.name}", model.subgroups)
+        for found in subgroup_tables(model.subgroups):
+            blocks += _titled(found, f"subgroups, {model.name}: ")
     blocks.append(Text())
     lines: list[str] = []
     for model in comparison.models:
@@ -330,14 +314,14 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     return Group(*blocks, verdicts)
 
 
-def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
-    table = _Table(("", "difference", f"{comparison.confidence_level:g} % interval"))
-    for name, metric in JUDGED.items():
-        if name not in model.differences:
-            continue
-        d = model.differences[name]
-        table.add_row(metric.title, difference_text(name, d), metric.ends(d.low, d.high))
-    return table
+def _difference_table(model: ComparedModel, comparison: ModelComparison) -> TextTable:
+    heads = ("", "difference", f"{comparison.confidence_level:g} % interval")
+    differences = {name: model.differences[name] for name in JUDGED if name in model.differences}
+    rows: list[tuple[str, ...]] = [
+        (JUDGED[name].title, difference_text(name, d), JUDGED[name].ends(d.low, d.high))
+        for name, d in differences.items()
+    ]
+    return f"{model.name} minus {comparison.baseline}", heads, rows
 
 
 def study_text(studies: Studies) -> RenderableType:

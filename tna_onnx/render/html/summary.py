@@ -101,10 +101,10 @@ def text_block(found: TextTable | None) -> Table | None:
 
 def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | None:
     """Return the metrics of each label; None for one class a sample."""
-    if not labels:
+    found = label_table(labels, len(labels))
+    if found is None:
         return None
-    _, heads, rows = label_table(labels, len(labels))
-    return table(heads, rows, f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
+    return table(*found[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
 
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
