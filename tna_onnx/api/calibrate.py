@@ -147,7 +147,8 @@ def calibrate(
 
                 result = recalibrate_and_guard(job, decisions, callback)
         except GateMissed as error:
-            result, missed = error.result, error
+            result = error.result
+            missed = error
     # that of a run that missed a gate too
     arguments.save_json(json, result)
     _write(result, report, figures)

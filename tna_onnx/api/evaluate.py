@@ -203,7 +203,8 @@ def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device,
             data, source = open_inputs(classifier, data)
         else:
             classifier, samples = computed
-            source, form = samples.source, samples.form
+            source = samples.source
+            form = samples.form
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
     notes = batch_notes(classifier, source, batch_size, outlier_outputs)

@@ -133,7 +133,8 @@ def features(
 
 def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, progress: Progress) -> Collection:
     """Compute features, and keep them in a store of this machine."""
-    model, readout = opened.model, opened.readout
+    model = opened.model
+    readout = opened.readout
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{model.name}: features of several predictions a sample are not kept on disk")
     samples = open_samples(opened, data)

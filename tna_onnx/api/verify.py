@@ -153,7 +153,8 @@ def _compared(
     files: _Files, data: Data, device: Device, batch_size: int, progress: Progress, gates: Gates, proof: Proof
 ) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
     """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
-    options, old = files.options, files.old
+    options = files.options
+    old = files.old
     kind = options.output_kind or _missing_kind(files.readout, files.known)
     output = class_output(old, options.head, options.output_name, kind)
     classifier = Classifier(old, output, device, data)

@@ -93,7 +93,8 @@ def run_command(
     the result that names that model.
     """
     arguments = dict(options)
-    json_file, quiet = arguments.pop("json_file"), arguments.pop("quiet")
+    json_file = arguments.pop("json_file")
+    quiet = arguments.pop("quiet")
     # before the work: a mistyped path must not cost a run
     results = {**files, "JSON": json_file}
     for kind, path in results.items():
@@ -117,7 +118,8 @@ def run_command(
         try:
             result = run(progress=progress, **arguments)
         except GateMissed as error:
-            result, missed = error.result, error
+            result = error.result
+            missed = error
     detailed = getattr(result, "details", None) is not None
     every_step = [json_step(json_file, result, details=detailed), *steps(result)]
     try:

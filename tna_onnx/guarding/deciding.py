@@ -37,7 +37,8 @@ Floats = NDArray[np.float32]
 ABSTAIN = "abstain"
 """What the column of a cost matrix is called that decides nothing."""
 
-_NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that every one does
+_NEVER = 2.0  # thresholds that no probability reaches, and that every one does
+_ALWAYS = 0.0
 _MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
@@ -151,9 +152,11 @@ def _bounded(
     goal, level = settings.goal
     delta = settings.delta / 100
     point = OperatingPoint(settings.decide)
-    trivial, word = _NEVER, "never"
+    trivial = _NEVER
+    word = "never"
     if goal == "recall":
-        trivial, word = _ALWAYS, "always"
+        trivial = _ALWAYS
+        word = "always"
     thresholds: list[float] = []
     lost: list[int] = []
     of_one = rule.kind == "positive"
@@ -232,11 +235,13 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     gain = costs[0] - costs[1]
     # folds depend on one another
     reach = quantile((1 + level) / 2, None) * float(gain.std(ddof=1)) / math.sqrt(len(gain)) * math.sqrt(1.25)
-    low, high = float(gain.mean()) - reach, float(gain.mean()) + reach
+    low = float(gain.mean()) - reach
+    high = float(gain.mean()) + reach
     chosen = plain
     notes: tuple[str, ...] = ()
     if low > 0:
-        chosen, decided = counted, unseen
+        chosen = counted
+        decided = unseen
         notes = (
             f"the probabilities are not good enough for this decision: thresholds by counting cost {by_counting:.4g} a "
             f"sample, those by probability {by_probability:.4g} ({low:.3g} to {high:.3g} more), so the file has those "
@@ -252,7 +257,8 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
 
 def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
     """Return thresholds of the second class: by counting, and by probability."""
-    false_alarm, miss = float(cost[0, 1] - cost[0, 0]), float(cost[1, 0] - cost[1, 1])
+    false_alarm = float(cost[0, 1] - cost[0, 0])
+    miss = float(cost[1, 0] - cost[1, 1])
     if false_alarm <= 0 or miss <= 0:
         return None, None  # one decision is never the cheaper one
     odds = false_alarm / miss

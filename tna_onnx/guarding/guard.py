@@ -89,7 +89,8 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     if job.dry_run:
         target = None
     chosen = _choose(job, opened, progress)
-    settings, thresholds = chosen.settings, chosen.thresholds
+    settings = chosen.settings
+    thresholds = chosen.thresholds
     metadata = _metadata(opened, chosen)
     step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs)
     proto = write_decisions(step, metadata)
@@ -100,7 +101,8 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
             check(path, decisions)
         size = path.stat().st_size
         files = written_files(path, target)
-    score, rule = chosen.guarded.set_score, chosen.guarded.decision
+    score = chosen.guarded.set_score
+    rule = chosen.guarded.decision
     whom = EXCHANGEABLE[chosen.scores.clusters is not None]
     promise = ""
     if rule is not None and chosen.operated is not None:
@@ -165,7 +167,8 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
 
 def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
-    names, size = chosen.settings.outputs, opened.batch_size
+    names = chosen.settings.outputs
+    size = opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
     decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")

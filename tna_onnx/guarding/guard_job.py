@@ -144,7 +144,8 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
     fitted = rows if fit is None else rows[:0]
     # of a group, one sample decides
     if clusters is not None:
-        n, fitted = len(np.unique(clusters)), np.unique(clusters[fitted])
+        n = len(np.unique(clusters))
+        fitted = np.unique(clusters[fitted])
     where = source.describe() if clusters is None else f"{source.describe()}, of each group one"
     require_enough(settings, n, n - len(fitted), where)
 
@@ -230,7 +231,8 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
 
 def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the features (N, n) of the samples that the score is fitted to, and their labels."""
-    source, rows = opened.fit, opened.fit_rows
+    source = opened.fit
+    rows = opened.fit_rows
     session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
     parts = []
     for size, values in _runs(opened, session, head.features, rows, "fit outlier score", progress):

@@ -95,7 +95,8 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
 
 def _class_names(step: DecisionStep, called: list[str], settings: GuardSettings) -> list[str]:
     """Return the names of classes with which a file states its decision; they are words, and not checked."""
-    output, rule = step.guarded.output, step.guarded.decision
+    output = step.guarded.output
+    rule = step.guarded.decision
     names = [str(k) for k in range(output.n_classes)]
     if rule is None:
         return names

@@ -108,7 +108,8 @@ def _groups(decided: Values) -> list[ConfidenceGroup]:
         confidence = decided.confidence[rows]
         sets = decided.values["set"][rows]
         size = float(decided.sizes[rows].mean())
-        low, high = float(confidence[0]), float(confidence[-1])
+        low = float(confidence[0])
+        high = float(confidence[-1])
         groups.append(ConfidenceGroup(min(low, 1.0), min(high, 1.0), len(rows), float(sets.mean()), size))
     return groups
 
@@ -162,7 +163,9 @@ def score_decision(values: Values, names: Sequence[str], level: float, cost: Flo
     `values`: with the `decision` of each sample: a class, -1 for none; of several labels (C,) bool. `level`: of
     intervals, a fraction. `cost`: (C, A) costs, if the file was made for some.
     """
-    decided, labels, clusters = values.values["decision"], values.labels, values.clusters
+    decided = values.values["decision"]
+    labels = values.labels
+    clusters = values.clusters
     classes = len(names)
     counts = confusion(decided, labels, classes)
     several = counts.ndim == 3

@@ -246,9 +246,11 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
             f"the likeliest class is the true one of {100 * share:.1f} % of the samples, so sets hold it alone; "
             "--allow-empty leaves it out of some, down to the coverage"
         ]
-    why, advice = "the model gives few different probabilities", "leave it, or use a model that gives more"
+    why = "the model gives few different probabilities"
+    advice = "leave it, or use a model that gives more"
     if min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING:
-        why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
+        why = "probabilities round to 0 and 1"
+        advice = "recalibrate the model first"
     return [
         f"{100 * share:.1f} % of the samples are within the threshold, because many share one score ({why}); sets are "
         f"larger than they need to be: {advice}"
@@ -286,7 +288,8 @@ def _of_sets(
 def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:
     """Return the settings without what the samples cannot promise, and what that is; None if it is nothing."""
     confidence = values.values.get("confidence", values.confidence)
-    risk, delta = settings.risk / 100, settings.delta / 100
+    risk = settings.risk / 100
+    delta = settings.delta / 100
     if "accept" not in settings.add or accept_above(confidence, values.hit, risk, delta) is not None:
         return settings, None
     lowest = lowest_risk(confidence, values.hit, delta)

@@ -247,7 +247,8 @@ def collect_details(
     logits = outcome.logits
     if task.held_out is not None:
         logits = task.logits(outcome.weight, on=reported)
-    before, after = original.scores(), logits.mapped_scores(outcome.fitted)
+    before = original.scores()
+    after = logits.mapped_scores(outcome.fitted)
     names = class_names(task, reported)
     # these two are of one predicted class a sample
     over: tuple[Sample, ...] = ()

@@ -117,7 +117,8 @@ def compare_heads(
     # chose others: the worse of two for each fold
     if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
         other, classes, other_parts = compared(outcome.scores[outcome.method])
-        comparison, recall = comparison.holding(other), recall.holding(classes)
+        comparison = comparison.holding(other)
+        recall = recall.holding(classes)
         differences = {part.name: part.differences for part in other_parts}
         subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
     if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
@@ -140,7 +141,8 @@ def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, place
     """Return how a label output that stays differs from the new likeliest classes. `places`: (N,) its classes."""
     table = task.reported.table
     step = max(1, _TOGETHER // task.readout.n_classes)
-    p, most = [], []
+    p = []
+    most = []
     for start in range(0, len(places), step):
         rows = np.arange(start, min(start + step, len(places)))
         features = np.asarray(table.features[rows], np.float64)
@@ -166,7 +168,8 @@ def _numbers(
     `places`: (N,) classes of a label output that stays; None without one.
     """
     settings = task.settings
-    source, labels = task.reported.source, np.asarray(task.reported.table.labels)
+    source = task.reported.source
+    labels = np.asarray(task.reported.table.labels)
     labelled, after = (side.labelled(labels, places) for side in (before, after))
     # cross-fitted, other folds may have chosen a method that changes some
     same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))

@@ -140,7 +140,9 @@ def batch_notes(classifier: Classifier, source: Source, size: int, outputs: Sequ
 
     `size`: samples per run; `outputs`: those that must not depend on the batch either.
     """
-    model, output, session = classifier.model, classifier.output, classifier.session
+    model = classifier.model
+    output = classifier.output
+    session = classifier.session
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
     notes = require_independence(model, session, output, source, size, outputs)
@@ -299,7 +301,8 @@ def _probed(
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    readout, inputs = opened.readout, ", ".join(opened.model.inputs)
+    readout = opened.readout
+    inputs = ", ".join(opened.model.inputs)
     described = f"output {readout.output}, without a head"
     if isinstance(readout, Head):
         described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"

@@ -295,8 +295,10 @@ def _labels_hold(
     """
     names = _labels_of(old, p) or {}
     top = np.sort(q, axis=1)
-    first, second = p.argmax(axis=1).tolist(), q.argmax(axis=1).tolist()
-    before, after = old.reshape(len(p)), new.reshape(len(q))
+    first = p.argmax(axis=1).tolist()
+    second = q.argmax(axis=1).tolist()
+    before = old.reshape(len(p))
+    after = new.reshape(len(q))
     rows = [k for k in np.flatnonzero(top[:, -1] - top[:, -2] > tie).tolist() if before[k] == names.get(first[k])]
     if any(second[k] != first[k] and after[k] == before[k] for k in rows):
         return False

@@ -130,7 +130,8 @@ def _changes_some(task: Task, outcome: Outcome) -> bool:
 
 
 def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clamps: Sequence[str] = ()) -> Strategy:
-    task, settings = writing.task, writing.task.settings
+    task = writing.task
+    settings = writing.task.settings
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
@@ -142,7 +143,8 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
         clamps = ()
     if threshold and search == "auto":
         # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
-        search, choices = "none", [name for name in choices if name == "none" or not MAPS[name].needs_features]
+        search = "none"
+        choices = [name for name in choices if name == "none" or not MAPS[name].needs_features]
     return Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,

@@ -56,7 +56,8 @@ def reference_entry(writing: Writing, outcome: Outcome, shipped: Shipped) -> dic
 
 def _is_usable(task: Task, outcome: Outcome) -> bool:
     """Return whether the samples of the report are labelled, and as new to the map as others will be."""
-    readout, fitted = task.readout, outcome.fitted
+    readout = task.readout
+    fitted = outcome.fitted
     independent = not (readout.multi_label or isinstance(task.source, PositionSource))
     labelled = task.teacher is None and task.reported.table.weights is None
     # a map of many numbers looks better on the samples that it was fitted to than it is

@@ -117,7 +117,8 @@ def _protected(predictions: str, readout: Readout, *, keeps_labels: bool) -> boo
 
 def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
     """Return fields of a report on what was searched, compared and fitted."""
-    settings, chosen = task.settings, outcome.chosen
+    settings = task.settings
+    chosen = outcome.chosen
     return {
         "search": settings.resolved_search,
         "map": outcome.map,
@@ -145,8 +146,11 @@ def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
 
 def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]:
     """Return fields of a report on how good input and result are."""
-    settings, bins = task.settings, task.settings.bins
-    before, after, comparison = compared.before, compared.after, compared.comparison
+    settings = task.settings
+    bins = task.settings.bins
+    before = compared.before
+    after = compared.after
+    comparison = compared.comparison
     labels = np.asarray(task.calibration.table.labels)
     return {
         "calibration": compare_scores(
@@ -195,8 +199,10 @@ def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
 
 def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]:
     """Return a line for each gate that the result misses."""
-    gates, comparison = job.gates, compared.comparison
-    after, where = comparison.after, comparison.samples
+    gates = job.gates
+    comparison = compared.comparison
+    after = comparison.after
+    where = comparison.samples
     still_off = protected and after.positive is not None and after.positive.off
     return (
         *gates.limits_missed(after, where),
@@ -455,7 +461,8 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
     """Say what a change of predictions would gain and cost, where they are kept though it would gain."""
     if outcome.changing is None:
         return []
-    before, after = outcome.before, outcome.scores[outcome.changing]
+    before = outcome.before
+    after = outcome.scores[outcome.changing]
     gain = after.mean("nll") - outcome.scores[outcome.method].mean("nll")
     recall = Recall.of(before, after, class_names(task, task.calibration))
     parts = [

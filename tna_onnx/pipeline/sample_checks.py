@@ -190,7 +190,8 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
     if groups[0] is None or groups[1] is None:
         return []
     shared = np.isin(groups[1], groups[0])
-    n, count = len(shared), int(np.count_nonzero(shared))
+    n = len(shared)
+    count = int(np.count_nonzero(shared))
     if not count:
         return []
     first = str(groups[1][shared][0])

@@ -81,7 +81,8 @@ _hints = cache(get_type_hints)
 
 def _read(hint: Any, value: Any, where: str) -> Any:
     """Return a JSON value as the type of its field."""
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if hint in (Any, object) or (origin is Literal and value in parts):
         return value
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):

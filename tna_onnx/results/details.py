@@ -44,13 +44,17 @@ class RiskCoverage:
         """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
         tie = ties_of(scores.confidence)
         order = np.argsort(-tie, kind="stable")
-        wrong, weights = ~scores.hit[order], scores.weights
+        wrong = ~scores.hit[order]
+        weights = scores.weights
         # samples of one confidence, to rounding, are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[np.diff(tie[order]) < 0, True]) + 1
-        mass, wrong_mass = np.arange(1, len(order) + 1), np.cumsum(wrong)
+        mass = np.arange(1, len(order) + 1)
+        wrong_mass = np.cumsum(wrong)
         if weights is not None:
-            mass, wrong_mass = np.cumsum(weights[order]), np.cumsum(wrong * weights[order])
-        taken, errors = mass[ends - 1], wrong_mass[ends - 1]
+            mass = np.cumsum(weights[order])
+            wrong_mass = np.cumsum(wrong * weights[order])
+        taken = mass[ends - 1]
+        errors = wrong_mass[ends - 1]
         coverage = taken / mass[-1]
         risk = errors / np.where(taken > 0, taken, 1)
         # a step function: each threshold's risk times the coverage that it adds

@@ -129,7 +129,8 @@ class Gates:
 
     def expected_missed(self, evaluation: Evaluation) -> tuple[str, ...]:
         """Say whether samples without labels miss the least accuracy: by the lower end, or by an alarm."""
-        limit, known = self.min_accuracy, evaluation.without_labels
+        limit = self.min_accuracy
+        known = evaluation.without_labels
         if limit is None or known is None or (known.accuracy and 100 * (known.accuracy.low or 0) >= limit):
             return ()
         return (f"--min-accuracy {limit:g} missed; the lower end of the interval has to reach it. {known.sentence}",)

@@ -168,7 +168,8 @@ def subgroups_of(
             or (fit is not None and fit.folds < 2)
         ):
             continue
-        metrics, differences = Metrics.of(part_scores, bins), {}
+        metrics = Metrics.of(part_scores, bins)
+        differences = {}
         side = PositiveSide.of(part_scores, classes, bins, fit)
         if side.positives:
             metrics = replace(metrics, positive=side.worst(bins, level))

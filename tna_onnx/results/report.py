@@ -198,7 +198,8 @@ def compare_scores(
         errors: dict[str, Any] = {**corrected_errors(after, cross_fit, bins)}
         metrics = dataclasses.replace(metrics, **errors)
     plain = Metrics.of(before, bins)
-    first, second = PositiveSide.of(before, classes, bins), PositiveSide.of(after, classes, bins, cross_fit)
+    first = PositiveSide.of(before, classes, bins)
+    second = PositiveSide.of(after, classes, bins, cross_fit)
     if first.positives:
         plain = dataclasses.replace(plain, positive=first.worst(bins, level))
         metrics = dataclasses.replace(metrics, positive=second.worst(bins, level))

@@ -304,7 +304,8 @@ def estimate(
                 "samples; use em, or give more --calib"
             )
         shares = np.bincount(observed.probabilities.argmax(axis=1), minlength=classes) / n
-        estimated, spread = black_box(conditional(observed.joint), shares), drawn.black_box
+        estimated = black_box(conditional(observed.joint), shares)
+        spread = drawn.black_box
     tail = (1 - settings.confidence_level / 100) / 2
     target = smoothed(estimated, n)
     low, high = np.quantile(spread, [tail, 1 - tail], axis=0)
