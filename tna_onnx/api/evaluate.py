@@ -151,9 +151,10 @@ def evaluate(
     notes += doubtful_logits(opened.output, scores, predicted)
     classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
     evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)
-    recall = _recall(opened, scores, decisions) if gates.min_recall else {}
-    where = f"{evaluation.metrics.n:,} samples"
-    evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
+    if gates.min_recall:
+        recall = _recall(opened, scores, decisions)
+        missed = gates.classes_missed(recall, f"{evaluation.metrics.n:,} samples")
+        evaluation = replace(evaluation, missed=(*evaluation.missed, *missed))
     return _finished(evaluation, json)
 
 

@@ -96,8 +96,12 @@ def verify(
     proof = prove_guarded(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run
-    reason = proof.reason or (_complaint(old, new) if proof.intact else "")
-    notes: tuple[str, ...] = () if files.known else (f"{new.name} does not say that tna-onnx wrote it",)
+    reason = proof.reason
+    if proof.intact:
+        reason = reason or _complaint(old, new)
+    notes: tuple[str, ...] = ()
+    if not files.known:
+        notes = (f"{new.name} does not say that tna-onnx wrote it",)
     outputs: OutputDifference | None = None
     missed: tuple[str, ...] = ()
     if samples is not None:

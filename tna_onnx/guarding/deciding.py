@@ -37,8 +37,8 @@ Floats = NDArray[np.float32]
 ABSTAIN = "abstain"
 """What the column of a cost matrix is called that decides nothing."""
 
-_NEVER = 2.0  # thresholds that no probability reaches, and that every one does
-_ALWAYS = 0.0
+_NEVER = 2.0  # a threshold that no probability reaches
+_ALWAYS = 0.0  # and one that every probability does
 _MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
@@ -133,7 +133,10 @@ def operate(
         goal = "f1" if rule.kind == "labels" else "macro-f1"
     holds = labels == rule.positive
     if rule.kind == "positive" and holds.all() == holds.any():
-        why = f"{'all' if holds.all() else 'none'} of these {len(p):,} samples are of the class {names[rule.positive]}"
+        share = "none"
+        if holds.all():
+            share = "all"
+        why = f"{share} of these {len(p):,} samples are of the class {names[rule.positive]}"
         return FittedDecision(
             None, OperatingPoint(settings.decide), (f"{why}, so no threshold is better than another",)
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,15 +175,23 @@ def score_decision(values: Values, names: Sequence[str], level: float, cost: Flo
         return np.asarray(values[:, c] == 1 if several else values == c)
 
     pairs = [(column(labels, c), column(decided, c)) for c in range(classes)]
-    return DecisionScores(
+    scores = DecisionScores(
         classes=tuple(_of_class(name, *pair, level, clusters) for name, pair in zip(names, pairs, strict=True)),
-        confusion=None if several or classes > _MAX_CLASSES else tuple(map(tuple, counts.tolist())),
-        undecided=0.0 if several else float(np.mean(decided < 0)),
+        confusion=None,
+        undecided=0.0,
+        # of several labels, F1 by label
         macro_f1=float(np.mean(goal_value(counts, "f1" if several else "macro-f1"))),
         balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
         mcc=float(np.mean(goal_value(counts, "mcc"))),
-        cost=None if cost is None or several else -float(goal_value(counts, "cost", cost)),
     )
+    if several:
+        return scores
+    scores = replace(scores, undecided=float(np.mean(decided < 0)))
+    if classes <= _MAX_CLASSES:
+        scores = replace(scores, confusion=tuple(map(tuple, counts.tolist())))
+    if cost is not None:
+        scores = replace(scores, cost=-float(goal_value(counts, "cost", cost)))
+    return scores
 
 
 def _share(

@@ -301,10 +301,10 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
         f"{100 - settings.delta:g} % certainty: it takes {needed:,} accepted samples without an error, or more with "
         f"few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; "
     )
-    why += (
-        "none passes below a risk of 50 %" if lowest is None else f"the lowest risk that passes is {100 * lowest:g} %"
-    )
-    why += "; give more samples, or a higher --risk"
+    passing = "none passes below a risk of 50 %"
+    if lowest is not None:
+        passing = f"the lowest risk that passes is {100 * lowest:g} %"
+    why += f"{passing}; give more samples, or a higher --risk"
     rest = tuple(name for name in settings.add if name != "accept")
     if settings.if_unreachable == "fail" or not (rest or settings.decide):
         raise NotReached(f"{where}: {why}")

@@ -68,7 +68,9 @@ class Compared:
     @property
     def changed_labels(self) -> float:
         """Share of samples whose predicted class is another one: the label, where the model has an output for it."""
-        return 0.0 if self.kept_label else self.changed_predictions
+        if self.kept_label:
+            return 0.0
+        return self.changed_predictions
 
 
 def compare_heads(
@@ -289,21 +291,13 @@ def has_own_threshold(readout: Readout) -> bool:
     return readout.multi_label or (readout.binary and not readout.paired)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sides:
-    """Largest new value of what was not predicted, and smallest of what was, (L,) each, of L labels or one class."""
-
-    below: FloatArray
-    above: FloatArray
-
-    def __add__(self, addend: _Sides) -> _Sides:
-        return _Sides(np.maximum(self.below, addend.below), np.minimum(self.above, addend.above))
-
-
 def _column(logits: Any, positive: int | None) -> NDArray[Any]:
     """Return the logit of each label, (N, L), or of the positive one of two classes, (N, 1)."""
-    values = to_host(logits)
-    return values if positive is None else values[:, [positive]] - values[:, [1 - positive]]
+    values: NDArray[Any] = to_host(logits)
+    if positive is None:
+        return values
+    margin: NDArray[Any] = values[:, [positive]] - values[:, [1 - positive]]
+    return margin
 
 
 def thresholds_of(
@@ -316,18 +310,17 @@ def thresholds_of(
     `old`: logits of the input model. `new`: of the result, for the same samples. `positive`: of two classes; None for
     labels. `in_logits`: for an output that holds logits; else the values are probabilities.
     """
-    sides: _Sides | None = None
+    # largest new value of what was not predicted, and smallest of what was, of L labels or one class, (L,)
+    below: Any = -np.inf
+    above: Any = np.inf
     for (before, _, _), (after, _, _) in zip(old.chunks(), new.logits.chunks(), strict=True):
         s = _column(before, positive)
         mapped = _values(_column(apply_map(new.fitted, after), positive), in_logits=in_logits)
-        below = np.where(s > 0, -np.inf, mapped).max(axis=0)
-        above = np.where(s > 0, mapped, np.inf).min(axis=0)
-        part = _Sides(below.astype(np.float64), above.astype(np.float64))
-        sides = part if sides is None else sides + part
+        below = np.maximum(below, np.where(s > 0, -np.inf, mapped).max(axis=0).astype(np.float64))
+        above = np.minimum(above, np.where(s > 0, mapped, np.inf).min(axis=0).astype(np.float64))
         classes = np.shape(before)[1]
-    assert sides is not None  # noqa: S101 - there are samples
     middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), positive), in_logits=in_logits)[0]
-    return [_between(*ends) for ends in zip(middle.tolist(), sides.below, sides.above, strict=True)]
+    return [_between(*ends) for ends in zip(middle.tolist(), below, above, strict=True)]
 
 
 def _values(logits: NDArray[Any], *, in_logits: bool) -> NDArray[Any]:
@@ -340,7 +333,9 @@ def _between(middle: float, below: float, above: float) -> float | None:
     """Return a number t with below <= t < above, as it is printed: the middle, where rounding does not hide it."""
     if not below < above:
         return None
-    far = middle if below <= middle < above else (below + above) / 2
+    far = middle
+    if not below <= middle < above:
+        far = (below + above) / 2
     for digits in (_DIGITS, _DIGITS + 2, 17):
         text = float(f"{far:.{digits}g}")
         if below <= text < above:

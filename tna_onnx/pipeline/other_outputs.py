@@ -128,7 +128,9 @@ def _require_none(name: str, meant: str, wrong: int, samples: int, path: Path) -
 def _moved(name: str, old: NDArray[Any], new: NDArray[Any], rounding: float = _ROUNDING) -> MovedOutput:
     n = len(old)
     if old.shape != new.shape or old.dtype.kind not in "biuf":
-        differing = np.any((old != new).reshape(n, -1), axis=1) if old.shape == new.shape else np.ones(n, np.bool_)
+        differing = np.ones(n, np.bool_)
+        if old.shape == new.shape:
+            differing = np.any((old != new).reshape(n, -1), axis=1)
         return MovedOutput(name, n, int(differing.sum()))
     with np.errstate(invalid="ignore"):
         before, after = (values.reshape(n, -1).astype(np.float64) for values in (old, new))
@@ -207,8 +209,9 @@ def _run_label(
         if not shown.first:
             return shown
         # an ArgMax of something else gives other numbers
-        agreeing = np.mean(shown.places(column) == p.argmax(axis=1))
-        return shown if agreeing >= _MIN_AGREEMENT else None
+        if np.mean(shown.places(column) == p.argmax(axis=1)) < _MIN_AGREEMENT:
+            return None
+        return shown
     if relation(column, p, _SAME) != "labels":
         return None
     named = _labels_of(column, p) or {}
@@ -250,7 +253,9 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
     n, classes = p.shape
     # integers and texts can be labels only
     if values.dtype.kind not in "fc":
-        return "labels" if values.size == n and _labels_of(values, p) is not None else ""
+        if values.size == n and _labels_of(values, p) is not None:
+            return "labels"
+        return ""
     # a binary model may give one number a sample: a probability or a logit
     if values.size == n and classes == 2:
         column = values.reshape(n).astype(np.float64)
@@ -272,7 +277,9 @@ def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: floa
     if values.dtype.kind in "biu":
         clear = np.abs(p - 0.5) > _TIE / 2
         agreeing = (values == (p > 0.5)) | ~clear
-        return "labels" if np.mean(agreeing) >= _MIN_AGREEMENT else ""
+        if np.mean(agreeing) >= _MIN_AGREEMENT:
+            return "labels"
+        return ""
     return _scores_of(values, p, tolerance, sigmoid)
 
 
@@ -283,7 +290,9 @@ def _scores_of(values: NDArray[Any], p: NDArray[np.float64], tolerance: float, a
     values = values.reshape(p.shape)
     if np.max(np.abs(values - p)) <= tolerance:
         return "probabilities"
-    return "logits" if np.max(np.abs(activation(values) - p)) <= tolerance else ""
+    if np.max(np.abs(activation(values) - p)) <= tolerance:
+        return "logits"
+    return ""
 
 
 def _labels_hold(

@@ -62,7 +62,9 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
     if finish is None:
         check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
     writing = _writing(task, labels)
-    choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
+    choices: list[str] = []
+    if task.settings.resolved_map == "auto":
+        choices = [name for name in writing.choices if labels.covers(name)]
     clamps: list[str] = []
     if choices and tells_apart(task):
         clamps = [name for name in writing.clamps if name in choices]
@@ -106,7 +108,10 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         # raised inside of `pending`: no file gets its name
         if report.missed:
             raise GateMissed(report, "; no file was written")
-        report = with_file(report, path) if finish is None else finish(path, report, FinalFile(task, checked, shipped))
+        if finish is None:
+            report = with_file(report, path)
+        else:
+            report = finish(path, report, FinalFile(task, checked, shipped))
     _log.info("done: %s", report.verdict)
     return report
 
@@ -131,7 +136,7 @@ def _changes_some(task: Task, outcome: Outcome) -> bool:
 
 def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clamps: Sequence[str] = ()) -> Strategy:
     task = writing.task
-    settings = writing.task.settings
+    settings = task.settings
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
@@ -206,5 +211,6 @@ def _weight(outcome: Outcome) -> str:
     chosen = outcome.chosen
     if chosen.angle == 0:
         return "original weight"
-    members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
-    return f"mRC {chosen.reached:.3g} degrees, {members}"
+    if not chosen.ensemble_size:
+        return f"mRC {chosen.reached:.3g} degrees, the limit of many members"
+    return f"mRC {chosen.reached:.3g} degrees, {chosen.ensemble_size} members"

@@ -96,12 +96,13 @@ def report_on(
 
 def _about_model(task: Task) -> dict[str, Any]:
     """Return fields of a report on the model, its samples and what ran it."""
-    return {
+    head: dict[str, Any] = {"head": "", "features": 0}
+    if task.head is not None:
+        head = {"head": task.head.node, "features": task.head.n_features}
+    return head | {
         "model": task.model.name,
         "model_sha256": task.model.sha256,
-        "head": task.head.node if task.head else "",
         "classes": task.readout.n_classes,
-        "features": task.head.n_features if task.head else 0,
         "preprocessing": task.source.recipe(),
         "recipe_search": source_search(task.source),
         "provider": task.provider,
@@ -419,7 +420,9 @@ def _underconfidence(outcome: Outcome) -> list[str]:
     accuracy = outcome.before.mean("hit")
     if confidence >= accuracy:
         return []
-    ending = "--map ts can raise them" if outcome.map == "none" else "the map raises them"
+    ending = "the map raises them"
+    if outcome.map == "none":
+        ending = "--map ts can raise them"
     return [
         f"the model is underconfident on these data: mean confidence {100 * confidence:.1f} %, accuracy "
         f"{100 * accuracy:.1f} %; a tilt only lowers confidences; {ending}"
@@ -478,7 +481,8 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
     if known:
         lowest = min(known, key=lambda one: one.difference.difference)
         loss = -100 * lowest.difference.difference
-        cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
+        if loss > 0:
+            cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall"
     if few:
         cost += f"; the recall of {_unknown(few)}"
     return [
@@ -515,7 +519,9 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, changes: Changes, drift
         stored_as = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
         return [f"the weight is quantised in the file{stored_as} and stays as it is"]
     if stored.quantized is not None:
-        kind = "per class" if stored.quantized.axis is not None else "with one scale"
+        kind = "per class"
+        if stored.quantized.axis is None:
+            kind = "with one scale"
         return [
             f"the weight was quantised anew ({stored.quantized.dtype}, {kind}): that moves a probability by at most "
             f"{drift or 0:.2g}; --quantized-head float keeps it in float"

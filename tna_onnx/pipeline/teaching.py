@@ -127,7 +127,9 @@ class _OneInput:
 def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence[InputSpec]) -> Source:
     """Return the same samples as the inputs of the teacher, which may have other types; and names, if it has one."""
     source = collected.source
-    whole = source.source if isinstance(source, Part) else source
+    whole = source
+    if isinstance(source, Part):
+        whole = source.source
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
     if len(inputs) == len(classifier.inputs) == 1 and not isinstance(whole, ImageSource):
@@ -156,7 +158,9 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
     kl, same, five = (
         [weighted_mean(values, table.weights) for values in pair] for pair in zip(before, now, strict=True)
     )
-    many = teacher.probabilities.shape[1] > _FIRST
+    top5: Sequence[float | None] = five
+    if teacher.probabilities.shape[1] <= _FIRST:
+        top5 = (None, None)
     metrics, notes = _of_teacher(teacher, task)
     result = Taught(
         model=teacher.model.name,
@@ -168,8 +172,8 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
         agreement_before=same[0],
         agreement_after=same[1],
         agreement_change=ends[1],
-        top5_before=five[0] if many else None,
-        top5_after=five[1] if many else None,
+        top5_before=top5[0],
+        top5_after=top5[1],
         metrics=metrics,
     )
     return replace(report, teacher=result, notes=(*report.notes, *notes))

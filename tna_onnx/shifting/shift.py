@@ -149,6 +149,11 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         largest = check_result(opened, rewritten, session, frequencies.old, change)
         effect = _effect(job, opened, session, frequencies.target, progress)
         files = written_files(path, target)
+    target_data = ""
+    target_samples = 0
+    if opened.unlabelled is not None:
+        target_data = opened.unlabelled.describe()
+        target_samples = len(opened.unlabelled)
     # other outputs that are computed from the scores
     kept = {opened.output.name, *opened.kept}
     moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in kept]
@@ -162,8 +167,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         classes=_classes(opened, frequencies),
         data=opened.source.describe(),
         samples=len(opened.source),
-        target_data="" if opened.unlabelled is None else opened.unlabelled.describe(),
-        target_samples=0 if opened.unlabelled is None else len(opened.unlabelled),
+        target_data=target_data,
+        target_samples=target_samples,
         evidence=frequencies.evidence,
         effect=effect,
         placed=placed,

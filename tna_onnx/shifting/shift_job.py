@@ -102,13 +102,19 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     opened = OpenModel(model, readout, parse_device(job.device), job.calib, output)
     data, source = open_inputs(opened, job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them
-    unlabelled = None if job.target is None else open_inputs(opened, job.target, labels=False)[1]
-    held_out = None if job.held_out is None else open_inputs(opened, job.held_out)[1]
-    target, evaluated = (None if samples is None else DigestedSamples.of(samples) for samples in (unlabelled, held_out))
-    shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
-    notes = (*shared, *source.notes)
-    if unlabelled is not None:
-        notes += unlabelled.notes
+    unlabelled: Source | None = None
+    target: DigestedSamples | None = None
+    notes = source.notes
+    if job.target is not None:
+        unlabelled = open_inputs(opened, job.target, labels=False)[1]
+        target = DigestedSamples.of(unlabelled)
+        notes = (*notes, *unlabelled.notes)
+    held_out: Source | None = None
+    evaluated: DigestedSamples | None = None
+    if job.held_out is not None:
+        held_out = open_inputs(opened, job.held_out)[1]
+        evaluated = DigestedSamples.of(held_out)
+    notes = (*check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits), *notes)
     size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
