@@ -108,10 +108,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         # raised inside of `pending`: no file gets its name
         if report.missed:
             raise GateMissed(report, "; no file was written")
-        if finish is None:
-            report = with_file(report, path)
-        else:
-            report = finish(path, report, FinalFile(task, checked, shipped))
+        report = with_file(report, path) if finish is None else finish(path, report, FinalFile(task, checked, shipped))
     _log.info("done: %s", report.verdict)
     return report
 
