@@ -71,6 +71,28 @@ def small_model(
     return proto
 
 
+def nodes_of(text: str) -> list[onnx.NodeProto]:
+    """Return nodes that are written as `OpType inputs > outputs attribute=value`, between semicolons; `_` is no input.
+
+    >>> [node.op_type for node in nodes_of("MatMul x w > s name=head; Softmax s > p axis=-1")]
+    ['MatMul', 'Softmax']
+    """
+    made = []
+    for each in text.split(";"):
+        left, _, right = each.partition(" > ")
+        op_type, *inputs = ["" if name == "_" else name for name in left.split()]
+        words = [word.partition("=") for word in right.split()]
+        named = {name: _attribute(name, value) for name, sign, value in words if sign}
+        made.append(helper.make_node(op_type, inputs, [name for name, sign, _ in words if not sign], **named))
+    return made
+
+
+def _attribute(name: str, text: str) -> Any:
+    if name == "to":
+        return onnx.TensorProto.DataType.Value(text)
+    return json.loads(text) if text[0] in "-[0123456789" else text
+
+
 def stumps(*leaves: ArrayLike, post_transform: str = "NONE") -> dict[str, Any]:
     """Return attributes of a TreeEnsembleClassifier: stump k splits feature k at 0 into two leaves of class scores."""
     count, _, classes = np.shape(leaves)

@@ -13,9 +13,8 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, settings
-from onnx import helper
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tna_onnx.numerics import intervals, isotonic, residuals
 from tna_onnx.pipeline import sample_checks
 
@@ -135,11 +134,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     hidden = rng.standard_normal((8, 32)).astype(np.float32)
     weight, bias = rng.standard_normal((5, 32)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
     model = small_model(
-        [
-            helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
-            helper.make_node("Relu", ["h"], ["features"], name="relu"),
-            helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], name="head", transB=1),
-        ],
+        nodes_of(
+            "MatMul x hidden > h name=hidden; Relu h > features name=relu; "
+            "Gemm features weight bias > logits name=head transB=1"
+        ),
         inputs={"x": ["N", 8]},
         outputs={"logits": ["N", 5]},
         tensors={"hidden": hidden, "weight": weight, "bias": bias},

@@ -83,15 +83,13 @@ def pairwise(*choices: Iterable[Any]) -> list[tuple[Any, ...]]:
     values = [list(each) for each in choices]
     places = [*itertools.combinations(range(len(values)), 2)]
 
-    def pairs(row: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
-        return {(i, j, row[i], row[j]) for i, j in places}
-
-    rows = [*itertools.product(*(range(len(each)) for each in values))]
-    missing = set().union(*map(pairs, rows))
+    rows = itertools.product(*(range(len(each)) for each in values))
+    pairs = {row: {(i, j, row[i], row[j]) for i, j in places} for row in rows}
+    missing = set().union(*pairs.values())
     taken = []
     while missing:
-        best = max(rows, key=lambda row: len(pairs(row) & missing))
-        missing -= pairs(best)
+        best = max(pairs, key=lambda row: len(pairs[row] & missing))
+        missing -= pairs[best]
         taken.append(tuple(each[k] for each, k in zip(values, best, strict=True)))
     return taken
 

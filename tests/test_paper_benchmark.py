@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "paper"
 
@@ -70,8 +70,7 @@ def network(path: Path, classes: int, size: int) -> None:
     weight = rng.normal(0, 4, (classes, 12)).astype(np.float32)
     nodes = [
         helper.make_node("AveragePool", ["x"], ["p"], kernel_shape=[size // 2] * 2, strides=[size // 2] * 2),
-        helper.make_node("Flatten", ["p"], ["z"]),
-        helper.make_node("Gemm", ["z", "w", "b"], ["y"], transB=1),
+        *nodes_of("Flatten p > z; Gemm z w b > y transB=1"),
     ]
     tensors = {"w": weight, "b": np.zeros(classes, np.float32)}
     onnx.save(small_model(nodes, {"x": ["N", 3, size, size]}, {"y": ["N", classes]}, tensors), path)

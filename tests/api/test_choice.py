@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED, outputs_of, with_options
 from tna_onnx import maps
@@ -163,11 +163,7 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
     single = rng.standard_normal((32, 1)).astype(np.float32)
     bias = np.array([0.4], np.float32)
     tensors, shape = {"hidden": hidden, "weight": single, "bias": bias}, ["N", 1]
-    nodes = [
-        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
-        helper.make_node("Relu", ["h"], ["features"]),
-        helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], name="head"),
-    ]
+    nodes = nodes_of("MatMul x hidden > h; Relu h > features; Gemm features weight bias > s name=head")
     if form == "sigmoid (N, 1)":
         nodes.append(helper.make_node("Sigmoid", ["s"], ["y"]))
     elif form == "sigmoid (N,)":

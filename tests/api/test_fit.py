@@ -10,6 +10,7 @@ import pytest
 from scipy.special import softmax
 
 import tna_onnx
+from tests.api.test_calibrator import N, samples
 from tests.support import ok, refused, with_options
 from tna_onnx import Calibrator, DataError, UsageError
 from tna_onnx.graph.nodes import scores_model
@@ -17,19 +18,13 @@ from tna_onnx.graph.nodes import scores_model
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-N, C = 600, 4
-
-
-def samples() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, C, N)
-    return (4 * (np.eye(C)[labels] + 0.8 * rng.standard_normal((N, C)))).astype(np.float32), labels
-
 
 def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> None:
     logits, labels = samples()
     np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
-    ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json")
+    output = ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json").output
+    assert "`scores`" in output
+    assert "in place of" not in output
     fitted = Calibrator().fit(logits, labels)
     report = json.loads((tmp_path / "c.json").read_text("utf-8"))
     assert (report["method"], report["parameters"]) == (fitted.method_, fitted.parameters_)
@@ -90,14 +85,6 @@ def test_data_that_cannot_be_used(data: Any, error: type[Exception], message: st
         tna_onnx.fit(tna_onnx.Data("s.npz", tokenizer="folder"))
 
 
-def test_the_command_says_what_the_file_takes(tmp_path: Path) -> None:
-    logits, labels = samples()
-    np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
-    output = ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx").output
-    assert "`scores`" in output
-    assert "in place of" not in output
-
-
 def test_one_logit_within_0_and_1_is_doubted() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 400)
@@ -106,11 +93,8 @@ def test_one_logit_within_0_and_1_is_doubted() -> None:
     x = second.astype(np.float32)[:, None]
     (name,) = (i.name for i in model.graph.input)
     words: dict[str, Any] = {"output_kind": "logit", "device": "cpu"}
-    said = with_options(tna_onnx.evaluate, model, {name: x, "labels": labels}, **words).notes
-    assert any("between 0 and 1" in note for note in said)
-    assert any(
-        "between 0 and 1" in note
-        for note in with_options(tna_onnx.compare, [model, model], {name: x, "labels": labels}, **words).notes
-    )
+    for function, models in ((tna_onnx.evaluate, model), (tna_onnx.compare, [model, model])):
+        said = with_options(function, models, {name: x, "labels": labels}, **words).notes
+        assert any("between 0 and 1" in note for note in said)
     said = with_options(tna_onnx.evaluate, model, {name: 8 * x - 4, "labels": labels}, **words).notes
     assert not any("between 0 and 1" in note for note in said)

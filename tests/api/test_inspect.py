@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
 from tests.extraction.samples import dense
 from tests.pipeline.samples import few
@@ -81,11 +81,9 @@ def test_what_was_written_is_read_back(small: Small) -> None:
 
 def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
     """An output of integers is what a scikit-learn pipeline gives besides its probabilities."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["scores"], name="head"),
-        helper.make_node("Softmax", ["scores"], ["p"]),
-        helper.make_node("ArgMax", ["p"], ["label"], axis=1, keepdims=0, name="labels"),
-    ]
+    nodes = nodes_of(
+        "MatMul x w > scores name=head; Softmax scores > p; ArgMax p > label axis=1 keepdims=0 name=labels"
+    )
     outputs = [helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]), tensor_info("p", ["N", 3])]
     proto = small_model(nodes, {"x": ["N", 2]}, outputs, {"w": np.eye(2, 3, dtype=np.float32)})
     onnx.save(proto, tmp_path / "m.onnx")
@@ -113,11 +111,7 @@ def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
 def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
     """The scales of a YOLO end in convolutions of one width, as the outputs of a segmentation may."""
     grids = {"large": ["N", 24, 8, 8], "small": ["N", 24, 4, 4]}
-    nodes = [
-        helper.make_node("Conv", ["x", "a"], ["large"]),
-        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Conv", ["half", "b"], ["small"]),
-    ]
+    nodes = nodes_of("Conv x a > large; MaxPool x > half kernel_shape=[2,2] strides=[2,2]; Conv half b > small")
     weights = np.random.default_rng(0).normal(size=(2, 24, 3, 1, 1)).astype(np.float32)
     proto = small_model(nodes, {"x": ["N", 3, 8, 8]}, grids, {"a": weights[0], "b": weights[1]})
     onnx.save(proto, tmp_path / "m.onnx")
@@ -130,39 +124,30 @@ def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
 # ---- What `calibrate` refuses by the graph is refused here, in the same words
 
 
-def _nodes(*steps: str, **attributes: Any) -> list[onnx.NodeProto]:
-    """Return nodes of steps such as `MatMul f w > y`; attributes are of the last one."""
-    pairs = [step.split(" > ") for step in steps]
-    nodes = [helper.make_node(left.split()[0], left.split()[1:], right.split()) for left, right in pairs]
-    nodes[-1].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
-    return nodes
-
-
 # x -> features f (N, 8)
 FRONTS: dict[str, tuple[list[onnx.NodeProto], list[Any]]] = {
-    "nothing": (_nodes("Identity x > f"), ["N", 8]),
-    "a layer": (_nodes("MatMul x square > f1", "Relu f1 > f"), ["N", 8]),
-    "Flatten": (_nodes("Flatten x > f"), ["N", 2, 4]),
-    "a state": (_nodes("Unsqueeze x first > f1", "GRU f1 gw gr > f2", "Squeeze f2 two > f"), ["N", 8]),
-    "a batch of 4": (_nodes("Relu x > f"), [4, 8]),
+    "nothing": (nodes_of("Identity x > f"), ["N", 8]),
+    "a layer": (nodes_of("MatMul x square > f1; Relu f1 > f"), ["N", 8]),
+    "Flatten": (nodes_of("Flatten x > f"), ["N", 2, 4]),
+    "a state": (nodes_of("Unsqueeze x first > f1; GRU f1 gw gr > f2 hidden_size=8; Squeeze f2 two > f"), ["N", 8]),
+    "a batch of 4": (nodes_of("Relu x > f"), [4, 8]),
 }
-FRONTS["a state"][0][1].attribute.append(helper.make_attribute("hidden_size", 8))
 # f -> what is no score of classes
 ENDS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
-    "one number": (_nodes("MatMul f one > y"), {"y": ["N", 1]}),
-    "numbers in a row": (_nodes("MatMul f vector > y"), {"y": ["N"]}),
+    "one number": (nodes_of("MatMul f one > y"), {"y": ["N", 1]}),
+    "numbers in a row": (nodes_of("MatMul f vector > y"), {"y": ["N"]}),
     "a mean of probabilities": (
-        _nodes("MatMul f w > z", "Sigmoid z > p", "ReduceMean p > y", axes=[1], keepdims=1), {"y": ["N", 1]},
+        nodes_of("MatMul f w > z; Sigmoid z > p; ReduceMean p > y axes=[1] keepdims=1"), {"y": ["N", 1]},
     ),
-    "labels": (_nodes("MatMul f w > z", "ArgMax z > y", axis=1, keepdims=0), {"y": (["N"], np.int64)}),
-    "yes or no": (_nodes("MatMul f w > z", "Greater z half > y"), {"y": (["N", 5], np.bool_)}),
-    "the largest three": (_nodes("MatMul f w > z", "TopK z three > y places", axis=1), {"y": ["N", 3]}),
-    "states": (_nodes("Unsqueeze f first > u", "GRU u gw gr > all y", hidden_size=8), {"y": [1, "N", 8]}),
-    "an image": (_nodes("Reshape f image > i", "Tanh i > y"), {"y": ["N", 2, 2, 2]}),
-    "probabilities of places": (_nodes("Reshape f image > i", "Sigmoid i > y"), {"y": ["N", 2, 2, 2]}),
-    "unit vectors": (_nodes("MatMul f w > z", "LpNormalization z > y", axis=1, p=2), {"y": ["N", 5]}),
+    "labels": (nodes_of("MatMul f w > z; ArgMax z > y axis=1 keepdims=0"), {"y": (["N"], np.int64)}),
+    "yes or no": (nodes_of("MatMul f w > z; Greater z half > y"), {"y": (["N", 5], np.bool_)}),
+    "the largest three": (nodes_of("MatMul f w > z; TopK z three > y places axis=1"), {"y": ["N", 3]}),
+    "states": (nodes_of("Unsqueeze f first > u; GRU u gw gr > all y hidden_size=8"), {"y": [1, "N", 8]}),
+    "an image": (nodes_of("Reshape f image > i; Tanh i > y"), {"y": ["N", 2, 2, 2]}),
+    "probabilities of places": (nodes_of("Reshape f image > i; Sigmoid i > y"), {"y": ["N", 2, 2, 2]}),
+    "unit vectors": (nodes_of("MatMul f w > z; LpNormalization z > y axis=1 p=2"), {"y": ["N", 5]}),
     "one number, and labels": (
-        _nodes("MatMul f one > o", "ArgMax f > y", axis=1, keepdims=0), {"o": ["N", 1], "y": (["N"], np.int64)},
+        nodes_of("MatMul f one > o; ArgMax f > y axis=1 keepdims=0"), {"o": ["N", 1], "y": (["N"], np.int64)},
     ),
 }  # fmt: skip
 _RNG = np.random.default_rng(0)
@@ -178,16 +163,16 @@ TENSORS = {
 }  # fmt: skip
 # files for one sample: input and output share no axis of samples
 SINGLE: dict[str, tuple[list[onnx.NodeProto], Any, list[Any]]] = {
-    "x W": (_nodes("MatMul x w > y"), [8], [5]),
-    "W x + b": (_nodes("MatMul square x > a", "Relu a > f", "MatMul turned f > g", "Add g b > y"), [8], [5]),
-    "softmax over axis 0": (_nodes("MatMul x w > s", "Softmax s > y", axis=0), [8], [5]),
-    "places": (_nodes("ReduceMean x > m", axes=[1], keepdims=0) + _nodes("MatMul m w > y"), [8, 4], [5]),
+    "x W": (nodes_of("MatMul x w > y"), [8], [5]),
+    "W x + b": (nodes_of("MatMul square x > a; Relu a > f; MatMul turned f > g; Add g b > y"), [8], [5]),
+    "softmax over axis 0": (nodes_of("MatMul x w > s; Softmax s > y axis=0"), [8], [5]),
+    "places": (nodes_of("ReduceMean x > m axes=[1] keepdims=0; MatMul m w > y"), [8, 4], [5]),
     "words": (
-        [*_nodes("Gather words x > e"), *_nodes("ReduceMean e > m", axes=[0], keepdims=0), *_nodes("MatMul m w > y")],
+        nodes_of("Gather words x > e; ReduceMean e > m axes=[0] keepdims=0; MatMul m w > y"),
         (["T"], np.int64), [5],
     ),
-    "a column": (_nodes("MatMul turned x > g", "Add g column > y"), [8, 1], [5, 1]),
-    "one sigmoid": (_nodes("MatMul x one > s", "Sigmoid s > y"), [8], [1]),
+    "a column": (nodes_of("MatMul turned x > g; Add g column > y"), [8, 1], [5, 1]),
+    "one sigmoid": (nodes_of("MatMul x one > s; Sigmoid s > y"), [8], [1]),
 }  # fmt: skip
 
 

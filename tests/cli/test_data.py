@@ -21,7 +21,7 @@ from click.testing import Result
 from onnx import helper
 
 from tests import support
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tna_onnx.numerics.metric import METRICS
 
 Image = pytest.importorskip("PIL.Image")
@@ -41,12 +41,10 @@ def network(path: Path, metadata: dict[str, str] | None = None) -> Path:
     rng = np.random.default_rng(11)
     hidden = rng.standard_normal((3 * SIDE * SIDE, 16)) / 600
     hidden -= hidden.mean(axis=0)  # the mean of the pixels does not count
-    nodes = [
-        helper.make_node("Flatten", ["image"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "hidden"], ["h"], name="trunk"),
-        helper.make_node("Relu", ["h"], ["features"], name="relu"),
-        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of(
+        "Flatten image > flat; MatMul flat hidden > h name=trunk; Relu h > features name=relu; "
+        "MatMul features weight > logits name=head"
+    )
     tensors = {"hidden": hidden.astype(np.float32), "weight": rng.standard_normal((16, 4)).astype(np.float32)}
     x, y = tensor_info("image", ["N", 3, SIDE, SIDE]), tensor_info("logits", ["N", 4])
     onnx.save(small_model(nodes, [x], [y], tensors, metadata=metadata), path)

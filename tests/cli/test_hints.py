@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, stumps, tensor_info
+from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.conftest import Small
 from tests.support import cli, ok, refused
 from tna_onnx import UsageError, evaluate
@@ -90,10 +90,7 @@ def detector() -> onnx.ModelProto:
 
 
 def embedding() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("MatMul", ["X", "w"], ["raw"], name="head_y"),
-        helper.make_node("LpNormalization", ["raw"], ["embedding"]),
-    ]
+    nodes = nodes_of("MatMul X w > raw name=head_y; LpNormalization raw > embedding")
     weight = RNG.standard_normal((4, 8)).astype(np.float32)
     return small_model(nodes, {"X": ["N", 4]}, {"embedding": ["N", 8]}, {"w": weight})
 
@@ -144,14 +141,10 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
 
 def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
     """As YOLO writes them: (N, 4 + C, A), the boxes times the stride, and a sigmoid for each class."""
-    nodes = [
-        helper.make_node("Conv", ["X", "w"], ["all"]),
-        helper.make_node("Reshape", ["all", "shape"], ["flat"]),
-        helper.make_node("Split", ["flat", "sizes"], ["box", "cls"], axis=1),
-        helper.make_node("Mul", ["box", "stride"], ["boxes"]),
-        helper.make_node("Sigmoid", ["cls"], ["scores"]),
-        helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
-    ]
+    nodes = nodes_of(
+        "Conv X w > all; Reshape all shape > flat; Split flat sizes > box cls axis=1; Mul box stride > boxes; "
+        "Sigmoid cls > scores; Concat boxes scores > output0 axis=1"
+    )
     tensors = {
         "w": RNG.standard_normal((7, 3, 1, 1)).astype(np.float32), "shape": np.array([0, 7, 20]),
         "sizes": np.array([4, 3]), "stride": np.float32(8),
@@ -313,11 +306,7 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(tmp_path: Path) -> Non
     tokenizer.save(str(hub / "tokenizer.json"))
     rng = np.random.default_rng(0)
     table = {"table": rng.standard_normal((6, 4)).astype(np.float32), "w": 3 * np.eye(4, 2, dtype=np.float32)}
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["e"]),
-        helper.make_node("ReduceMean", ["e"], ["z"], axes=[1], keepdims=0),
-        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of("Gather table input_ids > e; ReduceMean e > z axes=[1] keepdims=0; MatMul z w > logits name=head")
     proto = small_model(nodes, {"input_ids": (["N", 4], np.int64)}, {"logits": ["N", 2]}, table)
     onnx.save(proto, hub / "onnx/model.onnx")
     ids = rng.integers(0, 5, (300, 4))

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from scipy.special import softmax
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.results.test_json import valid
 from tests.support import cli, loaded, ok, outputs_of, with_options
 
@@ -178,12 +178,10 @@ def test_a_float16_head_behind_which_all_is_float32(words: dict[str, Any], tmp_p
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((4, 3)).astype(np.float16)
     model = small_model(
-        [
-            helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
-            helper.make_node("Gemm", ["half", "weight", "bias"], ["scores"], name="head"),
-            helper.make_node("Cast", ["scores"], ["logits"], to=TensorProto.FLOAT),
-            helper.make_node("Softmax", ["logits"], ["p"], axis=1),
-        ],
+        nodes_of(
+            "Cast x > half to=FLOAT16; Gemm half weight bias > scores name=head; Cast scores > logits to=FLOAT; "
+            "Softmax logits > p axis=1"
+        ),
         inputs={"x": ["N", 4]},
         outputs={"p": ["N", 3]},
         tensors={"weight": weight, "bias": np.array([0.3, 0.1, 0.2], np.float16)},

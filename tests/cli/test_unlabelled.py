@@ -11,7 +11,7 @@ from onnx import helper
 from PIL import Image
 
 import tna_onnx
-from tests.builders import small_model, stumps
+from tests.builders import nodes_of, small_model, stumps
 from tests.conftest import Small
 from tests.results.test_json import valid
 from tests.support import cli, loaded, ok, refused
@@ -24,11 +24,7 @@ def known_model(tmp_path_factory: pytest.TempPathFactory) -> Small:
     """Write a classifier of three classes, input `x` (N, 8) -> Relu(x A) (16) -> `logits`, and its data."""
     folder, rng = tmp_path_factory.mktemp("three"), np.random.default_rng(5)
     hidden, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 16), (3, 16)))
-    nodes = [
-        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
-        helper.make_node("Relu", ["h"], ["features"]),
-        helper.make_node("Gemm", ["features", "weight"], ["logits"], name="head", transB=1),
-    ]
+    nodes = nodes_of("MatMul x hidden > h; Relu h > features; Gemm features weight > logits name=head transB=1")
     model = small_model(nodes, {"x": ["N", 8]}, {"logits": ["N", 3]}, {"hidden": hidden, "weight": weight})
     onnx.save(model, folder / "model.onnx")
     for name in ("calib", "test"):

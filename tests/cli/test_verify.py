@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from scipy.special import softmax
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
 from tests.support import TILTED, WALKED, cli, ok, outputs_of, refused, words_of
 from tna_onnx.graph.load import load_model
@@ -346,10 +346,7 @@ def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
 
 def test_a_map_behind_a_model_without_a_head(small: Small, tmp_path: Path) -> None:
     weight = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="m"),
-        helper.make_node("Sin", ["h"], ["logits"], name="s"),
-    ]
+    nodes = nodes_of("MatMul x w > h name=m; Sin h > logits name=s")
     model, output = save(tmp_path / "m.onnx", nodes, {"w": weight}), tmp_path / "o.onnx"
     # the labels of another model: near chance
     flags = ["--search", "none", "--map", "isotonic", "--output-kind", "logits", "--trust-labels"]
@@ -438,8 +435,7 @@ def test_sub_graphs_are_compared_too(tmp_path: Path) -> None:
         yes = numpy_helper.from_array(np.array(True), "yes")
         nodes = [
             helper.make_node("If", ["yes"], ["k"], name="if", then_branch=branch, else_branch=branch),
-            helper.make_node("Add", ["x", "k"], ["z"], name="add"),
-            helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+            *nodes_of("Add x k > z name=add; MatMul z w > logits name=head"),
         ]
         weight = np.random.default_rng(0).standard_normal((5, 5)).astype(np.float32)
         path = save(tmp_path / name, nodes, {"w": weight})

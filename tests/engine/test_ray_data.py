@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
 from tests.support import with_options
 from tna_onnx import Recipe, evaluate
@@ -68,11 +67,7 @@ def test_images(cluster: None, tmp_path: Path) -> None:
 
 def test_images_of_several_sizes(cluster: None, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    nodes = [
-        helper.make_node("Resize", ["x", "", "", "sizes"], ["resized"]),
-        helper.make_node("Flatten", ["resized"], ["z"]),
-        helper.make_node("MatMul", ["z", "weight"], ["logits"]),
-    ]
+    nodes = nodes_of("Resize x _ _ sizes > resized; Flatten resized > z; MatMul z weight > logits")
     tensors = {"sizes": np.array([1, 1, 2, 2]), "weight": np.eye(4, 2, dtype=np.float32)}
     model = small_model(nodes, {"x": [1, 1, "height", "width"]}, {"logits": [1, 2]}, tensors)
     onnx.save(model, tmp_path / "m.onnx")

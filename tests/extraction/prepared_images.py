@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from PIL import Image
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 
 CLASSES = 4
 SIDE = 8
@@ -112,11 +112,10 @@ def network(
         last = "last"
     nodes += [
         helper.make_node("Unsqueeze", [last, "end"], ["column"]),
-        helper.make_node("Mul", ["column", "times"], ["scaled"]),
-        helper.make_node("Add", ["scaled", "plus"], ["shifted"]),
-        helper.make_node("Tanh", ["shifted"], ["hidden"]),
-        helper.make_node("Flatten", ["hidden"], ["z"]),
-        helper.make_node("Gemm", ["z", "weight", "bias"], ["logits"], name="head", transB=1),
+        *nodes_of(
+            "Mul column times > scaled; Add scaled plus > shifted; Tanh shifted > hidden; Flatten hidden > z; "
+            "Gemm z weight bias > logits name=head transB=1"
+        ),
     ]
     axes = [channels, *size] if layout == "NCHW" else [*size, channels]
     return small_model(

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import Source
 from tna_onnx.extraction.classifier import OpenModel
@@ -24,10 +24,7 @@ BIAS: NDArray[np.float32] = _RNG.standard_normal(3).astype(np.float32)
 
 def dense(dtype: Any = np.float32, batch: int | str = "N", *, softmax: bool = False) -> onnx.ModelProto:
     """Logits = relu(x) @ weight.T + bias; with `softmax` their probabilities `p` too."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Gemm", ["z", "weight", "bias"], ["logits"], name="head", transB=1),
-    ]
+    nodes = nodes_of("Relu x > z; Gemm z weight bias > logits name=head transB=1")
     outputs = [tensor_info("logits", [batch, 3], dtype)]
     if softmax:
         nodes.append(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
@@ -38,26 +35,20 @@ def dense(dtype: Any = np.float32, batch: int | str = "N", *, softmax: bool = Fa
 
 def divided() -> onnx.ModelProto:
     """Logits = (relu(x) @ weight.T + bias) / scale with scale = 1 + mean |x|, a number a sample beside the head."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Gemm", ["z", "weight", "bias"], ["scores"], name="head", transB=1),
-        helper.make_node("Abs", ["x"], ["size"]),
-        helper.make_node("ReduceMean", ["size"], ["mean"], axes=[1], keepdims=1),
-        helper.make_node("Add", ["mean", "one"], ["scale"]),
-        helper.make_node("Div", ["scores", "scale"], ["logits"], name="divide"),
-    ]
+    nodes = nodes_of(
+        "Relu x > z; Gemm z weight bias > scores name=head transB=1; Abs x > size; "
+        "ReduceMean size > mean axes=[1] keepdims=1; Add mean one > scale; Div scores scale > logits name=divide"
+    )
     tensors = {"weight": WEIGHT, "bias": BIAS, "one": np.ones(1, np.float32)}
     return small_model(nodes, {"x": ["N", 6]}, {"logits": ["N", 3]}, tensors)
 
 
 def tokens(batch: int | str = "N") -> onnx.ModelProto:
     """Logits = max over the tokens of x @ weight.T + bias: only the graph can compute them."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("MatMul", ["z", "weight"], ["product"], name="head"),
-        helper.make_node("Add", ["product", "bias"], ["scores"]),
-        helper.make_node("ReduceMax", ["scores"], ["logits"], axes=[1], keepdims=0),
-    ]
+    nodes = nodes_of(
+        "Relu x > z; MatMul z weight > product name=head; Add product bias > scores; "
+        "ReduceMax scores > logits axes=[1] keepdims=0"
+    )
     tensors = {"weight": np.ascontiguousarray(WEIGHT.T), "bias": BIAS}
     return small_model(nodes, {"x": [batch, 4, 6]}, {"logits": [batch, 3]}, tensors)
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import ROOT
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened
 from tna_onnx import FeatureExtractor
@@ -109,11 +109,7 @@ def test_rows_that_are_arrays_themselves() -> None:
 def linear_model(path: Path) -> Path:
     """Write a model of one input with 3 numbers, features of 4 and 2 classes."""
     rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["h"]),
-        helper.make_node("Relu", ["h"], ["z"]),
-        helper.make_node("Gemm", ["z", "w", "b"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of("MatMul x a > h; Relu h > z; Gemm z w b > logits name=head")
     shapes = {"a": (3, 4), "w": (4, 2), "b": (2,)}
     weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     onnx.save(small_model(nodes, {"x": ["N", 3]}, {"logits": ["N", 2]}, weights), path)
@@ -131,10 +127,7 @@ def test_an_input_of_several_columns(tmp_path: Path) -> None:
 
 
 def test_a_column_of_numbers_for_each_input() -> None:
-    nodes = [
-        helper.make_node("Concat", ["a", "b"], ["x"], axis=1),
-        helper.make_node("MatMul", ["x", "w"], ["logits"]),
-    ]
+    nodes = nodes_of("Concat a b > x axis=1; MatMul x w > logits")
     sides = [tensor_info("a", ["N", 1]), tensor_info("b", ["N", 1])]
     model = small_model(nodes, sides, [tensor_info("logits", ["N", 3])], {"w": np.eye(2, 3, dtype=np.float32)})
     values = np.random.default_rng(1).standard_normal((30, 2)).astype(np.float32)
@@ -156,11 +149,7 @@ def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:
     """A recipe is applied to what Ray, Spark and Hugging Face datasets hold: bytes, pixels, or both in a mapping."""
     pillow = pytest.importorskip("PIL.Image")
     weight = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
-        helper.make_node("Flatten", ["p"], ["z"]),
-        helper.make_node("Gemm", ["z", "w"], ["logits"], name="head", transB=1),
-    ]
+    nodes = nodes_of("GlobalAveragePool x > p; Flatten p > z; Gemm z w > logits name=head transB=1")
     path = tmp_path / "m.onnx"
     onnx.save(small_model(nodes, {"x": ["N", 3, "H", "W"]}, {"logits": ["N", 2]}, {"w": weight}), path)
     pixels = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), np.uint8)

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.extraction.samples import rows_run
 from tests.support import loaded, outputs_of, with_options
 from tna_onnx.errors import UnsupportedModel
@@ -23,27 +23,16 @@ Nodes = list[onnx.NodeProto]
 
 
 def _mean(_: Any) -> Nodes:
-    return [
-        helper.make_node("ReduceMean", ["z"], ["m"], axes=[0], keepdims=1),
-        helper.make_node("Sub", ["z", "m"], ["logits"]),
-    ]
+    return nodes_of("ReduceMean z > m axes=[0] keepdims=1; Sub z m > logits")
 
 
 def _place(_: Any) -> Nodes:
     """Add the number of samples in front of this one to the first class."""
-    return [
-        helper.make_node("CumSum", ["one", "axis"], ["n"]),
-        helper.make_node("Mul", ["n", "first"], ["n_first"]),
-        helper.make_node("Add", ["z", "n_first"], ["logits"]),
-    ]
+    return nodes_of("CumSum one axis > n; Mul n first > n_first; Add z n_first > logits")
 
 
 def _largest(_: Any) -> Nodes:
-    return [
-        helper.make_node("ReduceMax", ["z"], ["m"], axes=[0, 1], keepdims=1),
-        helper.make_node("Div", ["z", "m"], ["q"]),
-        helper.make_node("Mul", ["q", "ten"], ["logits"]),
-    ]
+    return nodes_of("ReduceMax z > m axes=[0,1] keepdims=1; Div z m > q; Mul q ten > logits")
 
 
 def _noise(_: Any, scale: float = 1.0) -> Nodes:
@@ -65,8 +54,7 @@ def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
         "unit": np.ones(1, np.float32),
     }
     nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["z"], name="head", transB=1),
-        helper.make_node("Gemm", ["x", "zero", "unit"], ["one"]),
+        *nodes_of("Gemm x w > z name=head transB=1; Gemm x zero unit > one"),
         *behind(ones),
     ]
     inputs = {"x": [batch, SIZE]}
@@ -91,34 +79,25 @@ def _capacity(_: Any) -> Nodes:
     }
     return [
         *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
-        helper.make_node("ReduceMax", ["z"], ["top"], axes=[1], keepdims=1),
-        helper.make_node("Shape", ["top"], ["s"]),
+        *nodes_of("ReduceMax z > top axes=[1] keepdims=1; Shape top > s"),
         helper.make_node("Constant", [], ["zero_at"], value=numpy_helper.from_array(np.array([0]))),
         helper.make_node("Constant", [], ["one_at"], value=numpy_helper.from_array(np.array([1]))),
-        helper.make_node("Slice", ["s", "zero_at", "one_at", "zero_at"], ["n_all"]),
-        helper.make_node("Min", ["three", "n_all"], ["n_out"]),
-        helper.make_node("TopK", ["top", "n_out"], ["lowest", "at"], axis=0, largest=0),
-        helper.make_node("ReduceMax", ["lowest"], ["edge"], axes=[0], keepdims=1),
-        helper.make_node("Greater", ["top", "edge"], ["kept"]),
-        helper.make_node("Sub", ["n_all", "three"], ["over"]),
-        helper.make_node("Cast", ["over"], ["over_f"], to=onnx.TensorProto.FLOAT),
+        *nodes_of(
+            "Slice s zero_at one_at zero_at > n_all; Min three n_all > n_out; "
+            "TopK top n_out > lowest at axis=0 largest=0; ReduceMax lowest > edge axes=[0] keepdims=1; "
+            "Greater top edge > kept; Sub n_all three > over; Cast over > over_f to=FLOAT"
+        ),
         helper.make_node("Constant", [], ["twenty"], value=numpy_helper.from_array(np.array([20.0], np.float32))),
-        helper.make_node("Less", ["over_f", "twenty"], ["few"]),
-        helper.make_node("Or", ["kept", "few"], ["stays"]),
-        helper.make_node("Where", ["stays", "z", "big"], ["logits"]),
+        *nodes_of("Less over_f twenty > few; Or kept few > stays; Where stays z big > logits"),
     ]
 
 
 def _trigger(_: Any) -> Nodes:
     """Move all samples of a batch in which one has a large first value."""
-    return [
-        helper.make_node("ReduceMax", ["x"], ["m"], axes=[0, 1], keepdims=1),
-        helper.make_node("Greater", ["m", "ten"], ["fired"]),
-        helper.make_node("Cast", ["fired"], ["moved"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Mul", ["moved", "ten"], ["ten_moved"]),
-        helper.make_node("Mul", ["first", "ten_moved"], ["by"]),
-        helper.make_node("Add", ["z", "by"], ["logits"]),
-    ]
+    return nodes_of(
+        "ReduceMax x > m axes=[0,1] keepdims=1; Greater m ten > fired; Cast fired > moved to=FLOAT; "
+        "Mul moved ten > ten_moved; Mul first ten_moved > by; Add z by > logits"
+    )
 
 
 def _last_place(ones: Any) -> Nodes:
@@ -128,11 +107,10 @@ def _last_place(ones: Any) -> Nodes:
     tensors = {"p": places, "only": np.array([0]), "start": np.array([0]), "one_more": np.array([1])}
     return [
         *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Slice", ["s", "start", "one_more", "only"], ["end"]),
-        helper.make_node("Slice", ["p", "start", "end", "only"], ["q"]),
-        helper.make_node("Mul", ["q", "first"], ["q_first"]),
-        helper.make_node("Add", ["z", "q_first"], ["logits"]),
+        *nodes_of(
+            "Shape x > s; Slice s start one_more only > end; Slice p start end only > q; Mul q first > q_first; "
+            "Add z q_first > logits"
+        ),
     ]
 
 
@@ -178,11 +156,7 @@ def test_scores_that_depend_on_the_batch_are_refused_on_every_route(
 
 
 def _same_for_all_classes(_: Any) -> Nodes:
-    return [
-        helper.make_node("ReduceMean", ["z"], ["m"], axes=[0, 1], keepdims=1),
-        helper.make_node("Mul", ["m", "ten"], ["ten_m"]),
-        helper.make_node("Sub", ["z", "ten_m"], ["logits"]),
-    ]
+    return nodes_of("ReduceMean z > m axes=[0,1] keepdims=1; Mul m ten > ten_m; Sub z ten_m > logits")
 
 
 @pytest.mark.parametrize("route", ["calibrate", "features", "extractor", "guard ood"])
@@ -252,11 +226,9 @@ ROWS: dict[str, Nodes] = {
     "twice": [helper.make_node("Concat", ["z", "z"], ["logits"], axis=0)],
     "none": [helper.make_node("Slice", ["z", "start", "start"], ["logits"])],
     "one": [helper.make_node("ReduceMean", ["z"], ["logits"], axes=[0], keepdims=1)],
-    "small ones": [
-        helper.make_node("ReduceMax", ["z"], ["top"], axes=[1], keepdims=0),
-        helper.make_node("Less", ["top", "ten"], ["small"]),
-        helper.make_node("Compress", ["z", "small"], ["logits"], axis=0),
-    ],
+    "small ones": nodes_of(
+        "ReduceMax z > top axes=[1] keepdims=0; Less top ten > small; Compress z small > logits axis=0"
+    ),
 }
 
 
@@ -294,22 +266,15 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
     weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
     if kind == "float16":
         tensors = {"w": weight.astype(np.float16)}
-        nodes = [
-            helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16),
-            helper.make_node("Gemm", ["h", "w"], ["z"], name="head", transB=1),
-            helper.make_node("Cast", ["z"], ["logits"], to=onnx.TensorProto.FLOAT),
-        ]
+        nodes = nodes_of("Cast x > h to=FLOAT16; Gemm h w > z name=head transB=1; Cast z > logits to=FLOAT")
     else:
         # 7 bits: sums of 8-bit products overflow on some CPUs, in batches of some sizes
         scale = np.float32(np.abs(weight).max() / 63)
         tensors = {"w": np.round(weight.T / scale).astype(np.int8), "s": scale}
-        nodes = [
-            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
-            helper.make_node("MatMulInteger", ["q", "w", "qz"], ["i"], name="head"),
-            helper.make_node("Cast", ["i"], ["f"], to=onnx.TensorProto.FLOAT),
-            helper.make_node("Mul", ["qs", "s"], ["both"]),
-            helper.make_node("Mul", ["f", "both"], ["logits"]),
-        ]
+        nodes = nodes_of(
+            "DynamicQuantizeLinear x > q qs qz; MatMulInteger q w qz > i name=head; Cast i > f to=FLOAT; "
+            "Mul qs s > both; Mul f both > logits"
+        )
     model = small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors)
     onnx.save(model, tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
@@ -347,14 +312,10 @@ def _before_head(amount: float) -> onnx.ModelProto:
         "ten": np.array(10, np.float32),
         "by": np.array(amount, np.float32),
     }
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["m"], axes=[0, 1], keepdims=1),
-        helper.make_node("Greater", ["m", "ten"], ["fired"]),
-        helper.make_node("Cast", ["fired"], ["moved"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Mul", ["moved", "by"], ["step"]),
-        helper.make_node("Add", ["x", "step"], ["h"]),
-        helper.make_node("Gemm", ["h", "w"], ["logits"], name="head", transB=1),
-    ]
+    nodes = nodes_of(
+        "ReduceMax x > m axes=[0,1] keepdims=1; Greater m ten > fired; Cast fired > moved to=FLOAT; "
+        "Mul moved by > step; Add x step > h; Gemm h w > logits name=head transB=1"
+    )
     return small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors)
 
 
@@ -403,16 +364,11 @@ def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(h
     x[marked, 0] = 9
     weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
     tensors = {"w": weight, "mark": np.array(8, np.float32), "one": np.array(1, np.float32), "zero": np.array([0])}
-    nodes = [
-        helper.make_node("Gather", ["x", "zero"], ["x0"], axis=1),
-        helper.make_node("Greater", ["x0", "mark"], ["is_marked"]),
-        helper.make_node("Cast", ["is_marked"], ["marked"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("ReduceSum", ["marked"], ["count"], keepdims=0),
-        helper.make_node("Sub", ["count", "one"], ["others"]),
-        helper.make_node("Mul", ["marked", "others"], ["step"]),
-        helper.make_node("Add", ["x", "step"], ["h"]),
-        helper.make_node("Gemm", ["h", "w"], ["logits"], name="head", transB=1),
-    ]
+    nodes = nodes_of(
+        "Gather x zero > x0 axis=1; Greater x0 mark > is_marked; Cast is_marked > marked to=FLOAT; "
+        "ReduceSum marked > count keepdims=0; Sub count one > others; Mul marked others > step; Add x step > h; "
+        "Gemm h w > logits name=head transB=1"
+    )
     model = tmp_path / "m.onnx"
     onnx.save(small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors), model)
     labels = np.argmax(x @ weight.T + rng.gumbel(size=(len(x), CLASSES)), axis=1)

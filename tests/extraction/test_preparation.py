@@ -1,5 +1,6 @@
 """Which preprocessing a network was trained with is found by the labels, and kept."""
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from onnx import helper, numpy_helper
 from PIL import Image
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
@@ -34,7 +35,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), *make_images(400))
+    return write_folder(tmp_path_factory.mktemp("photos"), *make_images(200))
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def _as_trained(images: Any, size: Any, crop: bool) -> Any:
 def test_images_of_another_size(crop: bool, tmp_path: Path, saved: Make) -> None:
     size = (16, 32)
     model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop))
-    data = write_folder(tmp_path / "wide", *make_images(400, size=size))
+    data = write_folder(tmp_path / "wide", *make_images(200, size=size))
     result = tna_onnx.evaluate(model, data)
     assert result.recipe_search is not None
     assert result.recipe_search.chosen.startswith("0 to 255, RGB; ")
@@ -121,7 +122,7 @@ def test_an_input_of_any_size_takes_images_as_they_are(photos: Path, saved: Make
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The images of `photos`, two or three times as large."""
     folder = tmp_path_factory.mktemp("mixed") / "images"
-    for k, (image, label) in enumerate(zip(*make_images(400), strict=True)):
+    for k, (image, label) in enumerate(zip(*make_images(200), strict=True)):
         file = folder / f"class{label}" / f"{k:04}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).resize((SIDE * (2 + k % 2),) * 2, Image.Resampling.NEAREST).save(file)
@@ -133,9 +134,7 @@ def resizing(layer: bool = False) -> onnx.ModelProto:
     model = network(size=("height", "width"))
     model.graph.node[0].input[0] = "resized"
     nodes = [
-        helper.make_node("Conv", ["image", "identity"], ["first"]),
-        helper.make_node("Shape", ["image"], ["count"], end=2),
-        helper.make_node("Concat", ["count", "side", "side"], ["sizes"], axis=0),
+        *nodes_of("Conv image identity > first; Shape image > count end=2; Concat count side side > sizes axis=0"),
         helper.make_node("Resize", ["first" if layer else "image", "", "", "sizes"], ["resized"]),
     ]
     for node in reversed(nodes if layer else nodes[1:]):
@@ -167,7 +166,7 @@ def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path)
     assert any("WARNING" in note and "any size" in note for note in guessed.notes)
     stated = tna_onnx.evaluate(model, mixed, preset=tna_onnx.Recipe(resize=(SIDE, SIDE)))
     assert not any("any size" in note for note in stated.notes)
-    assert stated.metrics.accuracy > 0.85
+    assert stated.metrics.accuracy > 0.8
     with pytest.raises(DataError, match="after preprocessing"):
         tna_onnx.evaluate(model, mixed, preset=tna_onnx.Recipe(scale=1 / 255))
 
@@ -221,7 +220,7 @@ def test_other_commands_take_the_same_recipe(photos: Path, saved: Make, tmp_path
     stored = tna_onnx.features(model, photos, tmp_path / "store")
     assert stored.preprocessing is not None
     assert stored.preprocessing["scale"] == 1
-    more = write_folder(tmp_path / "more", *make_images(200, seed=8))
+    more = write_folder(tmp_path / "more", *make_images(100, seed=8))
     guarded = tna_onnx.guard(model, photos, eval=more, dry_run=True, add=("confidence",))
     assert any("0 to 255, RGB" in note for note in guarded.notes)
 
@@ -301,7 +300,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("fields", "a", "m", "bgr"),
     [
-        ({"mean": 0.5}, 1, 0.5, False),
         ({"mean": 0.45}, 1, 0.45, True),
         ({"scale": -1 / 255, "mean": -1.0}, -1, 1, True),  # 1 - x / 255
         ({"scale": -1.0, "mean": -255.0}, -255, 1, False),  # 255 - x
@@ -371,9 +369,9 @@ def _standardised(images: Any) -> Any:
 @pytest.mark.slow
 def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> None:
     """Images of any brightness and contrast are one to such a network, and to no other."""
-    images, labels = make_images(400)
+    images, labels = make_images(200)
     rng = np.random.default_rng(0)
-    gain, offset = rng.uniform(0.3, 1, (400, 1, 1, 1)), rng.uniform(0, 80, (400, 1, 1, 1))
+    gain, offset = rng.uniform(0.3, 1, (200, 1, 1, 1)), rng.uniform(0, 80, (200, 1, 1, 1))
     data = write_folder(tmp_path / "varied", np.clip(gain * images + offset, 0, 255).astype(np.uint8), labels)
     model = saved(mean=0.45, std=0.25, resized=_standardised)
     out = tmp_path / "out.onnx"
@@ -389,7 +387,7 @@ def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> 
 
 
 def test_a_negative_is_called_one_where_the_recipe_is_stated(saved: Make, tmp_path: Path) -> None:
-    images, labels = make_images(400)
+    images, labels = make_images(200)
     negative = write_folder(tmp_path / "negative", 255 - images, labels)
     with pytest.raises(DataError, match="inverted pixels"):
         tna_onnx.evaluate(saved(), negative, preset=tna_onnx.Recipe(scale=1 / 255))
@@ -432,11 +430,7 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     columns = np.concatenate([(images / 255 - 0.5).reshape(len(images), -1) / 0.5, np.ones((len(images), 1))], axis=1)
     gram = columns.T @ columns + np.eye(columns.shape[1])
     solution = 4 * np.linalg.solve(gram, columns.T @ np.eye(CLASSES)[labels])
-    nodes = [
-        helper.make_node("Transpose", ["image"], ["last"], perm=[0, 2, 3, 1]),
-        helper.make_node("Flatten", ["last"], ["z"]),
-        helper.make_node("Gemm", ["z", "weight", "bias"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of("Transpose image > last perm=[0,2,3,1]; Flatten last > z; Gemm z weight bias > logits name=head")
     tensors = {"weight": solution[:-1].astype(np.float32), "bias": solution[-1].astype(np.float32)}
     model = small_model(nodes, {"image": ["N", 3, SIDE, SIDE]}, {"logits": ["N", CLASSES]}, tensors)
     onnx.save(model, tmp_path / "linear.onnx")
@@ -508,7 +502,7 @@ def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make,
     """The filter of resizing, and the colours where the axis of the channels is open."""
     size = (16, 32)
     model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop=False))
-    data = write_folder(tmp_path / "wide", *make_images(400, size=size))
+    data = write_folder(tmp_path / "wide", *make_images(200, size=size))
     found = tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(interpolation="bicubic"))
     assert found.recipe_search is not None
     assert {row.name.rpartition(", ")[2] for row in found.recipe_search.recipes} == {"bicubic"}
@@ -539,8 +533,7 @@ def doubling(by: str) -> onnx.ModelProto:
     model = resizing()
     del model.graph.node[:3]
     nodes = [
-        helper.make_node("Shape", ["image"], ["shape"]),
-        helper.make_node("Mul", ["shape", "twice"], ["doubled"]),
+        *nodes_of("Shape image > shape; Mul shape twice > doubled"),
         helper.make_node("Cast", ["doubled"], ["doubled as float"], to=onnx.TensorProto.FLOAT),
         helper.make_node("Cast", ["shape"], ["shape as float"], to=onnx.TensorProto.FLOAT),
         helper.make_node("Div", ["doubled as float", "shape as float"], ["scales"]),
@@ -555,10 +548,15 @@ def doubling(by: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(
     ("model", "one_size"),
-    [(resizing(), True), (resizing(layer=True), False), (doubling("sizes"), False), (doubling("scales"), False)],
+    [
+        (resizing, True),
+        (functools.partial(resizing, layer=True), False),
+        (functools.partial(doubling, "sizes"), False),
+        (functools.partial(doubling, "scales"), False),
+    ],
 )
-def test_whether_a_network_has_one_size_for_images_of_all(photos: Path, model: onnx.ModelProto, one_size: bool) -> None:
-    loaded = load_model(model)
+def test_whether_a_network_has_one_size_for_images_of_all(photos: Path, model: Any, one_size: bool) -> None:
+    loaded = load_model(model())
     spec = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
     source = open_source(photos, [spec], CLASSES)
     assert isinstance(source, ImageSource)
@@ -568,7 +566,7 @@ def test_whether_a_network_has_one_size_for_images_of_all(photos: Path, model: o
 @pytest.mark.slow
 def test_a_refusal_says_that_the_size_is_a_guess_too(mixed: Path, tmp_path: Path) -> None:
     onnx.save(resizing(layer=True), tmp_path / "any.onnx")
-    files = sorted(mixed.glob("*/*.png"))[::4]
+    files = sorted(mixed.glob("*/*.png"))[::2]
     order = np.random.default_rng(0).permutation(len(files)) % CLASSES
     rows = [f"{file.relative_to(mixed.parent)},{label}" for file, label in zip(files, order, strict=True)]
     (mixed.parent / "list.csv").write_text("\n".join(["path,label", *rows]))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.graph.samples import FEATURES, Builder, run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model
@@ -153,11 +153,7 @@ def test_the_operator_says_it_for_a_head(tmp_path: Path) -> None:
 def test_the_keys_of_an_attention_are_no_head(tmp_path: Path) -> None:
     """(N, heads, T, d): neither axis has the layer's 12 rows."""
     weight = np.random.default_rng(0).normal(size=(8, 12)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("Reshape", ["a", "shape"], ["b"]),
-        helper.make_node("Transpose", ["b"], ["y"], perm=[0, 2, 1, 3]),
-    ]
+    nodes = nodes_of("MatMul x w > a; Reshape a shape > b; Transpose b > y perm=[0,2,1,3]")
     tensors = {"w": weight, "shape": np.array([0, 0, 3, 4])}
     model = loaded(tmp_path, nodes, ["N", 3, "T", 4], tensors, ["N", "T", 8])
     heads, refusals = find_heads(model)

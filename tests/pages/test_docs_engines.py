@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import ROOT
 from tests.pages.documents import blocks
 from tna_onnx.api.features import features
@@ -33,11 +32,7 @@ def world(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     shapes = {"a": (SIZE, 16), "w": (16, CLASSES)}
     weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["h"]),
-        helper.make_node("Relu", ["h"], ["z"]),
-        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of("MatMul x a > h; Relu h > z; MatMul z w > logits name=head")
     onnx.save(small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, weights), tmp_path / "model.onnx")
     x, labels = rng.standard_normal((N, SIZE)).astype(np.float32), rng.integers(0, CLASSES, N)
     (tmp_path / "samples").mkdir()

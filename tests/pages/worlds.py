@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from tests.builders import small_model, stumps, tensor_info
+from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.conftest import ROOT
 from tests.support import PLAIN, words_of
 
@@ -126,11 +126,9 @@ def positions_page() -> World:
     """docs/how-to/positions.md: a tagger of an embedding, a ReLU and a linear layer at each of 16 tokens."""
     rng = np.random.default_rng(0)
     table, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((500, 16), (16, 5)))
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
-        helper.make_node("Relu", ["embedded"], ["features"]),
-        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of(
+        "Gather table input_ids > embedded; Relu embedded > features; MatMul features weight > logits name=head"
+    )
     x, y = tensor_info("input_ids", ["N", "T"], np.int64), tensor_info("logits", ["N", "T", 5])
     onnx.save(small_model(nodes, [x], [y], {"table": table, "weight": 2 * weight}), "tokens.onnx")
     ids = rng.integers(1, 500, (200, 16))
@@ -166,10 +164,7 @@ def multi_label_page() -> World:
     """docs/how-to/multi-label.md: a linear layer of three logits before a Sigmoid, and tables."""
     rng = np.random.default_rng(0)
     weight = 3 * rng.standard_normal((4, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["logits"], name="head"),
-        helper.make_node("Sigmoid", ["logits"], ["probabilities"]),
-    ]
+    nodes = nodes_of("MatMul x weight > logits name=head; Sigmoid logits > probabilities")
     x, y = tensor_info("x", ["N", 4]), tensor_info("probabilities", ["N", 3])
     onnx.save(small_model(nodes, [x], [y], {"weight": weight}), "labels.onnx")
     for name in ("calib", "heldout"):
@@ -247,13 +242,10 @@ def holds(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def image_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Write a classifier of the mean colour; return its two matrices."""
     hidden, weight = (rng.standard_normal(s).astype(np.float32) for s in ((3, 16), (16, 4)))
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["colour"]),
-        helper.make_node("MatMul", ["colour", "hidden"], ["h"]),
-        helper.make_node("Relu", ["h"], ["features"]),
-        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of(
+        "GlobalAveragePool input > pooled; Flatten pooled > colour; MatMul colour hidden > h; Relu h > features; "
+        "MatMul features weight > logits name=head"
+    )
     x, y = tensor_info("input", ["N", 3, "H", "W"]), tensor_info("logits", ["N", 4])
     onnx.save(small_model(nodes, [x], [y], {"hidden": 2 * hidden, "weight": weight}), "model.onnx")
     return 2 * hidden, weight
@@ -262,14 +254,11 @@ def image_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def text_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Write a classifier of the mean of the embeddings; return embedding and weight."""
     table, weight = (rng.standard_normal(s).astype(np.float32) for s in ((50, 16), (16, 4)))
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["wide"]),
-        helper.make_node("Mul", ["embedded", "wide"], ["kept"]),
-        helper.make_node("ReduceMean", ["kept"], ["features"], axes=[1], keepdims=0),
-        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of(
+        "Gather table input_ids > embedded; Cast attention_mask > mask to=FLOAT; Unsqueeze mask last > wide; "
+        "Mul embedded wide > kept; ReduceMean kept > features axes=[1] keepdims=0; "
+        "MatMul features weight > logits name=head"
+    )
     inputs = [tensor_info(name, ["N", "T"], np.int64) for name in ("input_ids", "attention_mask")]
     tensors = {"table": 4 * table, "weight": weight, "last": np.array([-1])}
     onnx.save(small_model(nodes, inputs, {"logits": ["N", 4]}, tensors), "text.onnx")

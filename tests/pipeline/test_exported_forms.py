@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, stumps, tensor_info
+from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened
 from tests.support import loaded, outputs_of, with_options
@@ -101,11 +101,7 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
 def test_shares_of_a_sum_are_no_unit_vectors() -> None:
     """One-vs-rest as scikit-learn's converter writes it: the sum of absolute values is one, not the length."""
     weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["scores"]),
-        helper.make_node("Sigmoid", ["scores"], ["each"]),
-        helper.make_node("LpNormalization", ["each"], ["p"], axis=1, p=1),
-    ]
+    nodes = nodes_of("MatMul x w > scores; Sigmoid scores > each; LpNormalization each > p axis=1 p=1")
     proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], {"w": weight})
     x = samples()
     p = outputs_of(proto, x)["p"]
@@ -126,10 +122,7 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
     """A head in a file of IR version 3, where every initializer is a graph input."""
     rng = np.random.default_rng(0)
     weight = 2 * rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["logits"], name="head", transB=1),
-        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
-    ]
+    nodes = nodes_of("Gemm x w b > logits name=head transB=1; Softmax logits > p axis=1")
     outputs = [tensor_info("p", ["N", CLASSES])]
     if tied:  # the weight is read elsewhere too: the head gets one of its own
         nodes.append(helper.make_node("Identity", ["w"], ["class vectors"]))
@@ -242,12 +235,10 @@ def test_hidden_scores_without_a_block_are_no_recalibration(tmp_path: Path) -> N
 def with_labels() -> onnx.ModelProto:
     """The labels are read off the layer itself; the logits are what a Reshape makes of its result."""
     weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
-        helper.make_node("ArgMax", ["s"], ["label"], axis=1, keepdims=0),
-        helper.make_node("Reshape", ["s", "shape"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
-    ]
+    nodes = nodes_of(
+        "MatMul x w > s name=head; ArgMax s > label axis=1 keepdims=0; Reshape s shape > logits; "
+        "Softmax logits > p axis=1"
+    )
     outputs = {"label": (["N"], np.int64), "p": ["N", CLASSES]}
     tensors = {"w": weight, "shape": np.array([-1, CLASSES], np.int64)}
     return small_model(nodes, {"x": ["N", FEATURES]}, outputs, tensors)
@@ -264,13 +255,10 @@ def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(tm
 
 def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
     """The softmax is brought into the shape that the input says."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["logits"], name="head"),
-        helper.make_node("Softmax", ["logits"], ["q"], axis=1),
-        helper.make_node("Shape", ["x"], ["shape"], end=1),
-        helper.make_node("Concat", ["shape", "classes"], ["wanted"], axis=0),
-        helper.make_node("Reshape", ["q", "wanted"], ["p"]),
-    ]
+    nodes = nodes_of(
+        "MatMul x w > logits name=head; Softmax logits > q axis=1; Shape x > shape end=1; "
+        "Concat shape classes > wanted axis=0; Reshape q wanted > p"
+    )
     weight = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
     tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
     proto = small_model(nodes, {"x": ["N", FEATURES]}, {"p": ["N", CLASSES]}, tensors)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.pipeline.samples import nll
 from tests.support import PLAIN, TILTED, cli, ok, outputs_of, with_options
 from tna_onnx.errors import DataError, UnsupportedModel
@@ -41,10 +41,7 @@ def _proto(how: str) -> onnx.ModelProto:
     tensors = _tensors(how == "tied")
     classes = {**CLASSES, "shape": 5} if how == "tied" else CLASSES
     features = {"colour": "features", "shape": "features"}
-    nodes = [
-        helper.make_node("MatMul", ["x", "trunk"], ["h"], name="trunk"),
-        helper.make_node("Relu", ["h"], ["features"], name="relu"),
-    ]
+    nodes = nodes_of("MatMul x trunk > h name=trunk; Relu h > features name=relu")
     if how in ("neck", "tied"):
         nodes.append(helper.make_node("Tanh", ["h"], ["neck"], name="tanh"))
         features["shape"] = "neck"
@@ -293,8 +290,7 @@ def test_a_layer_of_two_heads_keeps_the_other(how: str, map_name: str, tmp_path:
     nodes = [
         helper.make_node("Gemm", ["x", "w", "bias"], ["s"]),
         *parts,
-        helper.make_node("Softmax", ["a"], ["p"], axis=1),
-        helper.make_node("Softmax", ["b"], ["q"], axis=1),
+        *nodes_of("Softmax a > p axis=1; Softmax b > q axis=1"),
     ]
     tensors = {"w": weight, "bias": bias, **{name: np.array(value, np.int64) for name, value in ends.items()}}
     onnx.save(small_model(nodes, {"x": ["N", 5]}, {"p": ["N", 4], "q": ["N", 3]}, tensors), tmp_path / "m.onnx")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction import head_check
@@ -39,12 +39,9 @@ def plain(folder: Path) -> Path:
     data = samples(0)
     hidden = np.maximum(data["x"] @ first, 0)
     weight, *_ = np.linalg.lstsq(hidden, 12 * np.eye(CLASSES)[data["labels"]], rcond=None)
-    nodes = [
-        helper.make_node("MatMul", ["x", "first"], ["z"], name="first"),
-        helper.make_node("Relu", ["z"], ["h"], name="relu"),
-        helper.make_node("MatMul", ["h", "w"], ["s"], name="head"),
-        helper.make_node("Add", ["s", "b"], ["logits"], name="bias"),
-    ]
+    nodes = nodes_of(
+        "MatMul x first > z name=first; Relu z > h name=relu; MatMul h w > s name=head; Add s b > logits name=bias"
+    )
     tensors = {"first": first, "w": weight.astype(np.float32), "b": np.linspace(-1, 1, CLASSES, dtype=np.float32)}
     proto = small_model(nodes, {"x": ["N", FEATURES]}, {"logits": ["N", CLASSES]}, tensors=tensors)
     onnx.save(proto, folder / "plain.onnx")
@@ -214,11 +211,7 @@ def label_samples(seed: int) -> dict[str, Array]:
 def label_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A model of labels that is far too unsure, so that the ranges of its quantised probabilities are narrow."""
     weight = np.random.default_rng(4).standard_normal((FEATURES, LABELS)).astype(np.float32) / 8
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
-        helper.make_node("Add", ["s", "b"], ["logits"], name="bias"),
-        helper.make_node("Sigmoid", ["logits"], ["p"]),
-    ]
+    nodes = nodes_of("MatMul x w > s name=head; Add s b > logits name=bias; Sigmoid logits > p")
     outputs = ["logits", "p"] if "too" in request.param else ["p"]
     infos = [tensor_info(name, ["N", LABELS]) for name in outputs]
     tensors = {"w": weight, "b": np.zeros(LABELS, np.float32)}

@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 from sklearn.svm import SVC
 
 import tna_onnx
-from tests.builders import small_model, stumps, tensor_info
+from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
@@ -153,12 +153,10 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
     """Its nodes are copied where the probabilities need them too."""
     x, y = data()
     weight, bias = np.array([[0.0], [1.5]], np.float32), np.array([0.0, -0.8], np.float32)
-    nodes = [
-        helper.make_node("Gemm", ["x", "w", "b"], ["s"], name="head", transB=1),
-        helper.make_node("Softmax", ["s"], ["p"], axis=1),
-        helper.make_node("ArgMax", ["p"], ["place"], axis=1, keepdims=0),
-        helper.make_node("Gather", ["names", "place"], ["label"]),
-    ]
+    nodes = nodes_of(
+        "Gemm x w b > s name=head transB=1; Softmax s > p axis=1; ArgMax p > place axis=1 keepdims=0; "
+        "Gather names place > label"
+    )
     outputs = {"label": (["N"], np.int64), "p": ["N", 2]}
     constants = {"w": weight, "b": bias, "names": np.array([3, 5])}
     onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, constants), tmp_path / "m.onnx")

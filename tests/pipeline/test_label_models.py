@@ -15,7 +15,7 @@ from scipy import special
 
 import tna_onnx
 from tests.api.test_choice import logits_of
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
 from tests.results.test_json import valid
 from tests.support import cli, ok, outputs_of, with_options
@@ -335,11 +335,9 @@ def test_labels_of_a_softmax_model_and_maps_by_label_do_not_go_together(folder: 
 
 def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path) -> None:
     """One head of labels, recalibrated, beside one of classes: each is read as what it is, by output or by node."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Gemm", ["z", "w", "b"], ["digit"], name="classes", transB=1),
-        helper.make_node("Gemm", ["z", "w2", "b2"], ["marks"], name="attributes", transB=1),
-    ]
+    nodes = nodes_of(
+        "Relu x > z; Gemm z w b > digit name=classes transB=1; Gemm z w2 b2 > marks name=attributes transB=1"
+    )
     outputs = [tensor_info(name, ["N", LABELS]) for name in ("digit", "marks")]
     tensors = {"w": WEIGHT[::-1].copy(), "b": BIAS, "w2": WEIGHT, "b2": BIAS}
     proto = small_model(nodes, {"x": ["N", N_FEATURES]}, outputs, tensors)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened, outputs, probabilities
 from tests.support import with_options
@@ -77,12 +77,10 @@ def classifier(small: Small, path: Path, sharper: float = 1.0, around: float = 1
         del graph.initializer[:]
         graph.initializer.extend([*kept, numpy_helper.from_array(np.float32(factor) * weight, name)])
     graph.node.extend(
-        [
-            helper.make_node("Softmax", ["logits"], ["p"], axis=1),
-            helper.make_node("Gemm", ["features", "again", "bias"], ["raw"], transB=1),
-            helper.make_node("Gemm", ["features", "third", "bias"], ["scores"], transB=1),
-            helper.make_node("ArgMax", ["scores"], ["label"], axis=1, keepdims=0),
-        ]
+        nodes_of(
+            "Softmax logits > p axis=1; Gemm features again bias > raw transB=1; "
+            "Gemm features third bias > scores transB=1; ArgMax scores > label axis=1 keepdims=0"
+        )
     )
     del graph.output[:]
     for name, kind, shape in (("p", 1, ["N", 5]), ("raw", 1, ["N", 5]), ("label", TensorProto.INT64, ["N"])):

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.support import outputs_of, with_options
 
 N, FEATURES, CLASSES = 600, 5, 3
@@ -23,8 +22,7 @@ def written(folder: Path, last: list[onnx.NodeProto], kind: Any) -> tuple[Path, 
     weight = rng.standard_normal((FEATURES, CLASSES)).astype(np.float32)
     x = rng.standard_normal((N, FEATURES)).astype(np.float32)
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["products"]),
-        helper.make_node("Pow", ["products", "three"], ["s"]),
+        *nodes_of("MatMul x w > products; Pow products three > s"),
         *last,
     ]
     outputs = [tensor_info("y", ["N", CLASSES], kind)]
@@ -46,9 +44,7 @@ def test_a_cast_behind_the_activation_says_nothing_of_the_logits(activation: str
     report = tna_onnx.calibrate(model, data, output=tmp_path / "new.onnx", map="ts", **QUICK)
     assert tna_onnx.verify(model, tmp_path / "new.onnx").intact
     x = np.load(data)["x"]
-    session = onnxruntime.InferenceSession(str(tmp_path / "new.onnx"), providers=["CPUExecutionProvider"])
-    (y,) = session.run(None, {"x": x})
-    (old,) = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    y, old = (outputs_of(str(path), x)["y"] for path in (tmp_path / "new.onnx", model))
     assert y.dtype == old.dtype == kind
     p = np.exp(y.astype(np.float64)) if activation == "LogSoftmax" else y.astype(np.float64)
     temperature = report.parameters["temperature"]
@@ -64,7 +60,7 @@ def test_labels_of_probability_0_are_named(tmp_path: Path) -> None:
     model, data = written(tmp_path, [helper.make_node("Hardmax", ["s"], ["y"], axis=1)], np.float32)
     report = tna_onnx.calibrate(model, data, output=tmp_path / "new.onnx", map="bias-floor", **QUICK)
     x, labels = (np.load(data)[name] for name in ("x", "labels"))
-    (y,) = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    y = outputs_of(str(model), x)["y"]
     wrong = int(np.sum(y.argmax(axis=1) != labels))
     notes = " ".join(report.notes)
     assert f"{wrong:,} of {N:,} labels have a probability of 0" in notes
@@ -92,11 +88,7 @@ def test_a_small_probability_of_float16_is_not_0(zeros: int, tmp_path: Path) -> 
 
 
 def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
-    last = [
-        helper.make_node("Softmax", ["s"], ["p"], axis=1),
-        helper.make_node("Cast", ["p"], ["half"], to=onnx.TensorProto.FLOAT16),
-        helper.make_node("Identity", ["half"], ["y"]),
-    ]
+    last = nodes_of("Softmax s > p axis=1; Cast p > half to=FLOAT16; Identity half > y")
     model, data = written(tmp_path, last, np.float16)
     assert tna_onnx.calibrate(model, data, map="irova", dry_run=True, gates=tna_onnx.Gates(require="nothing"), **QUICK)
     proto = onnx.load(model)
@@ -121,8 +113,7 @@ def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: f
     tensors = {"w": weight.astype(np.float32), "b": bias.astype(np.float32)}
     onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, tensors), tmp_path / "m.onnx")
     x = rng.standard_normal((N, FEATURES)).astype(np.float32)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    (scores,) = session.run(None, {"x": x})
+    scores = outputs_of(str(tmp_path / "m.onnx"), x)["y"]
     np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
     words = {**QUICK, "trust_labels": True, **({} if head else {"output_kind": "logits"})}
     report = with_options(
@@ -153,8 +144,7 @@ def test_scores_that_are_the_graphs_input(activation: str, search_map: Any, tmp_
         **QUICK,
     )
     assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "new.onnx").intact
-    session = onnxruntime.InferenceSession(str(tmp_path / "new.onnx"), providers=["CPUExecutionProvider"])
-    y, minus = session.run(["y", "minus"], {"x": x})
+    y, minus = outputs_of(str(tmp_path / "new.onnx"), x).values()
     np.testing.assert_array_equal(minus, -x)
     p = np.exp(y) if activation == "LogSoftmax" else y
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
@@ -185,15 +175,11 @@ def test_a_number_of_classes_that_has_only_a_name(source: str, kind: str, tmp_pa
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 4)).astype(np.float32)
     leaves = (2 * rng.normal(size=(16, 3))).astype(np.float32)
-    steps = [("Greater x zero", "g"), ("Cast g", "f"), ("MatMul f w", "i"), ("Cast i", "k"), ("Gather leaves k", "z")]
-    if source == "columns":
-        steps = [("Sin x", "f"), ("Gather f first", "z")]
-    nodes = [helper.make_node(step.split()[0], step.split()[1:], [output]) for step, output in steps]
-    for node in nodes:
-        if node.op_type == "Cast":
-            node.attribute.append(helper.make_attribute("to", 7 if node.output[0] == "k" else 1))
-        if source == "columns" and node.op_type == "Gather":
-            node.attribute.append(helper.make_attribute("axis", 1))
+    nodes = nodes_of("Sin x > f; Gather f first > z axis=1")
+    if source == "leaves":
+        nodes = nodes_of(
+            "Greater x zero > g; Cast g > f to=FLOAT; MatMul f w > i; Cast i > k to=INT64; Gather leaves k > z"
+        )
     nodes.append(helper.make_node(kind, ["z"], ["p"]))
     tensors = {"leaves": leaves, "w": np.array([1, 2, 4, 8], np.float32), "zero": np.float32(0), "first": np.arange(3)}
     used = {name: value for name, value in tensors.items() if any(name in node.input for node in nodes)}
@@ -217,21 +203,16 @@ def test_a_number_of_classes_that_has_only_a_name(source: str, kind: str, tmp_pa
 def test_one_column_may_be_the_probability_of_the_second_class(shape: list[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((N, 1)).astype(np.float32)
-    nodes = [
-        helper.make_node("Erf", ["x"], ["e"]),
-        helper.make_node("Mul", ["e", "half"], ["h"]),
-        helper.make_node("Add", ["h", "half"], ["p"]),
-        helper.make_node("Reshape", ["p", "shape"], ["y"]),
-    ]
+    nodes = nodes_of("Erf x > e; Mul e half > h; Add h half > p; Reshape p shape > y")
     values = {"half": np.float32(0.5), "shape": np.array([-1, *[1] * (len(shape) - 1)])}
     proto = small_model(nodes, {"x": ["N", 1]}, [tensor_info("y", shape)], values)
-    (p,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    p = outputs_of(proto, x)["y"]
     odds = np.log(p / (1 - p)).ravel()
     labels = (rng.random(N) < 1 / (1 + np.exp(-odds / 2 - 1))).astype(np.int64)
     onnx.save(proto, tmp_path / "m.onnx")
     words = {"map": "platt", "output": tmp_path / "o.onnx", "output_kind": "probability", **QUICK}
     report = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", (x, labels), **words)
-    (new,) = onnxruntime.InferenceSession(str(tmp_path / "o.onnx")).run(None, {"x": x})
+    new = outputs_of(str(tmp_path / "o.onnx"), x)["y"]
     assert new.shape == p.shape
     slope, intercept = report.parameters["slope"], report.parameters["intercept"]
     np.testing.assert_allclose(new.ravel(), 1 / (1 + np.exp(-slope * odds - intercept)), atol=1e-5)

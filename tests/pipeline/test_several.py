@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.pipeline.samples import outputs
 from tests.support import ok, refused, with_options
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -24,12 +24,7 @@ TOO_LARGE = 3.0  # the models' logits are so many times those that the labels co
 
 def tokens(**fields: Any) -> Any:
     """A head behind a ReLU: (N, T, n) -> (N, T, C), with labels beside."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("MatMul", ["z", "w"], ["s"], name="head"),
-        helper.make_node("Add", ["s", "b"], ["logits"]),
-        helper.make_node("ArgMax", ["logits"], ["label"], axis=2, keepdims=0),
-    ]
+    nodes = nodes_of("Relu x > z; MatMul z w > s name=head; Add s b > logits; ArgMax logits > label axis=2 keepdims=0")
     outputs = {"logits": ["N", "T", CLASSES], "label": (["N", "T"], np.int64)}
     return small_model(nodes, {"x": ["N", "T", N_FEATURES]}, outputs, {"w": WEIGHT.T, "b": BIAS}, **fields)
 
@@ -37,8 +32,7 @@ def tokens(**fields: Any) -> Any:
 def pixels(batch: int | str = "N", *, resized: bool = False) -> Any:
     """A convolution over one pixel and a softmax over axis 1: (N, n, H, W) -> (N, C, H, W)."""
     nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Conv", ["z", "w", "b"], ["s"], name="head"),
+        *nodes_of("Relu x > z; Conv z w b > s name=head"),
         helper.make_node("Resize", ["s", "", "scales"], ["r"], mode="linear") if resized else None,
         helper.make_node("Softmax", ["r" if resized else "s"], ["p"], axis=1),
     ]
@@ -239,11 +233,7 @@ def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path
 def test_a_network_that_quantises_each_batch(tmp_path: Path) -> None:
     """Dynamic quantisation: the check runs the batches that the features came from."""
     quantization = pytest.importorskip("onnxruntime.quantization")
-    nodes = [
-        helper.make_node("MatMul", ["x", "v"], ["h"], name="hidden"),
-        helper.make_node("Relu", ["h"], ["z"]),
-        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
-    ]
+    nodes = nodes_of("MatMul x v > h name=hidden; Relu h > z; MatMul z w > logits name=head")
     hidden = np.eye(N_FEATURES, dtype=np.float32) + 0.1
     inputs = {"x": ["N", "T", N_FEATURES]}
     outputs = {"logits": ["N", "T", CLASSES]}

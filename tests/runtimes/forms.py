@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.pipeline import test_heads as heads
 from tests.pipeline import test_integer_heads as integers
 from tests.pipeline import test_label_models as labels
@@ -69,13 +68,10 @@ def two_heads(settings: dict[str, Any], folder: Path) -> Form:
 def cosine(settings: dict[str, Any], folder: Path) -> Form:
     """Write a file of a head that normalises features and class vectors."""
     rng = np.random.default_rng(0)
-    nodes = [
-        helper.make_node("LpNormalization", ["x"], ["u"], axis=1, p=2),
-        helper.make_node("LpNormalization", ["w"], ["v"], axis=1, p=2),
-        helper.make_node("Transpose", ["v"], ["vt"], perm=[1, 0]),
-        helper.make_node("MatMul", ["u", "vt"], ["s"], name="head"),
-        helper.make_node("Mul", ["s", "scale"], ["logits"]),
-    ]
+    nodes = nodes_of(
+        "LpNormalization x > u axis=1 p=2; LpNormalization w > v axis=1 p=2; Transpose v > vt perm=[1,0]; "
+        "MatMul u vt > s name=head; Mul s scale > logits"
+    )
     tensors = {"w": rng.normal(size=(5, 16)).astype(np.float32), "scale": np.float32(30)}
     proto = small_model(nodes, {"x": ["N", 16]}, {"logits": ["N", 5]}, tensors)
     onnx.save(proto, folder / "m.onnx")
