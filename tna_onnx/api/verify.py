@@ -20,7 +20,7 @@ from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import OUTPUT_KINDS, STATED_KINDS, class_output, output_of
+from tna_onnx.graph.outputs import KIND_WORDS, STATED_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_head, find_heads, find_readout
 from tna_onnx.guarding.guarded_file import prove_guarded
@@ -241,7 +241,7 @@ def _plain_kind(known: dict[str, str]) -> str | None:
     kind = known.get("output_kind")
     if kind is None:
         return None
-    return OUTPUT_KINDS.get(kind, "logits")
+    return KIND_WORDS.get(kind, "logits")
 
 
 def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:

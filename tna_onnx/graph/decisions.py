@@ -336,7 +336,7 @@ def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
 def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
     if clash := ops.names & {*names_in(model.proto.graph)}:
-        raise UnsupportedModel(f"{model.name}: the model has a tensor called '{min(clash)}'; guard the original model")
+        raise UnsupportedModel(f"{model.name}: it has a tensor called '{min(clash)}'; start from the original model")
     proto = copy_model(model.proto)
     for tensor in ops.initializers:
         node = constant_node(tensor)

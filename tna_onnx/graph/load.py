@@ -49,8 +49,9 @@ def model_bytes(source: Any) -> bytes:
     if isinstance(source, onnx.ModelProto):
         return _serialized(source)
     raise UsageError(
-        f"expected a path, bytes or an onnx.ModelProto as the model, got {type(source).__name__}; onnx_ir.to_proto and "
-        "onnx_graphsurgeon.export_onnx make a ModelProto, torch.onnx.export and skl2onnx.to_onnx export one"
+        f"expected a path, bytes or an onnx.ModelProto as the model, got {type(source).__name__}; export it to ONNX "
+        "first (torch.onnx.export, skl2onnx.to_onnx), or make a ModelProto of it (onnx_ir.to_proto, "
+        "onnx_graphsurgeon.export_onnx)"
     )
 
 
@@ -74,7 +75,6 @@ _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_
 
 # What ONNX Runtime knows its own format by, from byte 4 on; it then reads nothing else.
 _ORT_MARK = b"ORTM"
-_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 
 PARSER_ERROR: type[Exception] = DecodeError
 """What protobuf raises of bytes that are no message."""
@@ -366,9 +366,6 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto, limits)  # first: a shape may have more numbers than a message has fields
-    # what this tool, and others, write first of it
-    start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
-    _refuse_own_format(name, start.SerializeToString())
     if (rest := len(data) - total_size(proto, large_values)) > 0:
         raise UnsupportedModel(
             f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
@@ -406,9 +403,8 @@ def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
 def checker_complaint(model: Path | onnx.ModelProto) -> str:
     """Return what the ONNX checker, shape inference included, says against a file or model; empty if nothing."""
     # Given a path, the checker finds external data, and takes models above 2 GB.
-    checked = str(model) if isinstance(model, Path) else model
     try:
-        onnx.checker.check_model(checked, full_check=True)
+        onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return one_line(error)
     # Of some damaged files it says so in other ways.

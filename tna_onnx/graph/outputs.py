@@ -29,7 +29,7 @@ _KINDS = {
     "sigmoid": "positive_probability",
 }
 
-OUTPUT_KINDS = {
+KIND_WORDS = {
     "logits": "logits",
     "log_probabilities": "logits",
     "probabilities": "probabilities",
@@ -41,7 +41,7 @@ OUTPUT_KINDS = {
 """What an output holds (`ClassOutput.kind`) -> the word of `--output-kind` for it."""
 
 # Kinds that the graph alone cannot tell.
-STATED_KINDS = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
+STATED_KINDS = {kind: KIND_WORDS[kind] for kind in ("positive_logit", "label_logits")}
 """What an output holds that its graph does not show -> the word for it of `--output-kind`."""
 
 _LABEL_KINDS = ("label_logits", "label_probabilities")

@@ -424,7 +424,7 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritte
         for k in ancestors(model, readout.output):
             names = model.proto.graph.node[k].input
             if readout.logits in names:
-                result.touch(k, "input").input[:] = [fed if name == readout.logits else name for name in names]
+                result.touch(k, "input").input[:] = [{readout.logits: fed}.get(name, name) for name in names]
         return 0
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
@@ -438,7 +438,7 @@ def _rename_result(ops: NodeOps, last: str, name: str) -> None:
     """Give the result of a block another name, where it is made and where nodes of labels read it."""
     for node in ops.nodes:
         for names in (node.input, node.output):
-            names[:] = [name if each == last else each for each in names]
+            names[:] = [{last: name}.get(each, each) for each in names]
 
 
 def _settle_others(model: Model, other_outputs: OutputChange, block: str, result: Rewritten) -> None:
@@ -480,7 +480,7 @@ def _rename(model: Model, tensor: str, name: str, result: Rewritten) -> None:
         for part, names in (("input", node.input), ("output", node.output)):
             if tensor in names:
                 edited = getattr(result.touch(k, part), part)
-                edited[:] = [name if each == tensor else each for each in edited]
+                edited[:] = [{tensor: name}.get(each, each) for each in edited]
 
 
 def _widen(model: Model, readout: Readout, result: Rewritten) -> None:

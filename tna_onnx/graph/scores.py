@@ -101,7 +101,8 @@ def _choose_scores(model: Model, output: str | None, kind: str | None, *, guess:
             readouts.append(_readout(model, info, kind))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
-            untold += [info] if isinstance(refused, _AmbiguousScores) else []
+            if isinstance(refused, _AmbiguousScores):
+                untold.append(info)
     if not readouts:
         if subject := purpose(model):
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
@@ -495,8 +496,8 @@ def _share_of_neighbours(model: Model, tensor: str) -> float | None:
     """Return 1/k where the k nearest of stored samples are on the way to a tensor; else None."""
     for k in ancestors(model, tensor):
         node = model.proto.graph.node[k]
-        count = model.constant_tensor(input_at(node, 1)) if node.op_type == "TopK" else None
-        if count is not None:
+        count = model.constant_tensor(input_at(node, 1))
+        if node.op_type == "TopK" and count is not None:
             return 1 / max(1, int(model.array(count).item()))
     return None
 

@@ -60,7 +60,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     vectors = layer.vectors
     _take_in_positions(state, node, len(vectors))
     _check(state, layer, vectors)
-    kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
+    kernel = layer.weight.value.shape[2:]
     if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
         raise Refused(f"{node.op_type} has a kernel of {kernel}, and its results at several positions come together")
     head = Head(
@@ -320,7 +320,7 @@ class SummedHead(Head):
         """Return weights of the layers as one, those on the same features added up."""
         blocks: dict[str, NDArray[Any]] = {}
         for layer, weight in zip(self.layers, weights, strict=True):
-            blocks[layer.features] = blocks[layer.features] + weight if layer.features in blocks else weight
+            blocks[layer.features] = blocks.get(layer.features, 0) + weight
         return np.ascontiguousarray(np.concatenate(list(blocks.values()), axis=1), self.working_type)
 
     def _added(self, biases: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -329,7 +329,7 @@ class SummedHead(Head):
 
 def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
     """Return the one head that some linear layers are, whose scores are added up."""
-    layers = [layer for head in heads for layer in (head.layers if isinstance(head, SummedHead) else (head,))]
+    layers = [layer for head in heads for layer in (getattr(head, "layers", (head,)))]
     for layer in layers:
         _require_plain(model, layer, layers)
     first = layers[0]

@@ -14,7 +14,7 @@ from dataclasses import replace
 import onnx
 
 from tna_onnx.errors import TnaError
-from tna_onnx.graph.bounds import attribute_of
+from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model, checker_complaint
@@ -151,7 +151,7 @@ def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head
     if before is not None:
         return before
     if stacked := _stacked(state.model, node):
-        return _sum(state, node, stacked, 1 / len(stacked) if kind == "ReduceMean" else 1.0)
+        return _sum(state, node, stacked)
     if kind in logit_steps.ONE_SIDED:
         return logit_steps.one_sided(state, node, index)  # rules 2 and 5
     if kind == "Neg":
@@ -159,13 +159,13 @@ def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head
         return str(node.input[0])
     if kind in ("Add", "Sub", "Mul", "Div", "Sum", "Mean"):
         return _two_sided(state, node, index)
-    return _masked(state, node) if kind == "Where" else None
+    return _masked(state, node)
 
 
 def _masked(state: State, node: onnx.NodeProto) -> str | None:
-    """Pass a Where that puts a constant in the place of some scores (rule 5); None if it is another choice."""
+    """Pass a Where that puts a constant in the place of some scores (rule 5); None if it is something else."""
     computed = [str(name) for name in node.input[1:] if not logit_steps.is_constant(state.model, name)]
-    if len(computed) != 1:
+    if node.op_type != "Where" or len(computed) != 1:
         return None
     state.side_inputs = (*state.side_inputs, str(node.input[0]))
     state.leave_to_graph(homogeneous=False)
@@ -174,8 +174,8 @@ def _masked(state: State, node: onnx.NodeProto) -> str | None:
 
 def _stacked(model: Model, node: onnx.NodeProto) -> list[str]:
     """Return the tensors whose mean or sum a reduction gives, which are stacked along a new axis; none otherwise."""
-    stack = model.producer(node.input[0]) if node.op_type in ("ReduceMean", "ReduceSum") else None
-    if stack is None or stack.op_type != "Concat":
+    stack = model.producer(input_at(node, 0))
+    if node.op_type not in ("ReduceMean", "ReduceSum") or stack is None or stack.op_type != "Concat":
         return []
     axis = attribute_of(stack, "axis", 0)
     layers = [model.producer(name) for name in stack.input]
@@ -212,7 +212,7 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
         raise Refused(f"{node.op_type} takes '{operands[0]}' twice")
     shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
     if node.op_type not in ("Mul", "Div") and len(shifts) != 1:
-        return _sum(state, node, operands, 1 / len(operands) if node.op_type == "Mean" else 1.0)
+        return _sum(state, node, operands)
     _require_few_forks(state)
     heads: dict[str, Head] = {}
     reasons = []
@@ -242,9 +242,12 @@ def _require_few_forks(state: State) -> None:
         )
 
 
-def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str], share: float) -> Head:
-    """Follow the operands of a sum, each of which comes from a linear layer: together they are one."""
+def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
+    """Follow the operands of a sum or mean, each of which comes from a linear layer: together they are one."""
     _require_few_forks(state)
+    share = 1.0
+    if node.op_type in ("Mean", "ReduceMean"):
+        share = 1 / len(operands)
     layers = []
     for k, name in enumerate(operands):
         branch = replace(state, tensor=name, follows=(node.op_type, *state.follows), forks=state.forks + 1)
