@@ -1,13 +1,7 @@
-"""Multi-label samples: each has C labels, of which any number hold, as an array (N, C) of 0 and 1 (`LabelSource`).
-
-`order_warning`: the permutation p of columns that maximises sum_c R[c, p(c)], R[c, k] the correlation of predictions of
-label c with column k, is found on one half and scored on the other. It is reported where the labels that it moves gain
-0.1 on average, and 4 standard errors, on each half.
-"""
+"""Multi-label samples: each has C labels, of which any number hold, as an array (N, C) of 0 and 1 (`LabelSource`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +16,6 @@ from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
 
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray
@@ -147,60 +139,3 @@ class LabelSource(SourceView):
     def sample_labels(self) -> IntArray:
         """The group number of each sample, (N,), equal where all labels are equal."""
         return self.source.labels
-
-
-_MIN_GAIN = 0.1
-_MIN_ERRORS = 4
-
-# More labels make a matrix and an assignment that take long.
-_MAX_LABELS = 4096
-
-
-def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
-    """Return a warning that another order of the label columns fits the predictions better; empty if none does.
-
-    `predicted`: (N, C) of 0 and 1; `marks`: labels of the same samples, (N, C).
-    """
-    if marks.shape[1] > _MAX_LABELS or len(marks) < 2:
-        return ""
-    # at random: files often come sorted
-    half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
-    halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
-    orders = [_best(correlations) for correlations in halves]
-    needed = max(_MIN_GAIN, _MIN_ERRORS / math.sqrt(len(marks) // 2))
-    if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
-        return ""
-    moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
-    named = names or [str(c) for c in range(len(orders[0]))]
-    pairs = [f"{named[c]}: column {named[orders[0][c]]}" for c in moved.tolist()]
-    return (
-        "another order of the label columns fits the model's predictions much better "
-        f"(for label {listed(pairs)}); give them in the order of the model's output"
-    )
-
-
-def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
-    """Return R, (C, C); 0 where a column is constant."""
-    p = predicted - predicted.mean(axis=0)
-    y = marks - marks.mean(axis=0)
-    size = np.sqrt(np.outer(np.sum(p * p, axis=0), np.sum(y * y, axis=0)))
-    correlations: NDArray[np.float64] = np.divide(p.T @ y, size, out=np.zeros_like(size), where=size > 0)
-    return correlations
-
-
-def _best(correlations: NDArray[np.float64]) -> IntArray:
-    """Return the column assigned to each label."""
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
-
-    # as they stand, where nothing is better: a label that is never predicted has no column of its own
-    order = np.asarray(linear_sum_assignment(correlations + 1e-9 * np.eye(len(correlations)), maximize=True)[1])
-    return order.astype(np.int64)
-
-
-def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
-    """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
-    identity = np.arange(len(order))
-    moved = order != identity
-    if not moved.any():
-        return 0.0
-    return float(np.mean(correlations[identity, order][moved] - np.diag(correlations)[moved]))

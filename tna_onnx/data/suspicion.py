@@ -1,13 +1,11 @@
 """Labels that disagree with the model's predictions although nothing fails. H[y, k] counts samples of y predicted as k.
 
-- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors). One class: near chance, and 90 % of
-  the predictions are one frequent class.
-- Another order: the permutation p that maximises sum_c H[c, p(c)] on one half is scored on the other, both ways round.
-  It is reported if it is better by 5 points, and by 2.67 standard errors of the paired difference (2.33 times the root
-  of 1 + 1/pi, for classes that are taken for one another).
-
-Neither is said of a model of a rare event: one class has two thirds of labels or predictions, and the probabilities
-rank.
+- Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors). One class: 90 % of the predictions,
+  too, are one frequent class. Neither is said where one class dominates and the probabilities rank.
+- Another order: the permutation p that maximises sum_c H[c, p(c)] on one half gains 5 points on the other, and 2.67
+  standard errors of the paired difference (2.33 times the root of 1 + 1/pi, for classes taken for one another).
+- Of several labels: p maximises sum_c R[c, p(c)], R[c, k] the correlation of predictions of label c with column k, and
+  the labels that it moves gain 0.1 on average, and 4 standard errors.
 """
 
 from __future__ import annotations
@@ -19,10 +17,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.outliers import area_under
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import AnyArray, IntArray
 
@@ -33,6 +34,8 @@ _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,
 _MIN_GAIN = 0.05
 _NORMAL = 2.33
 _MIN_ERRORS = _NORMAL * math.sqrt(1 + 1 / math.pi)
+_LABEL_GAIN = 0.1
+_LABEL_ERRORS = 4
 _DOMINATES = 2 / 3  # of the labels, or of the predictions
 _ONE_CLASS = 0.9  # of all predictions
 _MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
@@ -252,3 +255,53 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
+
+
+def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
+    """Return a warning that another order of the label columns fits the predictions better; empty if none does.
+
+    `predicted`: (N, C) of 0 and 1; `marks`: labels of the same samples, (N, C).
+    """
+    if marks.shape[1] > _MAX_CLASSES or len(marks) < 2:
+        return ""
+    # at random: files often come sorted
+    half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
+    halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
+    orders = [_assigned(correlations) for correlations in halves]
+    needed = max(_LABEL_GAIN, _LABEL_ERRORS / math.sqrt(len(marks) // 2))
+    if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
+        return ""
+    moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
+    named = names or [str(c) for c in range(len(orders[0]))]
+    pairs = [f"{named[c]}: column {named[orders[0][c]]}" for c in moved.tolist()]
+    return (
+        "another order of the label columns fits the model's predictions much better "
+        f"(for label {listed(pairs)}); give them in the order of the model's output"
+    )
+
+
+def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
+    """Return R, (C, C); 0 where a column is constant."""
+    p = predicted - predicted.mean(axis=0)
+    y = marks - marks.mean(axis=0)
+    size = np.sqrt(np.outer(np.sum(p * p, axis=0), np.sum(y * y, axis=0)))
+    correlations: NDArray[np.float64] = np.divide(p.T @ y, size, out=np.zeros_like(size), where=size > 0)
+    return correlations
+
+
+def _assigned(correlations: NDArray[np.float64]) -> IntArray:
+    """Return the column assigned to each label."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
+    # as they stand, where nothing is better: a label that is never predicted has no column of its own
+    order = np.asarray(linear_sum_assignment(correlations + 1e-9 * np.eye(len(correlations)), maximize=True)[1])
+    return order.astype(np.int64)
+
+
+def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
+    """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
+    identity = np.arange(len(order))
+    moved = order != identity
+    if not moved.any():
+        return 0.0
+    return float(np.mean(correlations[identity, order][moved] - np.diag(correlations)[moved]))

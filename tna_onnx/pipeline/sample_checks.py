@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
-from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, sample_labels
-from tna_onnx.data.suspicion import Suspicion, checked_labels, warnings_of
+from tna_onnx.data.suspicion import checked_labels, checked_warnings, order_warning
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
@@ -73,13 +72,13 @@ def check_task_labels(task: Task) -> LabelCheck:
         predicted = logits.predictions()
         suspicion = checked_labels(job.held_out, predicted, labels, names, classes, lambda: logits.scores().confidence)
         logits.forget()  # the search comes first
-        warnings += _trust(suspicion, names, "--eval", trusted=trusted)
+        warnings += checked_warnings(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
     original = task.logits(task.weight)
     suspicion = checked_labels(
         job.calib, original.predictions(), calibration_labels, names, classes, lambda: original.scores().confidence
     )
-    warnings += _trust(suspicion, names, "--calib", trusted=trusted)
+    warnings += checked_warnings(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
         advice = "maps with parameters for each class were left out; --trust-labels allows them"
         warnings[0] = f"{warnings[0]}: {advice}"
@@ -110,14 +109,6 @@ def _check_marks(task: Task) -> LabelCheck:
     scarce = tuple(np.flatnonzero((rarer > 0) & (rarer < FEW)).tolist())
     coverage = Coverage(marks.shape[1], unseen, scarce, left_out=False)
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), job.settings.trust_labels)
-
-
-def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:
-    """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same."""
-    warnings = warnings_of(suspicion, names)
-    if suspicion is not None and suspicion.discredits_labels and not trusted:
-        raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
-    return warnings
 
 
 # A sketch tells a small share only roughly: an estimate may be above it by this much by chance, or by fewer samples.
