@@ -13,8 +13,6 @@ from tests.conftest import Small
 from tests.support import PLAIN, TILTED, loaded, outputs_of, refused, with_options
 from tna_onnx.errors import UsageError
 
-SETTINGS = [TILTED | {"map": "ets"}, PLAIN | {"fold": False}]
-
 
 def _path(path: Path) -> Any:
     return path

@@ -19,10 +19,6 @@ from tests.support import cli, ok
 
 Array = NDArray[Any]
 
-# Nothing is said of search and map; the members are never drawn, which is quick.
-FAST = ("--ensemble-size", "inf", "--device", "cpu")
-
-
 # --- maps in the last layer
 
 MODELS: dict[str, Callable[[], Built]] = {

@@ -123,9 +123,6 @@ def test_differences_and_agreement_are_those_of_the_scores(world: World, tmp_pat
     assert found["models"][2]["agreement"] < 0.9
 
 
-# Words
-
-
 # Models that differ
 
 

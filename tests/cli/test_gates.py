@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,11 +114,6 @@ def test_limits_on_metrics(small: Small, after: Metrics, tmp_path: Path) -> None
     assert (report["missed"], report["output"]) == ([], str(output))
     for flag, limit in limits(0.01).items():
         assert report["settings"]["gates"][flag[2:].replace("-", "_")] == float(limit)
-
-
-def verdict(result: Result) -> str:
-    (line,) = (line for line in result.stdout.splitlines() if line.startswith("verdict  "))
-    return line.removeprefix("verdict  ")
 
 
 def test_a_worse_result_is_required_or_accepted(small: Small, data: Data, tmp_path: Path) -> None:

@@ -18,14 +18,7 @@ from google.protobuf.message import EncodeError
 from tests.conftest import Small
 from tests.support import PLAIN, cli, ok, program, refused, run, words_of
 from tna_onnx.cli.command import Command, Group
-from tna_onnx.cli.process import (
-    check_figure_folder,
-    check_result_file,
-    ended,
-    loaded,
-    loading,
-    resource_error,
-)
+from tna_onnx.cli.process import check_figure_folder, check_result_file, ended, loaded, loading, resource_error
 from tna_onnx.cli.show import finish, page_step
 from tna_onnx.errors import INTERRUPTED, ResultError, UsageError
 

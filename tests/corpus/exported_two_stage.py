@@ -117,15 +117,6 @@ def _source(name: str) -> Source:
     return Source(net, x, weight)
 
 
-def scores_of(name: str, x: Array) -> Array:
-    """Return what the module itself gives for inputs (N, 12): logits, or probabilities."""
-    import torch
-
-    with torch.no_grad():
-        value: Array = _source(name).module(torch.from_numpy(x)).numpy()
-    return value
-
-
 def _weight(name: str) -> Array:
     value = _source(name).weight
     assert value is not None

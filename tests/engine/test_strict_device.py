@@ -78,8 +78,7 @@ def test_maps(strict: Any, problem: tuple[FeatureTable, Any, Any], name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("search", "name"),
-    [("sparse", "none"), ("complete", "ets"), pytest.param("auto", "auto", marks=pytest.mark.slow)],
+    ("search", "name"), [("sparse", "none"), ("complete", "ets"), pytest.param("auto", "auto", marks=pytest.mark.slow)]
 )
 def test_searches(strict: Any, problem: tuple[FeatureTable, Any, Any], search: str, name: str) -> None:
     table, weight, bias = problem

@@ -53,10 +53,7 @@ def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
         "zero": np.zeros((SIZE, 1), np.float32),
         "unit": np.ones(1, np.float32),
     }
-    nodes = [
-        *nodes_of("Gemm x w > z name=head transB=1; Gemm x zero unit > one"),
-        *behind(ones),
-    ]
+    nodes = [*nodes_of("Gemm x w > z name=head transB=1; Gemm x zero unit > one"), *behind(ones)]
     inputs = {"x": [batch, SIZE]}
     return small_model(nodes, inputs, {"logits": [batch, CLASSES]}, tensors)
 

@@ -18,11 +18,7 @@ from tests.fuzz import configs, models, stores
 from tests.fuzz.children import OUTCOMES, Case, campaign
 from tests.fuzz.data import FAMILIES, Family
 
-HARNESSES: dict[str, Case] = {
-    "models": models.case,
-    "stores": stores.case,
-    "configs": configs.case,
-}
+HARNESSES: dict[str, Case] = {"models": models.case, "stores": stores.case, "configs": configs.case}
 
 
 def reader(name: str, family: Family) -> Case:

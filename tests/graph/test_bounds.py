@@ -93,10 +93,7 @@ DAMAGES = {
     "initializer twice in a branch": (_in_branch, "initializer 'own' is there twice"),
     "input twice": (_twice(lambda p: p.graph.input), "input 'x' is there twice"),
     "output twice": (_twice(lambda p: p.graph.output), "output 'y' is there twice"),
-    "two versions": (
-        _twice(lambda p: p.opset_import, domain="ai.onnx", version=6),
-        "operator set 'ai.onnx' is there",
-    ),
+    "two versions": (_twice(lambda p: p.opset_import, domain="ai.onnx", version=6), "operator set 'ai.onnx' is there"),
     "alpha is a text": (
         _typed("alpha", AttributeProto.STRING, s=b"2"),
         "attribute 'alpha' of Gemm 'head' is of type STR",

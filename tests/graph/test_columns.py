@@ -243,10 +243,7 @@ def _clipped(b: Builder, scores: str) -> str:
 
 def _averaged(b: Builder, scores: str) -> str:
     """Two networks whose probabilities are averaged."""
-    first, second = (
-        b.node("Sigmoid", scores, out="p1"),
-        b.node("Sigmoid", b.node("Neg", scores, out="n"), out="p2"),
-    )
+    first, second = (b.node("Sigmoid", scores, out="p1"), b.node("Sigmoid", b.node("Neg", scores, out="n"), out="p2"))
     return b.node("Mean", first, second, out="p")
 
 

@@ -369,14 +369,7 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     model = load_model(tmp_path / "model.onnx")
     old = {name: model.array(model.initializers[name]) for name in TENSORS}
     data = labelled(tmp_path, lambda x: np.maximum(x @ old["trunk"], 0) @ old["weight"].T + old["bias"], FEATURES)
-    report = tna_onnx.calibrate(
-        model.path,
-        data,
-        output=tmp_path / "new.onnx",
-        map="ts",
-        search="none",
-        device="cpu",
-    )
+    report = tna_onnx.calibrate(model.path, data, output=tmp_path / "new.onnx", map="ts", search="none", device="cpu")
     written = load_model(tmp_path / "new.onnx")
     try:
         (name,) = written.external_files

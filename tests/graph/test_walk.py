@@ -94,13 +94,7 @@ def labelled(folder: Path, kind: str, axis: int, *, declared: bool = True) -> Pa
 
 @pytest.mark.parametrize(
     ("kind", "axis", "is_label"),
-    [
-        ("matrix", 1, True),
-        ("matrix", -1, True),
-        ("matrix", 0, False),
-        ("tokens", 2, True),
-        ("image", 1, True),
-    ],
+    [("matrix", 1, True), ("matrix", -1, True), ("matrix", 0, False), ("tokens", 2, True), ("image", 1, True)],
 )
 def test_an_argmax_gives_labels_over_the_axis_of_the_classes(
     kind: str, axis: int, is_label: bool, tmp_path: Path

@@ -113,8 +113,7 @@ def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "dtype", "face"),
-    with_faces(NAMES, (2, 10, 1000), dtypes=(np.float16, np.float32, np.float64)),
+    ("name", "classes", "dtype", "face"), with_faces(NAMES, (2, 10, 1000), dtypes=(np.float16, np.float32, np.float64))
 )
 def test_every_face_runs_it(name: str, classes: int, dtype: Any, face: Any) -> None:
     fitted = drawn_map(name, classes)

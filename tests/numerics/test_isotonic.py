@@ -13,16 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from tests.numerics.bernoulli import confidences, scores
 from tna_onnx.numerics import isotonic as isotonic_module
-from tna_onnx.numerics.isotonic import (
-    CENTRES,
-    TOLERANCE,
-    Corp,
-    Decomposition,
-    cells,
-    isotonic_log_odds,
-    pool,
-    thinned,
-)
+from tna_onnx.numerics.isotonic import CENTRES, TOLERANCE, Corp, Decomposition, cells, isotonic_log_odds, pool, thinned
 from tna_onnx.numerics.reliability import normal_cdf
 from tna_onnx.numerics.scores import SampleScores
 

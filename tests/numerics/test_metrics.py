@@ -465,14 +465,6 @@ def test_samples_of_one_confidence_on_two_sides_of_a_border_share_their_sides() 
     np.testing.assert_allclose(losses, [0.9, 0.8, 0, 0, 0.8, 0.9], rtol=0, atol=1e-7)  # float32 confidences
 
 
-# --- Rows of metrics: one for every formula, and what they write
-
-
-def scores(seed: int) -> SampleScores:
-    logits = np.random.default_rng(seed).normal(size=(60, 3))
-    return SampleScores.of_logits(logits, np.arange(60) % 3)
-
-
 # --- What a sample's scores are made of, against the definition in float64
 
 

@@ -77,7 +77,7 @@ NOT_RUN = {
         "model_signing verify key release --public_key key.pub --signature release.sig",
     ],
     "docs/how-to/systems.md": [
-        r'py -m venv .venv; .venv\Scripts\pip install ".[cpu]"; .venv\Scripts\tna-onnx --version',
+        r'py -m venv .venv; .venv\Scripts\pip install ".[cpu]"; .venv\Scripts\tna-onnx --version'
     ],
     "docs/how-to/text.md": ["tna-onnx calibrate model.onnx reviews.csv --tokenizer model_folder/"],
     "docs/how-to/serving.md": [

@@ -42,13 +42,7 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("library", "written"),
-    [
-        ("ray", "features-ray"),
-        ("pyspark", "features-spark"),
-    ],
-)
+@pytest.mark.parametrize(("library", "written"), [("ray", "features-ray"), ("pyspark", "features-spark")])
 def test_a_block_writes_the_features_of_a_local_run(world: Path, library: str, written: str) -> None:
     code = next(block.text for block in blocks(PAGE) if library in block.text and written in block.text)
     if library == "pyspark" and shutil.which("java") is None:

@@ -21,10 +21,7 @@ def written(folder: Path, last: list[onnx.NodeProto], kind: Any) -> tuple[Path, 
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((FEATURES, CLASSES)).astype(np.float32)
     x = rng.standard_normal((N, FEATURES)).astype(np.float32)
-    nodes = [
-        *nodes_of("MatMul x w > products; Pow products three > s"),
-        *last,
-    ]
+    nodes = [*nodes_of("MatMul x w > products; Pow products three > s"), *last]
     outputs = [tensor_info("y", ["N", CLASSES], kind)]
     proto = small_model(nodes, {"x": ["N", FEATURES]}, outputs, {"w": weight, "three": np.float32(3)})
     onnx.save(proto, folder / "m.onnx")

@@ -23,12 +23,7 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.collected_details import (
-    _scored,
-    class_names,
-    class_sums,
-    worst_rows,
-)
+from tna_onnx.pipeline.collected_details import _scored, class_names, class_sums, worst_rows
 from tna_onnx.pipeline.comparing import Compared, compare_heads
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.job import Collected, Task

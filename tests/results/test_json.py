@@ -13,11 +13,10 @@ import tna_onnx
 from docs.generated import RESULTS, field_lines, json_fields
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import few
-from tests.support import PLAIN, TILTED, cli, words_of
+from tests.support import TILTED, cli, words_of
 from tna_onnx.graph.options import Difference
 from tna_onnx.results.as_json import from_json, to_json
 
-FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
 KINDS = {kind.__name__.lower(): kind for kind in RESULTS}
 

@@ -7,13 +7,7 @@ import psutil
 import pytest
 
 from tna_onnx.errors import UsageError
-from tna_onnx.runtime import (
-    Device,
-    allowed_cores,
-    free_memory,
-    parse_device,
-    require_address_space,
-)
+from tna_onnx.runtime import Device, allowed_cores, free_memory, parse_device, require_address_space
 from tna_onnx.runtime import device as machine
 
 

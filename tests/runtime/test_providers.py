@@ -185,13 +185,7 @@ def test_errors_of_others_pass(error: type[BaseException], install: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        "",
-        "from onnxruntime.capi import nothing",
-        "raise RuntimeError('lib of another version')",
-    ],
+    "content", [None, "", "from onnxruntime.capi import nothing", "raise RuntimeError('lib of another version')"]
 )
 def test_installed_in_part(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Removing one of two wheels leaves a folder, or files that do not fit together."""

@@ -168,12 +168,7 @@ def run_opencv(path: Path, batches: list[np.ndarray], engine: str) -> list[Outpu
 def run_node(path: Path, batches: list[np.ndarray], package: str) -> list[Outputs]:
     """Run in Node.js; `web/run.mjs` says what a job holds."""
     given, outputs = ends(path)
-    job = {
-        "model": str(path),
-        "input": given,
-        "outputs": outputs,
-        "batches": [_as_json(x) for x in batches],
-    }
+    job = {"model": str(path), "input": given, "outputs": outputs, "batches": [_as_json(x) for x in batches]}
     done = subprocess.run(
         ["node", HERE / "web/run.mjs", package, node_modules()],
         input=json.dumps(job), capture_output=True, text=True, check=False, timeout=300,

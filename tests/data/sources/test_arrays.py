@@ -154,11 +154,7 @@ def test_arrays_of_inputs_are_no_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "wanted", "shown"),
-    [
-        ((3, 5), (None, 4), "(N, 4)"),
-        ((3,), (None, None), "(N, ?)"),
-        ((), (None, 4), "(N, 4)"),
-    ],
+    [((3, 5), (None, 4), "(N, 4)"), ((3,), (None, None), "(N, ?)"), ((), (None, 4), "(N, 4)")],
 )
 def test_shapes_that_do_not_fit(
     tmp_path: Path, shape: tuple[int, ...], wanted: tuple[int | None, ...], shown: str
@@ -171,13 +167,7 @@ def test_shapes_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
-    ("stored", "wanted"),
-    [
-        ("float16", "float32"),
-        ("int32", "int64"),
-        ("uint8", "int64"),
-        (">f4", "<f4"),
-    ],
+    ("stored", "wanted"), [("float16", "float32"), ("int32", "int64"), ("uint8", "int64"), (">f4", "<f4")]
 )
 def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) -> None:
     values = (X % 2).astype(stored)
@@ -188,13 +178,7 @@ def test_lossless_casts_within_a_kind(tmp_path: Path, stored: str, wanted: str) 
 
 @pytest.mark.parametrize(
     ("stored", "wanted"),
-    [
-        ("uint8", "float32"),
-        ("float64", "float32"),
-        ("int64", "int32"),
-        ("bool", "float32"),
-        ("<U3", "float32"),
-    ],
+    [("uint8", "float32"), ("float64", "float32"), ("int64", "int32"), ("bool", "float32"), ("<U3", "float32")],
 )
 def test_other_casts_are_refused(tmp_path: Path, stored: str, wanted: str) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X.astype(stored), "labels": LABELS})
