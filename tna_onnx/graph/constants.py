@@ -215,10 +215,7 @@ def _missing_operators(closed: onnx.ModelProto) -> list[Any]:
 
 
 def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
-    """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
-
-    Raises NotConstant: a result is too large, or nobody can tell before it is computed.
-    """
+    """Refuse to compute what would not fit into memory, or may not: a few bytes can ask for any size."""
     try:
         graph = onnx.shape_inference.infer_shapes(closed, data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:

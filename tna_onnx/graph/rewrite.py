@@ -347,10 +347,7 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, res
 def _replace_input(
     model: Model, at: int, position: int, value: NDArray[Any], role: str, result: Rewritten
 ) -> NDArray[Any]:
-    """Give a node a new constant: where the old one lies if no other reads it and it has the same shape.
-
-    Returns the value that is there now.
-    """
+    """Give a node a new constant, in place of one of that shape that no other reads; return the value there now."""
     node = result.proto.graph.node[at]
     old = input_at(node, position)
     tensor = model.initializers.get(old)

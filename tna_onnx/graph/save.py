@@ -238,11 +238,9 @@ def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -
 
 
 def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
-    """Copy the source's external data into a file beside `output`, with new values in their places.
+    """Copy the source's external data into a file beside `output`, with new values in their places; return that file.
 
-    Gives the data file. `proto`: the new model, edited here: places of external data, and new values that move out of
-    it; `output`: path of the model that will be written, in a folder of its own. Raises OSError: the target cannot be
-    written.
+    `proto`: the new model, edited here: places of external data, and new values that move out of it.
     """
     new_values = _moved_out(model, proto)
     tensors = [tensor for tensor in all_tensors(proto) if is_external(tensor)]

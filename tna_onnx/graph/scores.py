@@ -209,10 +209,7 @@ def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
 
 
 def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> None:
-    """Refuse to choose while an output that was not understood may be the classifier's.
-
-    Raises SeveralHeads: a refused output holds numbers that a linear layer makes, not on the way to the head found.
-    """
+    """Refuse to choose while an output that was not understood, with a linear layer of its own, may classify."""
     if not heads:  # the caller says that there is none, with all reasons
         return
     behind_heads = {k for head in heads for k in ancestors(model, head.output)}
