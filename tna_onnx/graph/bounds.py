@@ -5,7 +5,7 @@
 3. Tensors of at most 64 axes, none of negative length: NumPy's limit. No sparse ones.
 4. Attributes of the type that the operator's definition gives them.
 5. One meaning of every name: of two for one, runtimes take the first, or the last.
-6. No functions of its own: the written file could not have them.
+6. No functions of its own: heads are found in nodes alone.
 """
 
 import re
@@ -100,15 +100,15 @@ _LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
 def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
     """Check rules 2 to 6."""
+    try:
+        _check_texts(name, model, limits)
+    except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
+        raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
     if model.functions:
         raise UnsupportedModel(
             f"{name}: it has functions of its own ('{model.functions[0].name}'); export the model without them. In "
             "Python, onnx.inliner.inline_local_functions writes out those whose attributes have no defaults"
         )
-    try:
-        _check_texts(name, model, limits)
-    except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
-        raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
     for tensor in all_tensors(model):
         if len(tensor.dims) > MAX_AXES or min(tensor.dims, default=0) < 0:
             raise UnsupportedModel(
