@@ -60,7 +60,7 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     vectors = layer.vectors
     _take_in_positions(state, node, len(vectors))
     _check(state, layer, vectors)
-    kernel = layer.weight.value.shape[2:]
+    kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
     if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
         raise Refused(f"{node.op_type} has a kernel of {kernel}, and its results at several positions come together")
     head = Head(
