@@ -127,10 +127,10 @@ def _single(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _with_data(folder: Path, draw: Callable[[int], np.ndarray], rng: np.random.Generator) -> Source:
-    """Write 4,000 samples a split; labels are drawn from the model's probabilities at temperature 3."""
+    """Write 1,500 samples a split; labels are drawn from the model's probabilities at temperature 3."""
     model = folder / "model.onnx"
     for name in ("calib", "test"):
-        x = draw(4000).astype(np.float32)
+        x = draw(1500).astype(np.float32)
         (y,) = ort_session(model).run(None, {onnx.load(model).graph.input[0].name: x})
         logits = np.log(np.maximum(as_probabilities(model, y), 1e-12))
         labels = np.argmax(logits / 3 + rng.gumbel(size=logits.shape), axis=1)
