@@ -210,7 +210,8 @@ def test_limits_that_make_no_sense_are_usage_errors(small: Small, tmp_path: Path
 
 
 def metrics(n: int = 100, **values: float) -> Metrics:
-    return replace(Metrics(n, 15, 0.5, 0.1, 0.1, 1.0, 0.5), **values)
+    rest = {"accuracy": 0.5, "ece": 0.1, "adaece": 0.1, "nll": 1.0, "brier": 0.5}
+    return replace(Metrics.unknown(n), **{"bins": 15, **rest, **values})
 
 
 ends = st.floats(-1, 1)

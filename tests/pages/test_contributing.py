@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
@@ -75,7 +76,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tool(folder: Path, line: str) -> str:
+def tool(folder: Path, line: str, code: int = 0) -> str:
     """Run a command of a page with the package in a folder; return what it prints."""
     done = run(
         *shlex.split(line)[1:],
@@ -84,7 +85,7 @@ def tool(folder: Path, line: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == code, done.stdout
     return done.stdout
 
 
@@ -111,6 +112,17 @@ def test_a_new_metric(copy: Path) -> None:
     # by the triangle inequality, bins can only add to it
     assert 0 < comparison["before"]["gap"] <= comparison["before"]["ece"]
     assert "gap" in (copy / "gap.html").read_text(encoding="utf-8")
+    # a gate on it is one field, and samples without labels know neither
+    gates = copy / "tna_onnx/results/gates.py"
+    text = gates.read_text(encoding="utf-8")
+    field = '    max_gap: float | None = setting(None, "Largest gap.", section=_SECTION, low=0)\n'
+    gates.write_text(text.replace("    max_nll: float", f"{field}    max_nll: float", 1), encoding="utf-8")
+    images = np.load(copy / "models/digits/test.npz")["image"]
+    np.savez(copy / "unlabelled.npz", image=images)
+    tool(copy, "tna-onnx calibrate models/digits/model.onnx models/digits/calib.npz --map bias -o bias.onnx")
+    tool(copy, "tna-onnx evaluate bias.onnx unlabelled.npz")
+    missed = tool(copy, "tna-onnx evaluate gap.onnx models/digits/test.npz --max-gap 0.001", code=1)
+    assert "--max-gap" in missed
     lint(copy)
 
 

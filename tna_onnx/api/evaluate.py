@@ -68,7 +68,8 @@ _LEVEL = 0.05
 _FEWEST = 50
 
 _NEED_LABELS = ["group_column", "groups", "by", "weight_column", "weights", "class_prior", "expect_accuracy"]
-_NEED_LABELS += ["max_ece", "max_nll", "min_recall", "positive"]
+# without labels, an accuracy is to be expected
+_NEED_LABELS += [*(name for name in LIMITS if name != "min_accuracy"), "min_recall", "positive"]
 
 
 @checked
@@ -301,7 +302,7 @@ def _unlabelled(
         output=output.name,
         output_kind=output.kind,
         data=source.describe(),
-        metrics=Metrics(len(source), 0, math.nan, math.nan, math.nan, math.nan, math.nan),
+        metrics=Metrics.unknown(len(source)),
         reliability=Bins((), (), ()),
         bin_free=BinFree.unknown(),
         preprocessing=source.recipe(),

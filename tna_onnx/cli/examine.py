@@ -13,7 +13,7 @@ from tna_onnx.cli.config import config_options
 from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.results.gates import Gates
+from tna_onnx.results.gates import LIMITS, Gates
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 
@@ -21,7 +21,7 @@ from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 @options.model_argument
 @options.data_argument
 @options.labelled_data_options
-@options.field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
+@options.field_options(Gates, *LIMITS, "min_recall")
 @options.data_options()
 @options.by_option
 @options.page_option
@@ -130,7 +130,7 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     inspection.require_scores()
 
 
-_OF_SAMPLES = ("labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy", "preset", *options.RECIPE_PARTS)
+_OF_SAMPLES = ("labels", "expect_accuracy", *LIMITS, "preset", *options.RECIPE_PARTS)
 
 
 @click.command(cls=Command)
@@ -147,7 +147,7 @@ _OF_SAMPLES = ("labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy"
     help="Labelled data to run both files on: file, folder or URL.",
 )
 @options.labels_option
-@options.field_options(Gates, "max_ece", "max_nll", "min_accuracy")
+@options.field_options(Gates, *LIMITS)
 @options.sample_options(*options.ALL_ALIKE)
 @config_options
 def verify(**arguments: Any) -> None:

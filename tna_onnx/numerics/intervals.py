@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import (
+    MEANS,
     MIN_EACH,
     SHARES,
     Interval,
@@ -180,8 +181,8 @@ def paired_differences(
         elif name in SHARES:
             ends = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
         else:
-            losses = _by_sample(after, name)
-            change, of_fits = (losses - _by_sample(other, name) for other in (before, fitted))
+            losses = _by_sample(after, MEANS[name])
+            change, of_fits = (losses - _by_sample(other, MEANS[name]) for other in (before, fitted))
             ends = _mean(change, of_fits, z, before.clusters, before.weights)
         differences[name] = Interval(*ends, level, groups, errors, likelier and name == "nll")
     return differences

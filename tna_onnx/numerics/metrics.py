@@ -11,6 +11,7 @@ Of several labels, the mean over labels, of their probabilities (Kull et al. 201
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -141,6 +142,12 @@ class Metrics:
         if scores.decided is not None:
             values["accuracy_of_likeliest"] = scores.mean("hit")
         return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
+
+    @classmethod
+    def unknown(cls, n: int) -> Metrics:
+        """Return the metrics of n samples without labels: NaN."""
+        values: dict[str, Any] = dict.fromkeys(METRICS, math.nan)
+        return cls(n=n, bins=0, **values)
 
 
 def _dependence(scores: SampleScores) -> dict[str, Any]:
@@ -318,7 +325,8 @@ def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
 
 # A metric is the mean of a field of the scores, or a calibration error with bins of its own: one row here or in
 # `SHARES`, one in `numerics.metric`, and a field of `Metrics`.
-_MEANS = {"accuracy": "right", "nll": "nll", "brier": "brier"}
+MEANS = {"accuracy": "right", "nll": "nll", "brier": "brier"}
+"""The property of `SampleScores` whose mean a metric is, by its name."""
 
 SHARES: dict[str, Callable[[SampleScores, int], Shares]] = {"ece": shares_by_width, "adaece": shares_by_mass}
 """The bins of each calibration error, by its name."""
@@ -333,7 +341,7 @@ def metric_value(scores: SampleScores, name: str, bins: int = 15) -> float:
     """
     if name in SHARES:
         return calibration_error(scores, SHARES[name], bins)
-    return scores.mean(_MEANS[name])
+    return scores.mean(MEANS[name])
 
 
 def residuals(scores: SampleScores) -> NDArray[np.float64]:
@@ -360,8 +368,8 @@ def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int 
         by_label = [sample_losses(label_scores, objective, bins) for label_scores in scores.by_label()]
         mean: NDArray[np.float64] = np.mean(by_label, axis=0)
         return mean
-    if objective in ("nll", "brier"):
-        return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
+    if objective in MEANS:
+        return getattr(scores, MEANS[objective]).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
     inside = SHARES[objective](scores, bins)
     signs = np.sign(_bin_sums(scores, inside))
     sides = np.concatenate([inside(rows) @ signs for rows in _chunks(scores)])

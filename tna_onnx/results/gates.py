@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import check_numbers, check_share
-from tna_onnx.numerics.metric import JUDGED, POSITIVE_ECE, Metric
+from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE, Metric
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
     from tna_onnx.results.measured import Evaluation
-
-
-LIMITS = ("max_ece", "max_nll", "min_accuracy")
-"""Gates on the values of one model; all others are about a change, or about single classes."""
 
 
 class GateMissed(CheckFailed):
@@ -44,6 +40,8 @@ class GateMissed(CheckFailed):
 Requirement: TypeAlias = Literal["improvement", "not-worse", "nothing"]
 
 _SECTION = "Gates"
+
+_UNITS = {"PERCENT": "per cent", "POINTS": "percentage points"}
 
 
 @documented
@@ -75,7 +73,9 @@ class Gates:
         None, "Fail if the accuracy is below this, per cent.", section=_SECTION, unit="PERCENT", low=0, high=100
     )
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
-    max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
+    max_accuracy_drop: float | None = setting(
+        None, "Largest loss of accuracy, percentage points.", unit="POINTS", low=0, high=100
+    )
     min_recall: Mapping[str, float] | None = setting(
         None,
         "Fail if the recall of a class is below this fraction. It is the recall of the output decision if the "
@@ -99,9 +99,10 @@ class Gates:
             if about.low is None:
                 continue
             limit = getattr(self, name)
-            if limit is not None and not 0 <= limit <= (about.high or math.inf):
-                unit = {"max_nll": "nats, at least 0"}.get(name, "per cent, from 0 to 100")
-                raise UsageError(f"{name} must be in {unit}, got {limit}")
+            if limit is not None and not about.low <= limit <= (about.high or math.inf):
+                unit = _UNITS.get(about.unit, about.unit.lower())
+                ends = f"at least {about.low:g}" if about.high is None else f"from {about.low:g} to {about.high:g}"
+                raise UsageError(f"{name} must be {ends}{unit and f', in {unit}'}; got {limit}")
         check_share(min_accuracy=self.min_accuracy)
         for name, limit in (self.min_recall or {}).items():
             check_numbers("a number", **{f"min_recall {name}": limit})
@@ -112,18 +113,18 @@ class Gates:
 
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
         """Lines on the limits that metrics miss. `kind`: of these samples: `held-out`, or empty."""
-        limits = (
-            ("--max-ece", self.max_ece, "ece" if metrics.positive is None else POSITIVE_ECE, 1),
-            ("--max-nll", self.max_nll, "nll", 1),
-            ("--min-accuracy", self.min_accuracy, "accuracy", -1),
-        )
         lines = []
-        for flag, limit, name, sign in limits:
+        for gate in LIMITS:
+            limit = getattr(self, gate)
+            side, _, name = gate.partition("_")
+            if name == "ece" and metrics.positive is not None:
+                name = POSITIVE_ECE
             metric = JUDGED[name]
             value = metrics.value(name)
-            # sign: an accuracy must not lie below its limit, the others not above
+            sign = -1 if side == "min" else 1  # an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
-                text = f"{_label(name, metrics)} is {_missing(metric, sign, value, limit)} {metric.unit}"
+                text = f"{_label(name, metrics)} is {_missing(metric, sign, value, limit)} {metric.unit}".rstrip()
+                flag = f"--{gate.replace('_', '-')}"
                 lines.append(f"{flag} {limit:g} missed: {text} on {samples_text(metrics, kind)}")
         return tuple(lines)
 
@@ -196,6 +197,10 @@ class Gates:
                 "alike and large enough, or pass --require nothing"
             )
         return tuple(lines)
+
+
+LIMITS = tuple(name for name in settings_of(Gates) if name.partition("_")[2] in METRICS)
+"""Gates on the values of one model, `max_METRIC` and `min_METRIC`; others are about a change or single classes."""
 
 
 def _missing(metric: Metric, sign: int, value: float, limit: float) -> str:
