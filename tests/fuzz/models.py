@@ -108,7 +108,7 @@ def _write_another(model: Model, path: Path, k: int) -> None:
     if found.linear:
         result = load_model(new)
         again = OpenModel(result, choose_head(result), Device("cpu"))
-        features, raw = again.session.run([again.main, again.readout.logits], feeds)
+        features, raw = again.session.run([again.readout.main, again.readout.logits], feeds)
         expected = again.readout
         assert isinstance(expected, Head)
         np.testing.assert_allclose(expected.weight, weight, rtol=1e-2, atol=1e-2)

@@ -80,6 +80,7 @@ class GrowingRows:
     where: str  # what messages start with
     parts: list[NDArray[Any]] = field(default_factory=list)  # not yet in the file
     rows: int = 0
+    size: int = 0  # bytes of all rows
     file: BinaryIO | None = None
 
     def append(self, part: NDArray[Any]) -> None:
@@ -92,8 +93,8 @@ class GrowingRows:
             )
         self.parts.append(part)
         self.rows += len(part)
-        several = len(self.parts) > 1 and not part.dtype.hasobject
-        if several and (self.file or sum(each.nbytes for each in self.parts) > _IN_MEMORY):
+        self.size += part.nbytes
+        if self.size > _IN_MEMORY and len(self.parts) > 1 and not part.dtype.hasobject:
             self._write()
 
     def _write(self) -> None:

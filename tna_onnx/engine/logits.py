@@ -216,8 +216,7 @@ class HeadLogits(Logits):
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the logits of some samples, (R, C): the product with their features alone."""
         features = self._store.features[rows]  # float16 is widened, as in `FeatureTable.chunks`
-        wide = np.asarray(features, np.float64 if features.dtype == np.float64 else np.float32)
-        return to_host(self.head(self._placement.put(wide)))
+        return to_host(self.head(self._placement.put(np.asarray(features, np.result_type(features, np.float32)))))
 
     def _size(self) -> int:
         return len(self._store) * int(self.head.weight.shape[0]) * int(self.head.weight.itemsize)

@@ -98,7 +98,7 @@ def features_by_ray(
             ray.data.DataContext._set_current(before)
 
 
-def _mapped(slices: Sequence[Slice], function: TableExtractor, options: Mapping[str, Any]) -> Any:
+def _mapped(slices: Sequence[Slice], tables: TableExtractor, options: Mapping[str, Any]) -> Any:
     import ray  # noqa: PLC0415 - optional
 
     words = dict(options)
@@ -112,19 +112,10 @@ def _mapped(slices: Sequence[Slice], function: TableExtractor, options: Mapping[
     if "num_cpus" not in inspect.signature(ray.data.read_datasource).parameters:  # before Ray 2.60
         reading = {"ray_remote_args": reading}
     samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), **reading)
+    made_of = [tables.extractor, tables.writer]  # in each actor, whose session stays open
     return samples.map_batches(
-        _InActor, fn_constructor_args=[function], batch_size=None, batch_format="pyarrow", **words
+        TableExtractor, fn_constructor_args=made_of, batch_size=None, batch_format="pyarrow", **words
     )
-
-
-class _InActor:
-    """The function of tables of one actor, whose session stays open."""
-
-    def __init__(self, function: TableExtractor) -> None:
-        self._function = function
-
-    def __call__(self, table: Any) -> Any:
-        return self._function(table)
 
 
 def _slices_source(slices: Sequence[Slice]) -> Any:

@@ -21,7 +21,7 @@ from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Readout
 from tna_onnx.runtime import AT_ONCE, Device, Session, require_address_space
 
 _log = logging.getLogger("tna_onnx")
@@ -146,13 +146,6 @@ class OpenModel(Classifier):
         """Whether a session starts at the model's inputs."""
         return session is self._session
 
-    @property
-    def main(self) -> str:
-        """The tensor that is collected: the features, or the logits of a model without a head."""
-        if isinstance(self.readout, Head):
-            return self.readout.features
-        return self.readout.logits
-
     def session_from(self, dtypes: Mapping[str, np.dtype[Any]]) -> Session | None:
         """Return a session from tensors that samples hold, of some dtypes, to the logits.
 
@@ -172,10 +165,7 @@ class OpenModel(Classifier):
         return list(dict.fromkeys(name for name in names if any(name in nodes for nodes in computing)))
 
     def _tensors(self) -> list[str]:
-        names = [self.readout.logits, self.readout.output]
-        if isinstance(self.readout, Head):
-            names.insert(0, self.readout.features)
-        return self.computed(names)
+        return self.computed([self.readout.main, self.readout.logits, self.readout.output])
 
 
 def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:

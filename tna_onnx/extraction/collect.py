@@ -90,8 +90,7 @@ class FeatureTable:
     def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""
         step = max(1, _BLOCK // max(n_classes, self.features.shape[1]))
-        # float16 is widened: sums over the features would have three digits
-        dtype = np.float64 if self.features.dtype == np.float64 else np.float32
+        dtype = np.result_type(self.features, np.float32)  # of float16, sums would have three digits
         for start in range(0, len(self.labels), step):
             rows = slice(start, min(start + step, len(self.labels)))
             yield np.asarray(self.features[rows], dtype), self.labels[rows]
@@ -124,10 +123,9 @@ class Tensors:
     @classmethod
     def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
         """Choose the tensors for a readout; `given` ones are not computed."""
-        main = readout.features if isinstance(readout, Head) else readout.logits
         logits = readout.logits if keep_logits else None
-        names = [main] if logits is None else [main, logits]
-        return cls(main, logits, tuple(name for name in opened.computed(names) if name not in given))
+        computed = opened.computed([readout.main, logits or readout.main])
+        return cls(readout.main, logits, tuple(name for name in computed if name not in given))
 
 
 def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:

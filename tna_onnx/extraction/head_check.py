@@ -239,9 +239,8 @@ def _independence_notes(
     compared = [OutputCheck(readout.logits, probabilities)]
     if readout.output in tensors and readout.output not in batch:
         compared = [OutputCheck(readout.output, output_of(readout).probabilities)]
-    collected = readout.features if isinstance(readout, Head) else readout.logits
-    if collected not in batch:
-        compared.append(OutputCheck(collected))
+    if readout.main not in batch:
+        compared.append(OutputCheck(readout.main))
     return check_independence(model, session, compared, batch, tensors, further, most_parts=most_parts)
 
 
@@ -250,10 +249,7 @@ def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, b
 
     From the model's inputs, the output that classifies too.
     """
-    names = [readout.logits]
-    if isinstance(readout, Head):
-        names.insert(0, readout.features)
-    missing = [name for name in names if name not in batch]
+    missing = [name for name in dict.fromkeys([readout.main, readout.logits]) if name not in batch]
     if session is None or not missing:
         return batch
     if opened.is_whole(session) and _is_checked(opened.model, readout):

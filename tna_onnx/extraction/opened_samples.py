@@ -235,7 +235,7 @@ def _from_files(opened: OpenModel, computed: Precomputed, data: Data) -> Samples
     if data.columns or data.tokenizer is not None:
         raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
     if computed.writer:
-        tensor = readout.features if computed.kind == "features" and isinstance(readout, Head) else readout.logits
+        tensor = readout.main if computed.kind == "features" else readout.logits
         _require_origin(opened, where, computed.writer, computed.kind, tensor)
     return _entered(opened, computed, data)
 
@@ -284,11 +284,8 @@ def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
 def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
     readout = opened.readout
     stored = read_stored(folder)
-    kind = "logits"
-    tensor = readout.logits
-    if isinstance(readout, Head):
-        kind = "features"
-        tensor = readout.features
+    kind = "features" if isinstance(readout, Head) else "logits"
+    tensor = readout.main
     _require_origin(opened, stored.folder, stored.key, kind, tensor)
     if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
         raise DataError(

@@ -120,6 +120,11 @@ class Readout:
         """Whether the tensor holds several predictions a sample."""
         return self.class_axis != 0
 
+    @property
+    def main(self) -> str:
+        """The tensor that is collected: the features of a head, or the logits where there is none."""
+        return self.logits
+
     def without_head(self) -> Readout:
         """Return the tensor alone, without the linear layer that makes it."""
         return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout)})
@@ -196,6 +201,10 @@ class Head(Readout):
     step: float  # largest step of a quantisation on the way to the logits; 0 if there is none
     # scale of the features, where a quantised bias must be in that scale times the weight's
     bias_step: float | None = None
+
+    @property
+    def main(self) -> str:
+        return self.features
 
     @property
     def n_features(self) -> int:

@@ -282,7 +282,7 @@ def _checked(task: Task, checked: Collected, shipped: Shipped, path: Path, *, ch
         _log.debug("check: samples in other batches differ", exc_info=True)
     # the model's own fault, or rounding that differs between batches
     opened = task.opened
-    tensors = opened.computed([opened.main])
+    tensors = opened.computed([opened.readout.main])
     require_independence(
         task.model, opened.session, opened.output, checked.source, task.batch_size, tensors, least=VERIFIED
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
-from tna_onnx.data.mapped import release, room
+from tna_onnx.data.mapped import GrowingRows, release, room
 from tna_onnx.data.options import STORED, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec
@@ -244,33 +244,25 @@ def _read(
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
     """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
     columns = [*dict.fromkeys([kind, label, *further])]
-    count = _count(files, columns)
-    values: NDArray[Any] | None = None
+    _count(files, columns)
+    values = GrowingRows(f"{where}: {kind}")
     labels = []
     parts: dict[str, list[Any]] = {column: [] for column in further}
-    start = 0
     for name in files.names:
         for batch in table_batches(files, name, columns):
-            part = column_array(batch.column(kind), f"{name}: column {kind!r} from row {start:,} of all on")
-            if values is None:
-                values = room((count, part.shape[1]), part.dtype)
-            if (part.shape[1], part.dtype) != (values.shape[1], values.dtype):
-                raise DataError(
-                    f"{name}: {kind} of {part.shape[1]} {part.dtype}, {values.shape[1]} {values.dtype} in the rows "
-                    "before; write all for one model, in one type"
-                )
+            values.append(
+                column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
+            )
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
-            values[start : start + len(part)] = part
-            release(values, slice(None), stays=0)
             # a copy, as arrays in the memory of a batch would keep all of it
             labels.append(batch.column(label).to_numpy(zero_copy_only=False).copy())
             for column in further:
                 parts[column] += batch.column(column).to_pylist()
-            start += len(part)
-    if values is None:
+    if not labels:
         raise DataError(f"{where}: has no rows")
-    return values, np.concatenate(labels), {column: np.array(cells, object) for column, cells in parts.items()}
+    further_cells = {column: np.array(cells, object) for column, cells in parts.items()}
+    return values.array(), np.concatenate(labels), further_cells
 
 
 def _sorted(
