@@ -42,11 +42,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder / "many", by_key(folder / "f")
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 1}, {"concurrency": 4, "num_cpus": 0.5}], ids=["1", "4"])
 def test_features_are_those_of_a_local_run(
-    cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path, options: dict[str, Any]
+    cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     data, samples = expected
+    options = {"concurrency": 4, "num_cpus": 0.5}
     made = features(MODEL, data, output=tmp_path / "f", engine="ray", ray_options=options)
     assert made.shape == (len(samples), 256)
     assert by_key(tmp_path / "f") == samples

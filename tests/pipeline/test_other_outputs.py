@@ -187,42 +187,35 @@ class Gives:
 # ---- What else is computed from the scores stays as it is; logits, probabilities and labels follow
 
 
-def _node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(kind, inputs.split(), [output], **attributes)
-
-
 def _choice() -> onnx.NodeProto:
     """Return a node with graphs of its own, which read the scores from outside."""
     branches = [
-        helper.make_graph([_node(kind, "s", name)], name, [], [helper.make_tensor_value_info(name, 1, None)])
+        helper.make_graph(nodes_of(f"{kind} s > {name}"), name, [], [helper.make_tensor_value_info(name, 1, None)])
         for kind, name in (("Neg", "then"), ("Exp", "other"))
     ]
     return helper.make_node("If", ["yes"], ["o"], then_branch=branches[0], else_branch=branches[1])
 
 
-P_NODE = _node("Softmax", "s", "p", axis=1)
+SOFTMAX = "; Softmax s > p axis=1"
 STAYS: dict[str, list[onnx.NodeProto]] = {  # of s, the scores; their p is the output that classifies
-    "two heads added up": [_node("Gemm", "x v", "t", transB=1), _node("Add", "s t", "o"), P_NODE],
-    "the largest score": [_node("ReduceMax", "s", "o", axes=[1], keepdims=0), P_NODE],
-    "energy": [_node("ReduceLogSumExp", "s", "o", axes=[1], keepdims=0), P_NODE],
-    "confidence": [P_NODE, _node("ReduceMax", "p", "o", axes=[1], keepdims=0)],
-    "one number": [_node("ReduceMean", "s", "o", keepdims=0), P_NODE],
-    "entropy": [
-        P_NODE, _node("Log", "p", "l"), _node("Mul", "p l", "e"), _node("ReduceSum", "e axes", "o", keepdims=0),
-    ],
-    "best three": [P_NODE, helper.make_node("TopK", ["p", "three"], ["o", "places"], axis=1)],
-    "a choice": [P_NODE, _choice()],
-    "a second layer": [_node("Relu", "s", "r"), _node("MatMul", "r u", "o"), P_NODE],
-    "a decision": [P_NODE, _node("Greater", "p half", "o")],
-    "in front of a factor": [_node("Relu", "s", "o"), _node("Mul", "s half", "z"), _node("Softmax", "z", "p", axis=1)],
-    "on the way": [  # p is computed from the output itself
-        _node("Exp", "s", "o"), _node("ReduceSum", "o axes", "sum", keepdims=1), _node("Div", "o sum", "p"),
-    ],
-}  # fmt: skip
+    "two heads added up": nodes_of(f"Gemm x v > t transB=1; Add s t > o{SOFTMAX}"),
+    "the largest score": nodes_of(f"ReduceMax s > o axes=[1] keepdims=0{SOFTMAX}"),
+    "energy": nodes_of(f"ReduceLogSumExp s > o axes=[1] keepdims=0{SOFTMAX}"),
+    "confidence": nodes_of("Softmax s > p axis=1; ReduceMax p > o axes=[1] keepdims=0"),
+    "one number": nodes_of(f"ReduceMean s > o keepdims=0{SOFTMAX}"),
+    "entropy": nodes_of("Softmax s > p axis=1; Log p > l; Mul p l > e; ReduceSum e axes > o keepdims=0"),
+    "best three": nodes_of("Softmax s > p axis=1; TopK p three > o places axis=1"),
+    "a choice": [*nodes_of("Softmax s > p axis=1"), _choice()],
+    "a second layer": nodes_of(f"Relu s > r; MatMul r u > o{SOFTMAX}"),
+    "a decision": nodes_of("Softmax s > p axis=1; Greater p half > o"),
+    "in front of a factor": nodes_of("Relu s > o; Mul s half > z; Softmax z > p axis=1"),
+    # p is computed from the output itself
+    "on the way": nodes_of("Exp s > o; ReduceSum o axes > sum keepdims=1; Div o sum > p"),
+}
 FOLLOWS = {
-    "logits": [P_NODE, _node("Identity", "s", "o")],
-    "log-probabilities": [P_NODE, _node("LogSoftmax", "s", "o", axis=1)],
-    "the label": [P_NODE, _node("ArgMax", "s", "o", axis=1, keepdims=0)],
+    "logits": nodes_of("Softmax s > p axis=1; Identity s > o"),
+    "log-probabilities": nodes_of("Softmax s > p axis=1; LogSoftmax s > o axis=1"),
+    "the label": nodes_of("Softmax s > p axis=1; ArgMax s > o axis=1 keepdims=0"),
 }
 KINDS = {"the label": np.int64, "a decision": np.bool_}
 
@@ -307,24 +300,15 @@ def test_a_search_by_request_moves_them_and_says_so(
 # ---- An output of a coarser type than the logits: its rounding is no error of the file
 
 
-F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
-
-
-def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
-    return helper.make_node("Cast", [source], [target], to=to)
-
-
-def _softmax(source: str, target: str, kind: str = "Softmax") -> onnx.NodeProto:
-    return helper.make_node(kind, [source], [target], axis=1)
-
-
 FORMS = {
-    "probabilities": ([_softmax("s", "p"), _cast("p", "o", F16)], np.float16, 1e-3),
-    "probabilities, cast back": ([_softmax("s", "p"), _cast("p", "q", F16), _cast("q", "o", F32)], np.float32, 1e-3),
-    "log-probabilities": ([_softmax("s", "p", "LogSoftmax"), _cast("p", "o", F16)], np.float16, 3e-3),
-    "of rounded logits": ([_cast("s", "h", F16), _softmax("h", "o")], np.float16, 0.05),
-    "logits": ([_cast("s", "o", F16)], np.float16, 0.05),
-}
+    "probabilities": ("Softmax s > p axis=1; Cast p > o to=FLOAT16", np.float16, 1e-3),
+    "probabilities, cast back": (
+        "Softmax s > p axis=1; Cast p > q to=FLOAT16; Cast q > o to=FLOAT", np.float32, 1e-3,
+    ),
+    "log-probabilities": ("LogSoftmax s > p axis=1; Cast p > o to=FLOAT16", np.float16, 3e-3),
+    "of rounded logits": ("Cast s > h to=FLOAT16; Softmax h > o axis=1", np.float16, 0.05),
+    "logits": ("Cast s > o to=FLOAT16", np.float16, 0.05),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -344,11 +328,11 @@ def data(weight: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rounding_of_the_output_is_no_error(form: str, weight: np.ndarray, data: Path, tmp_path: Path) -> None:
-    nodes, dtype, most = FORMS[form]
-    head = helper.make_node("Gemm", ["x", "w"], ["s"], name="head", transB=1)
+    text, dtype, most = FORMS[form]
+    nodes = nodes_of(f"Gemm x w > s name=head transB=1; {text}")
     outputs = {"o": (["N", 5], dtype)}
     model = tmp_path / "m.onnx"
-    onnx.save(small_model([head, *nodes], {"x": ["N", 8]}, outputs, {"w": weight}), model)
+    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, {"w": weight}), model)
     found = tna_onnx.calibrate(model, data, dry_run=True, map="ets", search="none", device="cpu").verification
     assert found.max_difference <= found.bound <= most
     tna_onnx.shift(model, data, target_prior="uniform", dry_run=True, device="cpu")
@@ -382,7 +366,7 @@ def test_an_output_of_a_classifier_that_hides_its_scores_stays(tmp_path: Path) -
     }  # fmt: skip
     classifier = helper.make_node("LinearClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **words)
     outputs_declared = {"p": ["N", 2], "o": ["N"]}
-    nodes = [classifier, _node("ReduceMax", "p", "o", axes=[1], keepdims=0)]
+    nodes = [classifier, *nodes_of("ReduceMax p > o axes=[1] keepdims=0")]
     model = small_model(nodes, {"x": ["N", 3]}, outputs_declared, domains={"ai.onnx.ml": 3})
     onnx.save(model, tmp_path / "m.onnx")
     rng = np.random.default_rng(0)

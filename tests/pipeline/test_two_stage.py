@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.pipeline.samples import nll
 from tests.support import TILTED, WALKED, outputs_of, with_options
 from tna_onnx.graph.load import load_model
@@ -26,57 +25,33 @@ TRUNK = _RNG.standard_normal((INPUTS, FEATURES)).astype(np.float32)
 ROWS = _RNG.standard_normal((CLASSES, FEATURES)).astype(np.float32)
 
 
-def _node(kind: str, inputs: str, output: str, **flags: Any) -> onnx.NodeProto:
-    return helper.make_node(kind, inputs.split(), [output], name=f"at_{output}", **flags)
-
-
-def _cosine(in_graph: bool) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+def _cosine(in_graph: bool) -> tuple[str, dict[str, Array]]:
     """Normalised features times class vectors that are normalised by nodes, or before the export."""
-    nodes = [
-        _node("ReduceL2", "h", "length", axes=[1], keepdims=1),
-        _node("Clip", "length tiny", "kept"),
-        _node("Div", "h kept", "unit"),
-    ]
-    rows = ROWS
+    unit = "ReduceL2 h > length axes=[1] keepdims=1; Clip length tiny > kept; Div h kept > unit"
     if in_graph:
-        nodes += [
-            _node("ReduceL2", "rows", "lengths", axes=[1], keepdims=1),
-            _node("Div", "rows lengths", "directions"),
-            _node("Transpose", "directions", "turned", perm=[1, 0]),
-            _node("MatMul", "unit turned", "cosine"),
-        ]
-    else:
-        rows = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
-        nodes.append(_node("Gemm", "unit rows", "cosine", transB=1))
-    return [*nodes, _node("Mul", "cosine scale", "logits")], {"rows": rows.astype(np.float32)}
+        turned = "ReduceL2 rows > lengths axes=[1] keepdims=1; Div rows lengths > d; Transpose d > turned perm=[1,0]"
+        return f"{unit}; {turned}; MatMul unit turned > cosine; Mul cosine scale > logits", {"rows": ROWS}
+    rows = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+    return f"{unit}; Gemm unit rows > cosine transB=1; Mul cosine scale > logits", {"rows": rows}
 
 
-def _similarity() -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+def _similarity() -> tuple[str, dict[str, Array]]:
     """Sum of products over the product of the lengths, as torch writes it."""
-    nodes = [
-        _node("Unsqueeze", "h one", "many"),
-        _node("Mul", "many rows", "products"),
-        _node("ReduceSum", "products last", "sums", keepdims=0),
-        _node("ReduceL2", "h", "length", axes=[1], keepdims=1),
-        _node("Mul", "length lengths", "both"),
-        _node("Div", "sums both", "cosine"),
-        _node("Mul", "cosine scale", "logits"),
-    ]
-    lengths = np.linalg.norm(ROWS, axis=1)[None]
-    return nodes, {"rows": ROWS[None], "lengths": lengths.astype(np.float32)}
+    nodes = (
+        "Unsqueeze h one > many; Mul many rows > products; ReduceSum products last > sums keepdims=0; "
+        "ReduceL2 h > length axes=[1] keepdims=1; Mul length lengths > both; Div sums both > cosine; "
+        "Mul cosine scale > logits"
+    )
+    return nodes, {"rows": ROWS[None], "lengths": np.linalg.norm(ROWS, axis=1)[None]}
 
 
-def _expanded() -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+def _expanded() -> tuple[str, dict[str, Array]]:
     """-(|h|^2 - 2 h P^T + |P|^2) / 10."""
-    nodes = [
-        _node("Mul", "h h", "squares"),
-        _node("ReduceSum", "squares last", "length", keepdims=1),
-        _node("MatMul", "h rows", "product"),
-        _node("Mul", "product two", "twice"),
-        _node("Sub", "length twice", "first"),
-        _node("Add", "first lengths", "distance"),
-        _node("Div", "distance minus_ten", "logits"),
-    ]
+    nodes = (
+        "Mul h h > squares; ReduceSum squares last > length keepdims=1; MatMul h rows > product; "
+        "Mul product two > twice; Sub length twice > first; Add first lengths > distance; "
+        "Div distance minus_ten > logits"
+    )
     return nodes, {"rows": ROWS.T.copy(), "lengths": (ROWS**2).sum(axis=1)}
 
 
@@ -99,25 +74,13 @@ LAYERS = ("cosine in the graph", "cosine of baked rows", "expanded")
 
 def _made(folder: Path, name: str) -> tuple[Path, Path, Path]:
     build, logits_of = FORMS[name]
-    nodes, tensors = build()
-    constants = {
-        "trunk": TRUNK,
-        "scale": np.float32(SCALE),
-        "tiny": np.float32(1e-12),
-        "two": np.float32(2),
-        "ten": np.float32(10),
-        "minus_ten": np.float32(-10),
-        "one": np.array([1]),
-        "last": np.array([-1]),
-    }
-    used = {each for node in nodes for each in node.input}
-    kept = {key: value for key, value in {**constants, **tensors}.items() if key in used or key == "trunk"}
-    proto = small_model(
-        [_node("MatMul", "x trunk", "m"), _node("Tanh", "m", "h"), *nodes],
-        {"x": ["N", INPUTS]},
-        {"logits": ["N", CLASSES]},
-        kept,
-    )
+    text, tensors = build()
+    nodes = nodes_of(f"MatMul x trunk > m; Tanh m > h; {text}")
+    numbers = {"scale": SCALE, "tiny": 1e-12, "two": 2, "minus_ten": -10, "trunk": TRUNK, **tensors}
+    constants = {name: np.float32(value) for name, value in numbers.items()}
+    constants |= {"one": np.array([1]), "last": np.array([-1])}
+    used = {name: value for name, value in constants.items() if any(name in node.input for node in nodes)}
+    proto = small_model(nodes, {"x": ["N", INPUTS]}, {"logits": ["N", CLASSES]}, used)
     onnx.save(proto, folder / "m.onnx")
     rng = np.random.default_rng(3)
     for file in ("calib", "test"):

@@ -158,7 +158,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(browse: Open) -> 
     assert all(style != "none" and width >= 1 for _, _, style, width in reached)
 
 
-def test_landmarks_and_headings(browse: Open) -> None:
+def test_landmarks_headings_and_names_of_drawings(browse: Open) -> None:
     browser = browse()
     tree = accessible(browser)
     roles = [n["role"]["value"] for n in tree if not n.get("ignored") and "role" in n]
@@ -166,6 +166,9 @@ def test_landmarks_and_headings(browse: Open) -> None:
         assert roles.count(role) == 1
     named = [n for n in tree if not n.get("ignored") and n.get("role", {}).get("value") in ("region", "slider")]
     assert all(n["name"]["value"] for n in named)
+    images = [n for n in tree if n.get("role", {}).get("value") in ("image", "img") and not n.get("ignored")]
+    assert len(images) >= 5
+    assert all(n["name"]["value"] for n in images)
     levels = browser.execute_script(
         "return [...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
     )
@@ -205,14 +208,6 @@ def test_hovering_tells_the_count(browse: Open) -> None:
     browser.execute_async_script(script, mark)  # scrolling hides what hovering shows, so let it end
     webdriver.ActionChains(browser).move_to_element(mark).perform()
     assert "samples" in browser.find_element("id", "tip").text
-
-
-def test_drawings_have_names_and_descriptions(browse: Open) -> None:
-    browser = browse()
-    tree = accessible(browser)
-    images = [n for n in tree if n.get("role", {}).get("value") in ("image", "img") and not n.get("ignored")]
-    assert len(images) >= 5
-    assert all(n["name"]["value"] for n in images)
 
 
 def test_all_is_there_without_script(browse: Open) -> None:
