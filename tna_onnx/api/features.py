@@ -263,7 +263,7 @@ class FeatureRun:
 
     def check_first(self, writer: Mapping[str, Any]) -> None:
         """Run the first samples on this machine's CPU; `writer` as of `TableExtractor`."""
-        first = next((table for part in self.slices for table in part.tables()), None)
+        first = next((table for chunk in self.slices for table in chunk.tables()), None)
         if first is None:
             raise DataError(f"{self.title}: no samples; give data with samples")
         local = copy.copy(self.extractor)
@@ -274,8 +274,8 @@ class FeatureRun:
         """Yield the features of all slices, which are computed in this process."""
         total = sum(map(len, self.slices))
         done = 0
-        for part in self.slices:
-            for table in part.tables():
+        for chunk in self.slices:
+            for table in chunk.tables():
                 yield extractor(table)
                 done += len(table)
                 progress(_STAGE, done, max(total, done))

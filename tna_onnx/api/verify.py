@@ -108,7 +108,7 @@ def verify(
         with arguments.progress_callback(progress) as advance:
             outputs, missed, more = _compared(files, samples, where, batch_size, advance, gates, proof)
         notes += more
-    result = ModelDifference(
+    difference = ModelDifference(
         original=files.old.name,
         original_sha256=files.old.sha256,
         recalibrated=files.new.name,
@@ -124,7 +124,7 @@ def verify(
         outputs=outputs,
         notes=notes,
     )
-    return arguments.save_json(json, result)
+    return arguments.save_json(json, difference)
 
 
 def _samples(data: Any, reading: Mapping[str, Any], gates: Gates) -> Data | None:

@@ -298,7 +298,7 @@ class _Guarding:
             reports.append(final.report(report, written))
 
         try:
-            result = guard(job_of_decisions, self.progress, check)
+            guarded = guard(job_of_decisions, self.progress, check)
         except NotReached as error:
             if self.settings.if_unreachable == "fail" or self._gated:
                 raise
@@ -311,9 +311,9 @@ class _Guarding:
             f"decisions: {len(self.fit):,} of the {len(self.fit.source):,} samples fit weight and map, the other "
             f"{len(self.decide):,} give the thresholds"
         )
-        result = replace(result, model=report.model, model_sha256=report.model_sha256)
+        guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
         (report,) = reports
-        return replace(report, guard=result, notes=(*report.notes, note, *result.notes))
+        return replace(report, guard=guarded, notes=(*report.notes, note, *guarded.notes))
 
     @property
     def _gated(self) -> bool:

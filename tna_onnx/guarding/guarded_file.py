@@ -153,12 +153,12 @@ def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
     if "guard_decision" not in entries:
         raise UnsupportedModel(f"{file.name}: has no output decision; guard --decide GOAL adds it")
     output = {"output", "output_kind", "classes", "class_axis"}
-    rest = {key: value for key, value in entries.items() if not key.startswith("guard")}
+    remaining = {key: value for key, value in entries.items() if not key.startswith("guard")}
     # `guard` says which output classifies, where nothing did so before
-    if not {*rest} - output - {"change", "seal"}:
-        rest = {}
+    if not {*remaining} - output - {"change", "seal"}:
+        remaining = {}
     try:
-        before = before_decisions(file, rest)
+        before = before_decisions(file, remaining)
     except NotRebuilt as reason:
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {reason}; {_ADVICE}") from reason
     proof = prove_guarded(before, file)

@@ -275,14 +275,14 @@ def _of_sets(
     level = settings.coverage / 100
     if not settings.per_class:
         return np.asarray(conformal_quantile(own, level), np.float32), ()
-    found = [conformal_quantile(own[labels == c], level) for c in range(n_classes)]
-    vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
+    limits = [conformal_quantile(own[labels == c], level) for c in range(n_classes)]
+    vacuous = tuple(c for c, threshold in enumerate(limits) if math.isinf(threshold))
     if len(vacuous) == n_classes:
         raise DataError(
             f"{where}: sets with a coverage of {settings.coverage:g} % in each class need {samples_needed(level):,} "
             "samples of a class, and no class has so many; give more, or leave --per-class out"
         )
-    return np.array(found, np.float32), vacuous
+    return np.array(limits, np.float32), vacuous
 
 
 def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:
@@ -305,10 +305,10 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
     if lowest is not None:
         passing = f"the lowest risk that passes is {100 * lowest:g} %"
     why += f"{passing}; give more samples, or a higher --risk"
-    rest = tuple(name for name in settings.add if name != "accept")
-    if settings.if_unreachable == "fail" or not (rest or settings.decide):
+    remaining = tuple(name for name in settings.add if name != "accept")
+    if settings.if_unreachable == "fail" or not (remaining or settings.decide):
         raise NotReached(f"{where}: {why}")
-    return replace(settings, add=rest), Unreached("accept", lowest, f"accept is left out: {why}")
+    return replace(settings, add=remaining), Unreached("accept", lowest, f"accept is left out: {why}")
 
 
 def operable(

@@ -121,8 +121,8 @@ def compare_heads(
         other, classes, other_parts = compared(outcome.scores[outcome.method])
         comparison = comparison.holding(other)
         recall = recall.holding(classes)
-        differences = {part.name: part.differences for part in other_parts}
-        subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
+        differences = {subgroup.name: subgroup.differences for subgroup in other_parts}
+        subgroups = tuple(subgroup.holding(differences[subgroup.name]) for subgroup in subgroups)
     if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
@@ -376,8 +376,8 @@ def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Ship
         for scores in (compared.before, compared.after)
     ]
     return tuple(
-        KeptDecision(name, 0.0 if in_logits else 0.5, value, *old_shares, *new_shares)
-        for name, value, old_shares, new_shares in zip(called, values, *sides, strict=True)
+        KeptDecision(name, 0.0 if in_logits else 0.5, threshold, *old_shares, *new_shares)
+        for name, threshold, old_shares, new_shares in zip(called, values, *sides, strict=True)
     )
 
 

@@ -159,7 +159,11 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     samples, held_out = _open_both(job, opened)
     _check_samples(job, samples, held_out)
     # after the counts, because it reads all data
-    digested = [DigestedSamples(part.source, part.form) for part in (samples, held_out) if part is not None]
+    digested = [
+        DigestedSamples(opened_set.source, opened_set.form)
+        for opened_set in (samples, held_out)
+        if opened_set is not None
+    ]
     leaks = check_leaks(opened.model, digested, job.calib.limits, logits=opened.readout.logits)
     # the check runs held-out samples where there are enough
     enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED

@@ -168,20 +168,20 @@ def find_others(
         shown = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
         candidates = label_candidates(model, output.name)
     computed = outputs_of_scores(model, readout)
-    rest = [name for name in computed if name != output.name and not _says_the_same(model, readout, name)]
+    others = [name for name in computed if name != output.name and not _says_the_same(model, readout, name)]
     tensors = set(tensor_outputs(model))
-    names = [name for name in dict.fromkeys((*candidates, *rest)) if name in tensors]
+    names = [name for name in dict.fromkeys((*candidates, *others)) if name in tensors]
     if source is None or not names:
-        return OtherOutputs(tuple(shown.values()), tuple(name for name in rest if name not in shown))
+        return OtherOutputs(tuple(shown.values()), tuple(name for name in others if name not in shown))
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     runner = in_rows(open_model(model, device), readout, model.name)
     values = _outputs(runner, [output.name, *names], source.batches(batch_size, rows))
     p = output.probabilities(values.pop(output.name))
     labels = [_run_label(shown.get(name), name, values[name], p) for name in candidates if name in values]
-    found = tuple(label for label in labels if label is not None)
+    labelled = tuple(label for label in labels if label is not None)
     related = label_relation if output.multi_label else relation
-    following = {label.name for label in found} | {name for name in values if related(values[name], p, _SAME)}
-    return OtherOutputs(found, tuple(name for name in rest if name not in following))
+    following = {label.name for label in labelled} | {name for name in values if related(values[name], p, _SAME)}
+    return OtherOutputs(labelled, tuple(name for name in others if name not in following))
 
 
 def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
@@ -192,8 +192,8 @@ def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
     logits = walk_back(model, name).logits
     if logits == readout.logits:
         return True
-    made = model.maker(logits, PASSED)
-    return made is not None and made is model.maker(readout.logits, PASSED)
+    producer = model.maker(logits, PASSED)
+    return producer is not None and producer is model.maker(readout.logits, PASSED)
 
 
 def _run_label(

@@ -60,16 +60,16 @@ def open_unlabelled(
         raise UsageError("--teacher takes the place of the labels of the calibration data; leave --labels out")
     samples = open_samples(opened, replace(data, labels=NO_LABELS))
     held_out = open_held_out()
-    for part in (samples, held_out):
-        if part is not None and part.given:
+    for side in (samples, held_out):
+        if side is not None and side.given:
             raise UsageError(
-                f"{part.source.describe()}: contains features or logits of {opened.model.name}, which the teacher "
+                f"{side.source.describe()}: contains features or logits of {opened.model.name}, which the teacher "
                 "cannot read; give samples for its inputs"
             )
     if held_out is not None:
         return samples, held_out
     parts = halves(samples.source, seed, ("are fitted", "are for the report"), _FITTED)
-    fitted, shown = (replace(samples, source=part) for part in parts)
+    fitted, shown = (replace(samples, source=side) for side in parts)
     return fitted, shown
 
 

@@ -423,16 +423,16 @@ def subgroup_tables(
     columns |= {name: name for name in ("slope", "intercept")}
     heads = ("", "N", *columns.values())
     rows = []
-    for part in subgroups:
-        estimates = (_estimate_cell(part.estimates.get(name), name) for name in columns)
-        rows.append((part.name, _size_cell(part), *estimates))
+    for subgroup in subgroups:
+        estimates = (_estimate_cell(subgroup.estimates.get(name), name) for name in columns)
+        rows.append((subgroup.name, _size_cell(subgroup), *estimates))
     yield "the worst ECE first, with intervals", heads, rows
-    if any(part.differences for part in subgroups):
+    if any(subgroup.differences for subgroup in subgroups):
         names = [name for name in columns if name in JUDGED]
         rows = []
-        for part in subgroups:
-            changes = (change_text(name, part.differences[name]) for name in names)
-            rows.append((part.name, _size_cell(part), *changes))
+        for subgroup in subgroups:
+            changes = (change_text(name, subgroup.differences[name]) for name in names)
+            rows.append((subgroup.name, _size_cell(subgroup), *changes))
         yield difference, heads[: 2 + len(names)], rows
 
 

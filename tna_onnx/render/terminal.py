@@ -119,8 +119,8 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     tables: list[RenderableType] = [*_comparison_table(c, report.recall)]
     tables += _titled(positive_table(("before", "after"), (c.before, c.after)))
     tables += _titled(label_table(report.labels, _MAX_ROWS))
-    for found in subgroup_tables(report.subgroups, "after minus before"):
-        tables += _titled(found, "subgroups: ")
+    for text_table in subgroup_tables(report.subgroups, "after minus before"):
+        tables += _titled(text_table, "subgroups: ")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
     return Group(summary, Text(), *tables, Text(), lines_text(lines))
@@ -230,11 +230,11 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     return lines_text([title]), table
 
 
-def _titled(found: TextTable | None, title: str = "") -> list[RenderableType]:
+def _titled(text_table: TextTable | None, title: str = "") -> list[RenderableType]:
     """Return a blank line, the title and the table; nothing for none."""
-    if found is None:
+    if text_table is None:
         return []
-    what, heads, rows = found
+    what, heads, rows = text_table
     return [Text(), lines_text([f"{title}{what}"]), _Table(heads, rows)]
 
 
@@ -262,8 +262,8 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     if tables:
         tables.append(Text())
     tables += _titled(label_table(evaluation.labels, _MAX_ROWS))
-    for found in subgroup_tables(evaluation.subgroups):
-        tables += _titled(found, "subgroups: ")
+    for text_table in subgroup_tables(evaluation.subgroups):
+        tables += _titled(text_table, "subgroups: ")
     if evaluation.subgroups:
         tables.append(Text())
     return Group(summary, title, table, *tables, lines_text(lines))
@@ -296,10 +296,10 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     blocks += _titled(
         positive_table([model.name for model in comparison.models], [model.metrics for model in comparison.models])
     )
-    blocks += [part for model in comparison.others for part in _titled(_difference_table(model, comparison))]
+    blocks += [block for model in comparison.others for block in _titled(_difference_table(model, comparison))]
     for model in comparison.models:
-        for found in subgroup_tables(model.subgroups):
-            blocks += _titled(found, f"subgroups, {model.name}: ")
+        for text_table in subgroup_tables(model.subgroups):
+            blocks += _titled(text_table, f"subgroups, {model.name}: ")
     blocks.append(Text())
     lines: list[str] = []
     for model in comparison.models:

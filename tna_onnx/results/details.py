@@ -300,9 +300,11 @@ class BinFree:
     @classmethod
     def unknown(cls) -> BinFree:
         """Return what is known without labels: no number."""
-        part = Decomposition(math.nan, math.nan, math.nan, math.nan)
+        decomposition = Decomposition(math.nan, math.nan, math.nan, math.nan)
         test = CumulativeTest(math.nan, math.nan, None, None)
-        return cls(math.nan, math.nan, math.nan, test, Corp(part, part, math.nan, Curve((), (), (), ())))
+        return cls(
+            math.nan, math.nan, math.nan, test, Corp(decomposition, decomposition, math.nan, Curve((), (), (), ()))
+        )
 
     @classmethod
     def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:

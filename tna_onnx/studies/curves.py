@@ -264,12 +264,12 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
 
     def measure(case: tuple[int, str], repeat: int) -> Repeat | None:
         size, method = case
-        part = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
+        fewer = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
         seed = settings.seed + repeat
         try:
             if method == "tna":
-                return measured(scored(data, sparse(part, settings, seed)), settings.bins)
-            return measured(scored(data, plain(part, method, settings, seed)), settings.bins)
+                return measured(scored(data, sparse(fewer, settings, seed)), settings.bins)
+            return measured(scored(data, plain(fewer, method, settings, seed)), settings.bins)
         except DataError:
             return None
 
@@ -357,8 +357,8 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
         weight = np.ascontiguousarray(weight @ basis)
     joined = FeatureTable(features, labels)
     first = stratified(labels, len(labels) // 2, rng)
-    rest = np.setdiff1d(np.arange(len(labels)), first)
-    return replace(data, weight=weight, calibration=table_rows(joined, first), held_out=table_rows(joined, rest))
+    remaining = np.setdiff1d(np.arange(len(labels)), first)
+    return replace(data, weight=weight, calibration=table_rows(joined, first), held_out=table_rows(joined, remaining))
 
 
 def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Found:

@@ -94,9 +94,9 @@ def made(name: str, data: StudyData, settings: StudySettings, progress: Callable
     row = EXPERIMENTS[name]
     module, function = row.made_by.split(":")
     make = getattr(importlib.import_module(f"tna_onnx.studies.{module}"), function)
-    found: Found = make(data, settings, progress)
-    table = (tuple(found.columns), tuple(found.rows), tuple(found.charts))
-    return Study(name, row.title, row.element, found.sentence, *table, found.notes, found.footnotes)
+    findings: Found = make(data, settings, progress)
+    table = (tuple(findings.columns), tuple(findings.rows), tuple(findings.charts))
+    return Study(name, row.title, row.element, findings.sentence, *table, findings.notes, findings.footnotes)
 
 
 def _calibration(job: StudyJob) -> Job:

@@ -276,7 +276,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
-        baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for model in parts for part in model)
+        baseline=comparison.baseline, intervals=intervals, subgroups=tuple(block for model in parts for block in model)
     )
 
 

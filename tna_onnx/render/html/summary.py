@@ -84,27 +84,27 @@ def result(report: Report) -> SimpleNamespace:
 
 def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> Table | None:
     """Return the table of P(positive); None for more than two classes."""
-    found = positive_table(heads, metrics)
-    if found is None:
+    text_table = positive_table(heads, metrics)
+    if text_table is None:
         return None
-    title, columns, rows = found
+    title, columns, rows = text_table
     return text_block((title, columns, [(capital(name), *cells) for name, *cells in rows]))
 
 
-def text_block(found: TextTable | None) -> Table | None:
+def text_block(text_table: TextTable | None) -> Table | None:
     """Return a table that the terminal has too; None for none."""
-    if found is None:
+    if text_table is None:
         return None
-    title, columns, rows = found
+    title, columns, rows = text_table
     return table(columns, rows, capital(title), "metrics")
 
 
 def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | None:
     """Return the metrics of each label; None for one class a sample."""
-    found = label_table(labels, len(labels))
-    if found is None:
+    text_table = label_table(labels, len(labels))
+    if text_table is None:
         return None
-    return table(*found[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
+    return table(*text_table[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
 
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
@@ -150,14 +150,14 @@ def choice(report: Report) -> Table:
     reach = (min(ends) - room, max(ends) + room)
     rows: list[tuple[str, ...]] = []
     names, texts = method_table(report)
-    for method, (name, nll, error, *rest) in zip(methods, texts, strict=True):
+    for method, (name, nll, error, *remaining) in zip(methods, texts, strict=True):
         look = looks.get(method.method, "open")
         loss = losses[method.method]
         bar = interval_bar(
             loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
         )
-        value = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
-        rows.append((name, value, bar, *rest))
+        shown_loss = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
+        rows.append((name, shown_loss, bar, *remaining))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
     heads = (names[0], "NLL, nats", f"{reach[0]:.{digits}f} to {reach[1]:.{digits}f} nats", *names[3:])
