@@ -382,11 +382,11 @@ def test_a_free_batch_that_runs_with_one_sample_only(place: str, tmp_path: Path)
     x = rng.standard_normal((300, 6)).astype(np.float32)
     tensors = {"w": rng.standard_normal((6, 4)).astype(np.float32), "wide": np.array([1, 6]), "row": np.array([1, 4])}
     forms = {
-        "in front": [("Reshape", "x wide", "u"), ("MatMul", "u w", "y")],
-        "behind the head": [("MatMul", "x w", "s"), ("Reshape", "s row", "y")],
-        "in a tail": [("MatMul", "x w", "s"), ("Relu", "s", "t"), ("Reshape", "t row", "y")],
+        "in front": "Reshape x wide > u; MatMul u w > y",
+        "behind the head": "MatMul x w > s; Reshape s row > y",
+        "in a tail": "MatMul x w > s; Relu s > t; Reshape t row > y",
     }
-    nodes = [helper.make_node(kind, inputs.split(), [output]) for kind, inputs, output in forms[place]]
+    nodes = nodes_of(forms[place])
     used = {name: value for name, value in tensors.items() if any(name in node.input for node in nodes)}
     labels = np.argmax(x @ tensors["w"] / 2 + rng.gumbel(size=(300, 4)), axis=1)
     found = {}
