@@ -174,14 +174,10 @@ def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path)
 def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_path: Path) -> None:
     proto = network()
     # (x - mean) / deviation of each image, in front of all else
-    before = [
-        onnx.helper.make_node("ReduceMean", ["raw"], ["mu"], axes=[1, 2, 3]),
-        onnx.helper.make_node("Sub", ["raw", "mu"], ["centred"]),
-        onnx.helper.make_node("ReduceL2", ["centred"], ["length"], axes=[1, 2, 3]),
-        onnx.helper.make_node("Div", ["centred", "length"], ["unit"]),
-        onnx.helper.make_node("Mul", ["unit", "two"], ["wide"]),
-        onnx.helper.make_node("Add", ["wide", "middle"], ["image"]),
-    ]
+    before = nodes_of(
+        "ReduceMean raw > mu axes=[1,2,3]; Sub raw mu > centred; ReduceL2 centred > length axes=[1,2,3]; "
+        "Div centred length > unit; Mul unit two > wide; Add wide middle > image"
+    )
     for node in reversed(before):
         proto.graph.node.insert(0, node)
     proto.graph.input[0].name = "raw"

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import ROOT
 from tests.runtimes.tools import TOOLS, Run, Runtime, missing_module, ort_session, quiet, run_ort
 from tests.support import with_options
@@ -55,11 +54,10 @@ def small(folder: Path) -> Source:
         "weight": rng.standard_normal((5, 32)),
         "bias": rng.standard_normal(5),
     }
-    nodes = [
-        helper.make_node("MatMul", ["x", "hidden"], ["h"], "hidden"),
-        helper.make_node("Relu", ["h"], ["features"], "relu"),
-        helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], "head", transB=1),
-    ]
+    nodes = nodes_of(
+        "MatMul x hidden > h name=hidden; Relu h > features name=relu; "
+        "Gemm features weight bias > logits name=head transB=1"
+    )
     inputs, outputs = [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", 5])]
     onnx.save(small_model(nodes, inputs, outputs, _single(tensors)), folder / "model.onnx")
     return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
@@ -69,12 +67,10 @@ def binary(folder: Path) -> Source:
     """Write x (N, 8) -> Relu(x A) (32) -> one logit -> Sigmoid, `p` (N, 1), opset 9: bounds of Clip are attributes."""
     rng = np.random.default_rng(11)
     tensors = {"hidden": rng.standard_normal((8, 32)), "weight": rng.standard_normal((32, 1)), "bias": np.array([0.4])}
-    nodes = [
-        helper.make_node("MatMul", ["x", "hidden"], ["h"], "hidden"),
-        helper.make_node("Relu", ["h"], ["features"], "relu"),
-        helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], "head"),
-        helper.make_node("Sigmoid", ["s"], ["p"], "sigmoid"),
-    ]
+    nodes = nodes_of(
+        "MatMul x hidden > h name=hidden; Relu h > features name=relu; Gemm features weight bias > s name=head; "
+        "Sigmoid s > p name=sigmoid"
+    )
     inputs, outputs = [tensor_info("x", ["N", 8])], [tensor_info("p", ["N", 1])]
     onnx.save(small_model(nodes, inputs, outputs, _single(tensors), opset=9, ir_version=4), folder / "model.onnx")
     return _with_data(folder, lambda n: rng.standard_normal((n, 8)), rng)
