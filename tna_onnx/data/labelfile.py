@@ -126,9 +126,9 @@ def label_candidates(names: Sequence[str], sample_info: Collection[str], label_c
     (['label'], ['x', 'label'])
     """
     others = [name for name in names if name not in sample_info]
-    if label_column is None:
-        return [*names] if _named(names, _LABEL) and not _named(others, _LABEL) else others
-    return [*names] if label_column in names else others
+    if label_column in names or (label_column is None and not _named(others, _LABEL) and _named(names, _LABEL)):
+        return [*names]
+    return others
 
 
 def holds_classes(values: AnyArray, request: Request) -> bool:

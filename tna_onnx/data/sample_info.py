@@ -117,7 +117,9 @@ def _weights(values: Any, n: int, where: str) -> AnyArray:
         raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
     top = weights.max()
     weights[weights < top * 1e-100] = 0  # adds to no sum
-    return weights if 1e-50 < top < 1e50 else weights / top  # squares of others are zero or infinite
+    if not 1e-50 < top < 1e50:  # squares are zero or infinite
+        weights /= top
+    return weights
 
 
 def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:

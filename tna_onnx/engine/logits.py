@@ -117,9 +117,10 @@ class Logits(ABC):
         start = 0
         for logits, labels, z in passed:
             stop = start + len(labels)
-            if rows is None:
-                yield logits, labels, z if features else None
-            elif (chosen := _chosen_rows(rows[start:stop])) is not None:
+            chosen: Any = slice(None)
+            if rows is not None:
+                chosen = _chosen_rows(rows[start:stop])
+            if chosen is not None:
                 yield logits[chosen], labels[chosen], z[chosen] if features else None
             start = stop
 
@@ -202,11 +203,11 @@ class HeadLogits(Logits):
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already."""
         # scale W z + b = scale (W z + b) + (1 - scale) b
-        shift = None if with_bias else (1 - scale) * self.head.bias
+        shift = (1 - scale) * self.head.bias
 
         def of(logits: Any, labels: NDArray[np.int64], _: Any) -> SampleScores:
             scaled = logits * scale
-            if shift is not None:
+            if not with_bias:
                 scaled += shift
             return SampleScores.of_logits(scaled, labels)
 

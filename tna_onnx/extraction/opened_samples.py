@@ -117,11 +117,12 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
             n_features=n_features,
         )
         return Samples(open_request(request), readout)
-    specs = opened.inputs if not is_store(data) else ()
+    stored = is_store(data)
+    specs = () if stored else opened.inputs  # which open the session
     request = request_of(
         data, specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label
     )
-    if is_store(data):
+    if stored:
         # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")

@@ -45,10 +45,11 @@ def parse_device(text: str) -> Device:
         raise UsageError(f"device '{text}' is not known; expected auto, cpu, cuda or cuda:INDEX")
     matches = [_OPTION.fullmatch(option) for option in options]
     fields = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    memory = float(fields["memory"]) if "memory" in fields else None
-    if len(fields) != len(options) or memory == 0:
+    limit = None
+    if "memory" in fields:
+        limit = round(float(fields["memory"]) * _GIB)
+    if len(fields) != len(options) or limit == 0:
         raise UsageError(f"device '{text}': expected tf32=as-deployed, tf32=off or memory=GIB behind the device")
-    limit = None if memory is None else round(memory * _GIB)
     return Device(match[1], int(match[2] or 0), fields.get("tf32") != "off", limit)
 
 

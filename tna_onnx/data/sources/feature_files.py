@@ -97,10 +97,9 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither."""
-    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
-    if files is None:
-        return None
-    return _kind(files, inputs)
+    if isinstance(data, (str, Path)) and (files := find_table_files(local_path(str(data)))) is not None:
+        return _kind(files, inputs)
+    return None
 
 
 def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:

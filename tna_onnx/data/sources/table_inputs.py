@@ -55,8 +55,9 @@ class Table:
     def labels(self, name: str, values: AnyArray) -> AnyArray:
         """Return the values of a column as labels: numbers, or names."""
         values = plain_column(values)
-        names = self.class_names(name) if values.dtype.kind in "iu" else None
-        return values if names is None else named_labels(values, names, f"{self.where}: column {name!r}")
+        if values.dtype.kind in "iu" and (names := self.class_names(name)) is not None:
+            return named_labels(values, names, f"{self.where}: column {name!r}")
+        return values
 
 
 def open_in_memory(
@@ -109,10 +110,13 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         labels = joined_labels(stored, marks, where)
     elif label is not None:
         labels = table.labels(label, stored[label])
-    files = table.files if request.tokenizer is None else ()
+    files = table.files  # not the table: its columns may be in memory
+    tokens = request.tokenizer is not None
 
-    def hashed(indices: IntArray) -> str:  # without the table, whose columns may be in memory
-        return files_sha256(files, indices) if files else arrays_sha256(arrays, indices)
+    def hashed(indices: IntArray) -> str:
+        if tokens or not files:
+            return arrays_sha256(arrays, indices)
+        return files_sha256(files, indices)
 
     return open_columns(
         title,
@@ -123,7 +127,7 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         hashed=hashed,
         noun="column",
         label=label,
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, [note])),
         sample_info={name: stored[name] for name in further},
     )
 
