@@ -291,6 +291,11 @@ def has_own_threshold(readout: Readout) -> bool:
     return readout.multi_label or (readout.binary and not readout.paired)
 
 
+def predictions_are_free(task: Task, *, keeps_labels: bool) -> bool:
+    """Whether predictions may change: callers have a threshold of their own, or labels an output of theirs."""
+    return task.settings.predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))
+
+
 def _column(logits: Any, positive: int | None) -> NDArray[Any]:
     """Return the logit of each label, (N, L), or of the positive one of two classes, (N, 1)."""
     values: NDArray[Any] = to_host(logits)

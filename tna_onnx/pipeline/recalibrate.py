@@ -18,7 +18,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.clamp import Clamped
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
-from tna_onnx.pipeline.comparing import compare_heads, has_own_threshold, require_plausible
+from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, require_plausible
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
@@ -137,8 +137,8 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    threshold = settings.predictions == "auto" and has_own_threshold(task.readout) and not keeps_labels
-    free = threshold or (settings.predictions == "auto" and keeps_labels)
+    free = predictions_are_free(task, keeps_labels=keeps_labels)
+    threshold = free and not keeps_labels
     search = _search_of(task.settings.resolved_search, task.head, stays=keeps_labels or bool(writing.kept))
     # of two classes and several labels, the best probabilities may need other predictions
     if settings.predictions == "change" or (settings.predictions == "auto" and (free or task.readout.n_classes == 2)):

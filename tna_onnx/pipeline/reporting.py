@@ -25,7 +25,14 @@ from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores
-from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, has_own_threshold, kept_decisions, order_note
+from tna_onnx.pipeline.comparing import (
+    Compared,
+    alternative,
+    classes_of,
+    kept_decisions,
+    order_note,
+    predictions_are_free,
+)
 from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Job, Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
@@ -64,7 +71,8 @@ def report_on(
     job = task.job
     names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
     changes = Changes(str(task.output or ""), *names)
-    protected = _protected(task.settings.predictions, task.readout, keeps_labels=writing.keeps_labels)
+    free = predictions_are_free(task, keeps_labels=writing.keeps_labels)
+    protected = task.settings.predictions != "change" and not free
     missed = _missed(job, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
     kept = not missed and not job.dry_run
@@ -108,12 +116,6 @@ def _about_model(task: Task) -> dict[str, Any]:
         "provider": task.provider,
         "versions": versions(),
     }
-
-
-def _protected(predictions: str, readout: Readout, *, keeps_labels: bool) -> bool:
-    """Whether predictions are kept, or may change only where each class gains."""
-    free = predictions == "auto" and (keeps_labels or has_own_threshold(readout))
-    return predictions != "change" and not free
 
 
 def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
