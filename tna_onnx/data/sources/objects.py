@@ -6,7 +6,7 @@
 | `(X, y)`, or an array with `labels=`; mapping of arrays by input name | arrays of all samples; (N,) each: a table |
 | iterable, calibration data reader | batches: mappings, or inputs and labels in order |
 
-Batches are read once into memory-mapped temporary files, so that memory does not grow with the samples.
+Batches are read once; where they are large they are mapped from a temporary file.
 """
 
 from __future__ import annotations

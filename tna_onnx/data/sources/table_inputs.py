@@ -1,6 +1,6 @@
 """Columns of a table as inputs, labels, groups and weights (`layout` says which): one way for all tables.
 
-Those of files are mapped (`tna_onnx.data.sources.tables`); text files, data frames and mappings are in memory.
+Parquet and Arrow (`tna_onnx.data.sources.tables`) come some rows at a time; text files and data frames at once.
 """
 
 from __future__ import annotations

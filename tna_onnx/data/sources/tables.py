@@ -1,7 +1,7 @@
 """Samples from tables: Parquet and Arrow files, folders of them, and text files.
 
-`layout` decides which columns fill which input; bytes, or structs {bytes, path} with bytes, are images. Needed
-columns are first written to a temporary file and mapped, so that memory does not grow with the data.
+`layout` decides which columns fill which input; bytes, or structs {bytes, path} with bytes, are images. Numbers
+are read some rows at a time and mapped where they are many; images, of which any may be asked for, are copied to disk.
 """
 
 from __future__ import annotations
