@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import struct
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 # Version 3 has names of fields in UTF-8: it is for structured arrays only.
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-
-_MAPPED = 2**27  # bytes from which on an array is mapped
-_PIECE = 2**20  # bytes read at a time
 
 
 @dataclass(eq=False)
@@ -48,15 +44,15 @@ class NpzArrays:
     _sha256: str = ""
 
     def column(self, name: str) -> AnyArray:
-        """Return an array, rows along axis 0; it is mapped, or loaded once."""
+        """Return an array, rows along axis 0; it is loaded once."""
         if name not in self._arrays:
             if not self._sha256:
                 self.stream.seek(0)
                 self._sha256 = stream_sha256(self.stream).hex()
-            mapped = self._mapped(name)
+            self._check_size(name)
             advice = "expected a plain array of numbers; store it again"
             with parsing(self.where, f"array {name!r} cannot be read", advice):
-                array = self.archive[name] if mapped is None else mapped
+                array = self.archive[name]
             if not isinstance(array, np.ndarray):
                 raise DataError(f"{self.where}: {name!r} is not a NumPy array; write the file with numpy.savez")
             self._arrays[name] = array
@@ -66,27 +62,16 @@ class NpzArrays:
         """Return the SHA-256 of the file that was read, even if another one has taken its place."""
         return self._sha256
 
-    def _mapped(self, name: str) -> AnyArray | None:
-        """Check what the header of an array says; map a large one that is not compressed, return None of others."""
+    def _check_size(self, name: str) -> None:
         archive = self.archive.zip
-        member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+        member = name if name in archive.namelist() else f"{name}.npy"
         advice = (
             "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of "
             "classes with np.array(names, dtype=str)"
         )
         with parsing(self.where, f"array {name!r} cannot be read", advice), archive.open(member) as stream:
-            header = _header(stream, member.file_size)
-            self._claimed += header.size
-            _check_expansion(self.where, "arrays", self._claimed, self.max_bytes)
-            if member.compress_type != zipfile.ZIP_STORED or header.size < _MAPPED:
-                return None
-            start = stream.tell()
-            while stream.read(_PIECE):  # the checksum is compared at the end
-                pass
-            # a member has a header of its own, of 30 bytes, a name and more; the last four of these are their lengths
-            self.stream.seek(member.header_offset + 26)
-            start += member.header_offset + 30 + sum(struct.unpack("<HH", self.stream.read(4)))
-            return np.memmap(self.stream, header.dtype, "r", start, header.shape, header.order)
+            self._claimed += _claimed_bytes(stream, archive.getinfo(member).file_size)
+        _check_expansion(self.where, "arrays", self._claimed, self.max_bytes)
 
 
 @contextlib.contextmanager
@@ -111,26 +96,17 @@ def read_npy(path: Path) -> AnyArray:
     """Return the array in a `.npy` file."""
     advice = "objects are never unpickled. Write it with numpy.save"
     with parsing(str(path), "cannot be read as an array of numbers", advice), open_foreign(path) as stream:
-        _header(stream, os.fstat(stream.fileno()).st_size)
+        _claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
         stream.seek(0)
         return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-class _Header(NamedTuple):
-    """What the header of an array says."""
-
-    shape: tuple[int, ...]
-    order: Literal["C", "F"]
-    dtype: np.dtype[Any]
-    size: int  # bytes of the values
-
-
-def _header(stream: IO[bytes], size: int) -> _Header:
-    """Read the header of an array that `stream` is at, if header and array fit into `size` bytes."""
+def _claimed_bytes(stream: IO[bytes], size: int) -> int:
+    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes."""
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the format is not read")
-    shape, by_columns, dtype = _HEADERS[version](stream)
+    shape, _, dtype = _HEADERS[version](stream)
     if dtype.hasobject:
         raise ValueError("it holds objects")
     if any(isinstance(length, bool) or length < 0 for length in shape):
@@ -139,7 +115,7 @@ def _header(stream: IO[bytes], size: int) -> _Header:
     available = size - stream.tell()
     if claimed > available:
         raise ValueError(f"its header says {claimed:,} bytes of values, and {available:,} are there")
-    return _Header(shape, "F" if by_columns else "C", dtype, claimed)
+    return claimed
 
 
 def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
