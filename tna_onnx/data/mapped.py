@@ -89,7 +89,7 @@ class GrowingRows:
         if part.shape[1:] != before.shape[1:] or part.dtype != before.dtype:
             raise DataError(
                 f"{self.where}: from row {self.rows:,} on a sample has shape {part.shape[1:]} and dtype {part.dtype}, "
-                f"before {before.shape[1:]} and {before.dtype}; bring them to one shape and dtype"
+                f"before {before.shape[1:]} and {before.dtype}; bring them to one shape and dtype: pad or cut lists"
             )
         self.parts.append(part)
         self.rows += len(part)
@@ -110,7 +110,12 @@ class GrowingRows:
         self.parts = [self.parts[0][:0].copy()]
 
     def array(self) -> NDArray[Any]:
-        """Return all rows."""
+        """Return all rows.
+
+        Raises DataError: there are none.
+        """
+        if not self.rows:
+            raise DataError(f"{self.where}: there are no samples; at least one of each of two classes is needed")
         if self.file is None:
             return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
         with self.file:  # the map outlives the file

@@ -148,7 +148,7 @@ def test_files_of_one_type_only(tmp_path: Path) -> None:
     for dtype in (np.float16, np.float64):
         other = features_table("features", values.astype(dtype), {"label": labels}, {"model_sha256": "ab"})
         pq.write_table(other, tmp_path / "f" / "0.parquet")
-        with pytest.raises(DataError, match=f"dtype float32, before .* and {np.dtype(dtype)}"):
+        with pytest.raises(DataError, match=rf"1\.parquet: .* dtype float32, before .* and {np.dtype(dtype)}"):
             opened(tmp_path / "f")
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.data.samples import encoded, gather, noise, spec
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import Source
+from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -103,8 +104,12 @@ def test_lists_are_converted_as_single_numbers_are(tmp_path: Path) -> None:
     for values in (X.astype(np.float64), np.arange(24).reshape(6, 4)):
         path = write(tmp_path / "a.parquet", pa.table({"x": pa.array(values.tolist()), "label": LABELS}))
         np.testing.assert_array_equal(gather(opened(path), 4)["x"], values.astype(np.float32), strict=True)
-    path = write(tmp_path / "a.parquet", pa.table({"x": pa.array([[2**24 + 1] * 4] * 6), "label": LABELS}))
-    assert "16777217 does not fit into float32" in refusal(path)
+    for value, said in {2**24 + 1: "16777217 does not fit into float32", 1e300: "1e+300 does not fit"}.items():
+        path = write(tmp_path / "a.parquet", pa.table({"x": pa.array([[value] * 4] * 6), "label": LABELS}))
+        assert said in refusal(path)
+    pixels = pa.array([[1, 2, 3, 255]] * 6, pa.list_(pa.uint8()))
+    path = write(tmp_path / "a.parquet", pa.table({"x": pixels, "label": LABELS}))
+    assert "expected dtype float32, found uint8" in refusal(path)
 
 
 def test_several_inputs_by_name(tmp_path: Path) -> None:
@@ -128,12 +133,64 @@ def test_files_with_other_columns(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": LABELS}))
     write(tmp_path / "b.parquet", pa.table({"x": rows(X, pa.list_(pa.float64())), "label": LABELS}))
     assert "b.parquet: its columns differ in type" in refusal(tmp_path)
+    write(tmp_path / "b.parquet", pa.table({"label": LABELS}))
+    assert "b.parquet: cannot be read as a table" in refusal(tmp_path)
+    kind = pa.list_(pa.float32())
+    schema = pa.schema([pa.field("x", kind, nullable=False), ("label", pa.int64())])
+    write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": LABELS}, schema=schema))
+    write(tmp_path / "b.parquet", pa.table({"x": pa.array([None, [1.0] * 4], kind), "label": LABELS[:2]}))
+    assert "b.parquet: cannot be read as a table" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ({"x": pa.list_(pa.float32()), "label": pa.int64()}, {}),
+        ({"x": pa.list_(pa.float32()), "label": pa.int64()}, {"multi_label": True}),
+        ({"x": pa.list_(pa.float32()), "outcome": pa.string()}, {}),
+        ({"x": pa.binary(), "label": pa.int64()}, {}),
+    ],
+)
+def test_no_rows(tmp_path: Path, kind: str, columns: dict[str, Any], options: dict[str, Any]) -> None:
+    schema = pa.schema([*columns.items()])
+    refusal(write(tmp_path / f"a.{kind}", schema.empty_table()), **options)
+
+
+def test_the_column_that_holds_the_classes_is_named(tmp_path: Path) -> None:
+    columns = {"a": [1.0, None], "b": [0.5, 0.25], "outcome": ["u", "v"]}
+    path = write(tmp_path / "a.parquet", pa.table(columns))
+    assert "add --label-column outcome" in refusal(path, spec("x", (None, 2)), n_classes=2, class_names=["u", "v"])
+
+
+def test_a_large_batch_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Arrow file may be one batch; what was read does not change with the file."""
+    monkeypatch.setattr("tna_onnx.data.mapped._IN_MEMORY", 2**10)
+    large = np.random.default_rng(0).random((2**15, 4), np.float32)
+    table = pa.table({"x": pa.array(large.tolist(), pa.list_(pa.float32())), "label": np.arange(2**15) % 3})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    source = opened(tmp_path / "a.arrow")
+    assert isinstance(source, ArraySource)
+    assert isinstance(source.columns["x"], np.memmap)
+    np.testing.assert_array_equal(source.columns["x"], large, strict=True)
+
+
+def test_a_file_that_is_rewritten_changes_no_open_source(tmp_path: Path) -> None:
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 4)
+    path = write(tmp_path / "a.ipc", pa.table({"x": rows(pixels[:4], pa.list_(pa.uint8())), "label": LABELS[:4]}))
+    source = opened(path, spec("x", (None, 4), np.uint8))
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    np.testing.assert_array_equal(gather(source, 4)["x"], pixels[:4])
+    np.testing.assert_array_equal(source.labels, LABELS[:4])
 
 
 def test_ragged_lists(tmp_path: Path) -> None:
     ragged = pa.array([[1, 2], [3, 4], [5, 6], [7, 8], [9], [10]], pa.list_(pa.float32()))
     message = refusal(write(tmp_path / "a.arrow", pa.table({"x": ragged, "label": LABELS})))
     assert "'x': from row 4 on a sample has shape (1,) and dtype float32, before (2,)" in message
+    assert "pad or cut" in message
     ragged = pa.array([[1, 2], [3], [5, 6], [7, 8], [9, 9], [10, 1]], pa.list_(pa.float32()))
     message = refusal(write(tmp_path / "b.arrow", pa.table({"x": ragged, "label": LABELS})))
     assert "one list has 2 values and row 1 has 1" in message

@@ -143,12 +143,17 @@ def table_batches(
             file = load_parquet().ParquetFile(stream, pre_buffer=False)
             metadata = file.metadata
             size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-            rows = min(_BATCH, max(_FEWEST, _BATCH_BYTES * metadata.num_rows // max(1, size)))
+            rows = _batch_rows(metadata.num_rows, size)
             yield from file.iter_batches(rows, row_groups=numbers, columns=columns)
         else:
             for batch in _batches(_reader(load_pyarrow(), stream)):
                 if len(batch):  # engines write the empty parts of a table too
                     yield batch.select(columns)
+
+
+def _batch_rows(rows: int, size: int) -> int:
+    """Return how many of some rows, of `size` bytes in all, are read at a time."""
+    return min(_BATCH, max(_FEWEST, _BATCH_BYTES * rows // max(1, size)))
 
 
 # ---- mapped tables of files here
@@ -172,7 +177,8 @@ def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limit
     schema = None
     for file in files:
         stored = table_schema(file)
-        own = pa.schema([stored.field(name) for name in columns], stored.metadata)
+        with _readable(file):
+            own = pa.schema([stored.field(name) for name in columns], stored.metadata)
         schema = schema or own
         if own.types != schema.types:
             raise DataError(f"{file}: its columns differ in type from those of {files[0]}; write them alike")
@@ -184,13 +190,16 @@ def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limit
             # offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's
             with parsing(str(file), "cannot be read as a table", "write it again"):
                 batch.validate(full=True)
+                selected = batch.select(schema.names).cast(schema)
             size += batch.nbytes
             if size > max_bytes:
                 raise DataError(
                     f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
                     "expand to; if that is right, raise --limit expansion=NUMBER"
                 )
-            yield batch.select(schema.names).cast(schema)
+            rows = _batch_rows(len(selected), selected.nbytes)  # an Arrow file may be one batch
+            for start in range(0, len(selected), rows):
+                yield selected.slice(start, rows)
 
 
 def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:

@@ -244,10 +244,11 @@ def _read(
     """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
     columns = [*dict.fromkeys([kind, label, *further])]
     _count(files, columns)
-    values = GrowingRows(f"{where}: {kind}")
+    values = GrowingRows(where)
     labels = []
     parts: dict[str, list[Any]] = {column: [] for column in further}
     for name in files.names:
+        values.where = f"{name}: {kind}"
         for batch in table_batches(files, name, columns):
             values.append(
                 column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")

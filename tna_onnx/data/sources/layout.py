@@ -117,7 +117,11 @@ def label_in(
     names = label_candidates(columns, request.no_inputs, request.label_column)
 
     def classes_in(name: str) -> bool:
-        return kinds[name] in ("number", "text") and holds_classes(values_of(name), request)
+        if kinds[name] not in ("number", "text"):
+            return False
+        with contextlib.suppress(DataError):  # empty cells, say
+            return holds_classes(values_of(name), request)
+        return False
 
     try:
         return find_label_column(names, request.label_column, where, classes_in=classes_in)

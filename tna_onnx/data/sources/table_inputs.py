@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.foreign import MISSING, plain_column
+from tna_onnx.data.foreign import MISSING, cell_array, plain_column
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
@@ -43,6 +43,15 @@ class Table:
     files: Sequence[Path] = ()  # whose bytes are hashed; the values are, if there are none
     # names that the table itself has for the classes which a column numbers
     class_names: Callable[[str], Sequence[str] | None] = lambda _: None
+
+    def distinct(self, name: str) -> AnyArray:
+        """Return the values of a column, each once; of fractions, which name no classes, nothing."""
+        found: dict[Any, None] = {}
+        for part in self.parts([name]):
+            if part[name].dtype.kind == "f":
+                break
+            found.update(dict.fromkeys(part[name].tolist()))
+        return plain_column(cell_array([*found]))
 
     def columns(self, names: Sequence[str]) -> dict[str, AnyArray]:
         """Read columns whole."""
@@ -75,7 +84,7 @@ def open_in_memory(
 
 def label_of(table: Table, request: Request) -> str | None:
     """Return the column with the labels; None where they are given apart."""
-    return label_in(table.where, table.kinds, request, lambda name: plain_column(table.columns([name])[name]))
+    return label_in(table.where, table.kinds, request, table.distinct)
 
 
 def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
@@ -149,8 +158,6 @@ def _read(
         for name, column in stored.items():
             column.append(part[name])
         start += len(next(iter(part.values())))
-    if not start:
-        raise DataError(f"{table.where}: there are no samples; at least one of each of two classes is needed")
     return {name: rows.array() for name, rows in values.items()}, {name: rows.array() for name, rows in stored.items()}
 
 
@@ -185,16 +192,18 @@ def _filled(
     values = columns[names[0]]
     if values.dtype.kind == "O":
         values = _joined(f"{where}: column {names[0]!r}", values)
-    if values.dtype.kind == spec.dtype.kind == "f" or (values.dtype.kind in "iu" and spec.dtype.kind in "iuf"):
+    whole = values.dtype in (np.int32, np.int64)
+    if not (whole and spec.dtype.kind in "iuf") and not values.dtype.kind == spec.dtype.kind == "f":
+        return values
+    with np.errstate(over="ignore"):
         cast = values.astype(spec.dtype)  # text, lists of Python and pandas know no dtypes of the model
-        if values.dtype.kind in "iu" and not np.array_equal(cast, values):
-            wrong_value = values[cast != values][0]
-            raise DataError(
-                f"{where}: column {names[0]!r}: {wrong_value} does not fit into {spec.dtype}, the input's dtype; "
-                "correct it"
-            )
-        return cast
-    return values
+    wrong = cast != values if whole else np.isinf(cast) & np.isfinite(values)
+    if wrong.any():
+        raise DataError(
+            f"{where}: column {names[0]!r}: {values[wrong][0]} does not fit into {spec.dtype}, the input's dtype; "
+            "correct it"
+        )
+    return cast
 
 
 def _joined(where: str, cells: AnyArray) -> AnyArray:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tna_onnx.data.foreign import foreign_json
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed
@@ -126,7 +128,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
 
 def _values(column: Any, kind: Kind, where: str, start: int) -> AnyArray:
     if kind in ("number", "list"):
-        return column_numbers(column, where, start)
+        return np.array(column_numbers(column, where, start))  # a copy: the file is mapped, and may be rewritten
     return column_cells(column)
 
 
