@@ -15,7 +15,7 @@ from tests.graph.samples import FEATURES, Builder, run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import class_output
-from tna_onnx.graph.readers import require_no_other_readers
+from tna_onnx.graph.readers import can_insert, require_no_other_readers
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import choose_head, find_heads, find_readout
 from tna_onnx.graph.stored import Refused, Stored, resolve
@@ -94,7 +94,17 @@ def labelled(folder: Path, kind: str, axis: int, *, declared: bool = True) -> Pa
 
 @pytest.mark.parametrize(
     ("kind", "axis", "is_label"),
-    [("matrix", 1, True), ("matrix", -1, True), ("matrix", 0, False), ("tokens", 2, True), ("image", 1, True)],
+    [
+        ("matrix", 1, True),
+        ("matrix", -1, True),
+        ("matrix", 0, False),
+        ("tokens", -1, True),
+        ("tokens", 2, True),
+        ("tokens", 1, False),
+        ("image", 1, True),
+        ("image", -3, True),
+        ("image", -1, False),
+    ],
 )
 def test_an_argmax_gives_labels_over_the_axis_of_the_classes(
     kind: str, axis: int, is_label: bool, tmp_path: Path
@@ -108,6 +118,17 @@ def test_an_argmax_gives_labels_over_the_axis_of_the_classes(
         return
     with pytest.raises(UnsupportedModel, match="is read elsewhere too"):
         require_no_other_readers(model, head, keeps_order=True)
+
+
+def test_what_is_made_of_labels_follows_them(tmp_path: Path) -> None:
+    proto = onnx.load(labelled(tmp_path, "matrix", 1))
+    proto.graph.node.append(helper.make_node("Equal", ["labels", "one"], ["positive"]))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1), "one"))
+    proto.graph.output.append(tensor_info("positive", None, bool))
+    model = load_model(proto)
+    head = choose_head(model, output="logits")
+    require_no_other_readers(model, head, keeps_order=True)
+    assert not can_insert(model, head, keeps_order=False)
 
 
 def test_a_shape_that_is_not_declared_is_taken_as_a_matrix(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import CLASSES_LAST, ONE, Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
@@ -246,14 +246,14 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     if readout.logits in model.inputs:
         return  # only those who read it on the way to the output will read the map
     tail, reads = _read_scores(model, readout)
-    labels = set[str]()
-    if not readout.several:
-        labels = {label.name for label in label_outputs(model, readout.output, readout.n_classes)}
     for name in sorted(reads.keys() - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
         missed = _reached(model, {name}, tail) - {*kept}
-        if not missed <= labels:
+        if not missed:
+            continue
+        labels = _argmaxes(model, name, readout)
+        if not _are_labels(model, name) and not missed <= _reached(model, labels, tail):
             fold = ""
             if isinstance(readout, Head) and can_scale(model, readout) and not kept:
                 fold = ", or ts, which needs no new nodes"
@@ -262,10 +262,10 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
                 "would miss an appended map",
                 f"use --map none{fold}",
             )
-        if missed and not keeps_order:
+        if not keeps_order:
             raise CannotInsert(
-                f"{model.name}: the labels '{min(missed)}' come from '{name}', in front of an appended map, and would "
-                "not follow it",
+                f"{model.name}: '{min(missed)}' is made of labels from '{name}', in front of an appended map, and "
+                "would not follow it",
                 "use --map ts, ets or none, which never change the order of the classes",
             )
 
@@ -323,3 +323,31 @@ def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str
     """Count how often the nodes of the tail read each of the tensors `scores`."""
     read = Counter(name for k in tail for name in model.proto.graph.node[k].input)
     return {name: read[name] for name in scores}
+
+
+def _are_labels(model: Model, name: str) -> bool:
+    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
+    node = model.producer(name)
+    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+
+
+def _argmaxes(model: Model, name: str, readout: Readout) -> set[str]:
+    """Return labels that are read off a tensor: the place of the largest score of each prediction."""
+    readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
+    axes = _class_axes(model, name, readout)
+    return {str(node.output[0]) for node in readers if attribute_of(node, "axis", 0) in axes}
+
+
+def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
+    """Return the values of an `axis` attribute that mean the class axis of a tensor."""
+    sizes = model.sizes(name) or []
+    # over the positions of a sample, the largest score is no label
+    if readout.class_axis == CLASSES_LAST:
+        return {CLASSES_LAST, len(sizes) - 1}
+    if readout.class_axis != ONE:
+        return {readout.class_axis}
+    if len(sizes) < 3:
+        return {1, -1}
+    # A convolution gives (N, C, 1, 1); a size that is not declared is None.
+    places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
+    return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
