@@ -324,6 +324,19 @@ def test_a_model_in_the_format_of_onnx_runtime(small: Small, tmp_path: Path) -> 
     refused(3, "model in its own format", "inspect", tmp_path / "m.onnx")
 
 
+def test_what_this_tool_encodes_is_no_model_of_onnx_runtime_either(small: Small) -> None:
+    """The producer is called ORTM..., and stands behind the graph, where no runtime minds."""
+    model = parsed(plain(onnx.load(small.model)))
+    model.ClearField("producer_version")
+    model.ir_version = 8
+    model.producer_name = ""
+    data = plain(model) + text(2, b"ORTM").encoded
+    assert data[4:8] != b"ORTM"
+    assert plain(parsed(data))[4:8] == b"ORTM"
+    with pytest.raises(UnsupportedModel, match="model in its own format"):
+        load_model(data)
+
+
 def _branch(graph: onnx.GraphProto, name: str) -> None:
     branch = helper.make_graph([], "b", [], [helper.make_tensor_value_info(name, 1, [])])
     branch.initializer.append(numpy_helper.from_array(np.float32(1.0), name))

@@ -75,6 +75,7 @@ _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_
 
 # What ONNX Runtime knows its own format by, from byte 4 on; it then reads nothing else.
 _ORT_MARK = b"ORTM"
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 
 PARSER_ERROR: type[Exception] = DecodeError
 """What protobuf raises of bytes that are no message."""
@@ -366,6 +367,9 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto, limits)  # first: a shape may have more numbers than a message has fields
+    # what this tool, and others, write first of it
+    start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
+    _refuse_own_format(name, start.SerializeToString())
     if (rest := len(data) - total_size(proto, large_values)) > 0:
         raise UnsupportedModel(
             f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
