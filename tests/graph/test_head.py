@@ -388,8 +388,14 @@ def test_a_head_by_name_comes_before_the_provenance(tmp_path: Path) -> None:
     assert class_output(model, "fine") == ClassOutput("second", "probabilities", CLASSES)
 
 
-def test_provenance_of_another_output_is_not_followed(tmp_path: Path) -> None:
-    proto = CASES["Softmax opset 17 axis 1"]().proto
-    helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("gone", "logits", 9).provenance.items()})
+@pytest.mark.parametrize("name", ["gone", "argmax", "attention", "hidden"])
+def test_provenance_of_another_output_is_not_followed(name: str, tmp_path: Path) -> None:
+    b = Builder()
+    b.node("Softmax", b.linear("z"), out="y")
+    b.node("ArgMax", "z", out="argmax", axis=1)
+    b.node("Softmax", "x", out="attention")
+    b.node("Relu", "x", out="hidden")
+    proto = b.sample({"y": "softmax", "argmax": "argmax", "attention": "softmax", "hidden": "logits"}).proto
+    helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput(name, "logits", 9).provenance.items()})
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     assert class_output(load_model(tmp_path / "model.onnx")) == ClassOutput("y", "probabilities", CLASSES)

@@ -248,6 +248,10 @@ def test_a_map_on_top_of_a_map_is_refused(activation: str | None, first: str, se
     rewritten = rewrite(model, head, head.weight, write_map=MAPS[first].forward, metadata=_provenance(output))
     written = load_model(write(model, rewritten))
     assert class_output(written) == output
+    if first == "ts":  # the graph shows how many classes are behind it
+        entries = {entry.key: entry for entry in written.proto.metadata_props}
+        entries["tna_onnx.classes"].value = "7"
+        assert class_output(written) == output
     with pytest.raises(UnsupportedModel, match=r"tna-onnx wrote.*start from the original model"):
         rewrite(written, choose_head(written), head.weight, write_map=MAPS[second].forward, metadata={})
 

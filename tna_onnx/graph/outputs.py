@@ -15,9 +15,9 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import mapped_logits
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import head_provenance
+from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
-from tna_onnx.graph.scores import AMBIGUOUS_SCORES, find_heads, find_readout
+from tna_onnx.graph.scores import AMBIGUOUS_SCORES, choose_head, find_heads, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import NotProbabilities, are_shares, distributions, resolution_of
@@ -218,23 +218,27 @@ def class_output(
     """
     if output is None and head in model.outputs:
         head, output = None, head
-    # what the tool wrote counts only where the graph bears it out
+    # what the tool wrote counts only where the graph bears it out.
     entries = head_provenance(model, output)
     name = entries.get("output")
-    if name not in model.outputs or output not in (None, name):
-        return output_of(find_readout(model, head, output, kind))
-    stated = STATED_KINDS.get(entries.get("output_kind", ""))
-    # another head holds something else
-    if kind is None and stated and (head is None or _is_head(model, head, name, stated)):
-        kind = stated
     classes = entries.get("classes", "")
-    if head is None and classes.isdecimal() and mapped_logits(model, name) is not None:
-        return _behind_map(model, name, entries, int(classes))
-    return output_of(find_readout(model, head, name if head is None else output, kind))
-
-
-def _is_head(model: Model, node: str, output: str, kind: str) -> bool:
-    return any((head.node, head.output) == (node, output) for head in find_heads(model, kind)[0])
+    kind_entry = STATED_KINDS.get(entries.get("output_kind", ""))
+    if kind is None and kind_entry and output in (None, name):
+        candidates = find_heads(model, kind_entry)[0]
+        # another head holds something else
+        if head is None or any((c.node, c.output) == (head, name) for c in candidates):
+            kind = kind_entry
+    heads, refusals = find_heads(model, kind)
+    if head is None and name is not None and output in (None, name):
+        if any(candidate.output == name for candidate in heads):
+            return output_of(choose_head(model, None, name, kind))
+        for refusal in refusals:
+            behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
+            if behind_map and refusal.activation in _KINDS and classes.isdecimal():
+                return _behind_map(model, name, entries, int(classes))
+    if kind in STATED_KINDS.values():
+        output = output or name
+    return output_of(find_readout(model, head, output, kind))
 
 
 def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) -> ClassOutput:
