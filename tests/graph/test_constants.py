@@ -22,7 +22,9 @@ X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 
 def saved(b: Builder, folder: Path, *outputs: str) -> Model:
     path = folder / "model.onnx"
-    path.write_bytes(b.proto(*outputs).SerializeToString())
+    proto = b.proto(*outputs)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    path.write_bytes(proto.SerializeToString())
     return load_model(path)
 
 
@@ -76,9 +78,25 @@ def _dequantized_per_channel(b: Builder) -> None:
     b.node("Transpose", b.node("Neg", weight, out="minus"), out="c")
 
 
+def _dequantized_by_the_runtime(b: Builder, dtype: type[np.generic]) -> None:
+    """ONNX Runtime's own DequantizeLinear, of 16 bits too."""
+    codes = b.store("codes", np.arange(CLASSES * FEATURES).reshape(CLASSES, FEATURES) - 9, dtype)
+    inputs = (codes, b.store("step", 0.125), b.store("zero", 1, dtype))
+    weight = b.node("DequantizeLinear", *inputs, out="weight", domain="com.microsoft")
+    b.node("Mul", b.node("Transpose", weight, out="turned"), b.store("two", 2.0), out="c")
+
+
+def _dequantized_8_bits(b: Builder) -> None:
+    _dequantized_by_the_runtime(b, np.int8)
+
+
+def _dequantized_16_bits(b: Builder) -> None:
+    _dequantized_by_the_runtime(b, np.int16)
+
+
 FOLDED = [
     _one_node, _constant_nodes, _normalized, _low_rank, _sliced, _concatenated, _side_output, _dequantized_and_more,
-    _dequantized_per_channel,
+    _dequantized_per_channel, _dequantized_8_bits, _dequantized_16_bits,
 ]  # fmt: skip
 
 

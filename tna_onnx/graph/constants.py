@@ -128,6 +128,8 @@ RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLik
 # Operators whose result has no more elements than what goes in. Of any other, the size of the result must be known
 # before it is computed.
 _NOT_LARGER = {"Cast", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+# Numbers in a constant that may say something of a shape: no tensor has more axes.
+_MAX_SHAPE = 64
 
 
 class NotConstant(Exception):
@@ -217,7 +219,7 @@ def _missing_operators(closed: onnx.ModelProto) -> list[Any]:
 def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
     """Refuse to compute what would not fit into memory, or may not: a few bytes can ask for any size."""
     try:
-        graph = onnx.shape_inference.infer_shapes(closed, data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
         raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {one_line(error)}") from error
     stored = sum(math.prod(tensor.dims) for tensor in closed.graph.initializer)
@@ -248,13 +250,35 @@ def _results(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, int | Non
             yield node, sizes.get(name)
 
 
+def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with inputs in the place of large constants: a shape does not depend on those."""
+    bare = onnx.ModelProto(ir_version=closed.ir_version, opset_import=closed.opset_import)
+    bare.graph.name = closed.graph.name
+    bare.graph.node.extend(closed.graph.node)
+    bare.graph.output.extend(closed.graph.output)
+    for tensor in closed.graph.initializer:
+        if math.prod(tensor.dims) > _MAX_SHAPE:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            bare.graph.input.append(info)
+        else:
+            bare.graph.initializer.append(tensor)
+    return bare
+
+
 def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
     """Return a model without inputs that computes a tensor from constants."""
     graph = model.proto.graph
-    computed = [graph.node[k] for k in nodes]
+    # The evaluator knows DequantizeLinear only from opset 19 on: its results go in as constants.
+    dequantized = {}
+    for k in nodes:
+        if (quantized := read_quantized(model, k)) is not None:
+            dequantized[k] = onnx.numpy_helper.from_array(quantized[1], graph.node[k].output[0])
+    computed = [graph.node[k] for k in nodes if k not in dequantized]
     used = {name for node in computed for name in node.input}
     tensors = [model.initializers[name] for name in sorted(used) if name in model.initializers]
-    part = onnx.helper.make_graph(computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], tensors)
+    part = onnx.helper.make_graph(
+        computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], [*tensors, *dequantized.values()]
+    )
     for held in all_tensors(part):
         if is_external(held):  # the evaluator would look for it where the process stands
             held.CopyFrom(model.loaded(held))
