@@ -94,6 +94,17 @@ def test_other_content(model: Model, change: Change) -> None:
     assert differences(model, changed(model, change))
 
 
+def test_a_new_input_behind_a_long_one_is_told(model: Model) -> None:
+    proto = model.proto
+    proto.graph.node[-2].input[:] = ["/bert/pooler/dropout/Identity_output_0", "classifier.weight", "b"]
+
+    def rename(other: onnx.ModelProto) -> None:
+        other.graph.node[-2].input[1] = "classifier.weight2"
+
+    (found,) = differences(model, changed(model, rename))
+    assert (found.change, found.detail) == ("input", "classifier.weight -> classifier.weight2")
+
+
 def test_external_data_are_compared_by_their_bytes(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "external.onnx"
     copy = onnx.ModelProto()

@@ -6,6 +6,7 @@ computes with placeholders for arrays that are not in the metadata; what comes o
 """
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -217,8 +218,6 @@ _TOLD: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data_type": ("type", type_name),
     "dims": ("shape", lambda dims: str(tuple(dims))),
     "op_type": ("op_type", str),
-    "input": ("input", ", ".join),
-    "output": ("output", ", ".join),
 }
 
 
@@ -233,6 +232,10 @@ def _changes(sides: _Sides, part: str, name: str, before: Any, after: Any) -> It
             word, text = _TOLD[field]
             values = _arrow(text(getattr(before, field)), text(getattr(after, field)))
             yield Difference(part, name, word, _shortened(values))
+        elif field in ("input", "output"):
+            pairs = itertools.zip_longest(getattr(before, field), getattr(after, field), fillvalue="")
+            renamed = ", ".join(_arrow(*pair) for pair in pairs if pair[0] != pair[1])
+            yield Difference(part, name, field, _shortened(renamed))
         elif field == "attribute":
             old, new = (dict(_by_name(node.attribute)) for node in (before, after))
             for key in dict.fromkeys([*old, *new]):
