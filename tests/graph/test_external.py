@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import tna_onnx
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run
 from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.difference import differences
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
@@ -203,6 +204,54 @@ def test_two_tensors_of_the_same_bytes_are_told_apart(tmp_path: Path) -> None:
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
     np.testing.assert_array_equal(values(written)["weight"], weight)
     np.testing.assert_array_equal(run(written.path, ["other"], X)[0], old)
+
+
+def test_places_that_overlap(tmp_path: Path) -> None:
+    """Two layers may read parts of one table: a view of its first rows, say."""
+    b = Builder()
+    b.store("rows", b.weight[1:])
+    b.store("last", b.weight[2:])
+    for name in ("rows", "last"):
+        b.node("MatMul", "features", b.node("Transpose", name, out=f"{name} turned"), out=f"{name} y")
+    b.node("Softmax", b.linear("scores"), out="y")
+    sample = b.sample({"y": "softmax", "rows y": "logits", "last y": "logits"})
+    tensors = {t.name: t for t in sample.proto.graph.initializer}
+    row = 4 * FEATURES
+    for name, offset in (("weight", 64), ("last", 64 + 2 * row), ("rows", 64 + row), ("trunk", 512)):
+        moved(tensors[name], tmp_path, "weights.bin", offset)
+    (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head(model, "head")
+    written = save(model, rewritten, tmp_path / "other" / "new.onnx")
+    np.testing.assert_array_equal(values(written)["weight"], weight)
+    for output in ("rows y", "last y"):
+        np.testing.assert_array_equal(run(written.path, [output], X)[0], run(model.path, [output], X)[0])
+
+
+def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
+    """One that changes moves into the model; one that does not goes into the new data file."""
+    b = Builder()
+    for name, value in (("weight", b.weight.T), ("shift", np.ones(CLASSES, np.float32))):
+        b.nodes.append(helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value, name)))
+    b.node("MatMul", "features", "weight", out="product", name="head")
+    b.node("Add", "product", "shift", out="y")
+    proto = b.sample().proto
+    for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in ("weight", "shift")):
+        moved(tensor, tmp_path, "weights.bin", 512 * (k + 1))
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    model = load_model(tmp_path / "model.onnx")
+    assert model.external_files == ("weights.bin",)
+    (tmp_path / "other").mkdir()
+    weight, rewritten = new_head(model)
+    written = save(model, rewritten, tmp_path / "other" / "new.onnx")
+    assert written.external_files == (data_name(written),)
+    z = np.maximum(X @ numpy_helper.to_array(written.initializers["trunk"]), 0)
+    head = choose_head(written)
+    np.testing.assert_array_equal(head.weight, weight)
+    np.testing.assert_array_equal(head.bias, np.ones(CLASSES))
+    loaded = onnx.load(written.path)  # ONNX Runtime reads external data of initializers only
+    np.testing.assert_allclose(run(loaded, ["y"], X)[0], z @ weight.T + 1, rtol=0, atol=1e-4)
 
 
 # --- where the output goes
