@@ -94,7 +94,8 @@ class GrowingRows:
         self.parts.append(part)
         self.rows += len(part)
         self.size += part.nbytes
-        if self.size > _IN_MEMORY and len(self.parts) > 1 and not part.dtype.hasobject:
+        # a quarter: where the rows come from has some in memory too, as they are stored and converted
+        if self.size > _IN_MEMORY // 4 and len(self.parts) > 1 and not part.dtype.hasobject:
             self._write()
 
     def _write(self) -> None:

@@ -44,7 +44,7 @@ UNFINISHED = "_unfinished"
 _STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 _BATCH = 2**14  # rows read at a time, at most
 _FEWEST = 512  # at least: 50 MB of images of 100 kB
-_BATCH_BYTES = 2**25  # read at a time, of small rows
+_BATCH_BYTES = 2**23  # read at a time, of small rows
 
 
 def load_pyarrow() -> Any:
