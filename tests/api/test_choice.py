@@ -144,15 +144,12 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
 # --- Maps and searches on heads of other kinds, through the public API: one deployable file each
 
 
-def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tna_onnx.pipeline.crossfit._ENOUGH", 10**9)  # none is given up on so few samples
+def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
     settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
     report = with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
-    # a tilt that nothing chooses is not shown
-    assert compared >= {"none", "ts", "ets", "bias", "svs", "isotonic", "aar", "refit 1"}
+    # isotonic loses to one temperature in the first folds, and is given up; a tilt that nothing chooses is not shown
+    assert compared >= {"none", "ts", "ets", "bias", "svs", "aar", "refit 1"}
     assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
     assert report.method in compared
     kinds = {method.partition(" ")[0] for method in compared}  # the strengths of a method are one

@@ -1,6 +1,5 @@
 """The choice among methods, on hand-made scores: its rules alone, then all of them against their definition."""
 
-import functools
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import CLAMPED
 from tna_onnx.maps.bias import Bias
-from tna_onnx.numerics.metrics import metric_value, sample_losses
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import Fit, cross_scores
 from tna_onnx.pipeline.methods import FOLDS, INPUT, Method, Rule
@@ -217,36 +216,54 @@ def test_what_keeps_predictions_stays() -> None:
 
 
 class Losses:
-    """Two maps whose losses are drawn, in the place of logits."""
+    """Maps whose losses are drawn, in the place of logits: those of `TS` have a mean of 0."""
 
-    def __init__(self, rng: np.random.Generator, worse: float) -> None:
-        self.losses = {BIAS: rng.normal(0, 1, N), SVS: rng.normal(worse, 1, N)}
-        self.fits = 0
+    def __init__(self, rng: np.random.Generator, clusters: NDArray[np.int64] | None = None, **means: float) -> None:
+        means = {"ts": 0.0, **means}
+        self.losses = {Method(tilted=False, map=name): rng.normal(mean, 1, N) for name, mean in means.items()}
+        self.clusters = clusters
+        self.fits = dict.fromkeys(self.losses, 0)
 
     def __call__(self, _: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        for method in (BIAS, SVS):
+        for method in self.losses:
             yield method, self._one(method)
 
     def _one(self, method: Method) -> Iterator[Fit]:
-        self.fits += 1
-        logits: Any = SimpleNamespace(mapped_scores=lambda _, rows: scores(self.losses[method]).take(rows))
+        self.fits[method] += 1
+        shown = scores(self.losses[method]).clustered(self.clusters)
+        logits: Any = SimpleNamespace(mapped_scores=lambda _, rows: shown.take(rows))
         yield method, logits, None
 
 
-@pytest.mark.parametrize(("worse", "fits"), [(0.0, 10), (0.2, 7)])
-def test_what_would_have_won_is_hardly_ever_given_up(worse: float, fits: int) -> None:
-    """100 draws; the rule promises one loss in 2,500 where it stops. `fits`: of ten, at most, in the median."""
+@pytest.mark.parametrize(
+    ("worse", "groups", "least", "most"), [(0.0, N, 5, 5), (0.2, N, 1, 2), (0.2, 50, 5, 5)], ids=str
+)
+def test_what_would_have_won_is_hardly_ever_given_up(worse: float, groups: int, least: int, most: int) -> None:
+    """100 draws; the rule promises one loss in 2,500 where it stops. `least` and `most`: fits, in the median."""
     rng = np.random.default_rng(1)
     given_up = 0
     numbers = []
+    clusters = None if groups == N else np.arange(N) % groups
     for _ in range(100):
-        drawn = Losses(rng, worse)
-        left = cross_scores(N, SEED, drawn)
+        drawn = Losses(rng, clusters, svs=worse)
+        left = cross_scores(N, SEED, drawn, clusters=clusters)
         best = min(drawn.losses, key=lambda method: drawn.losses[method].mean())
         given_up += best not in left
-        numbers.append(drawn.fits)
+        numbers.append(drawn.fits[SVS])
     assert given_up <= 1
-    assert np.median(numbers) <= fits
+    assert least <= np.median(numbers) <= most
+
+
+def test_only_what_no_rule_leaves_out_rules_others_out() -> None:
+    def left(**means: float) -> set[Method]:
+        return set(cross_scores(N, SEED, Losses(np.random.default_rng(2), **means), Rule(careful=True)))
+
+    # the second may yet lose accuracy, and the first be chosen
+    assert left(bias=-1.0, svs=-3.0) == {TS, BIAS, SVS}
+    # what reads features is fitted slowly, whether or not it keeps predictions
+    assert left(aar=1.0, ets=1.0) == {TS, ETS}
+    free = cross_scores(N, SEED, Losses(np.random.default_rng(2), bias=-1.0, svs=-3.0), Rule(max_accuracy_drop=1.0))
+    assert set(free) == {TS, SVS}
 
 
 def test_what_was_tilted_for_all_samples_rules_nothing_out() -> None:
@@ -259,6 +276,17 @@ def test_what_was_tilted_for_all_samples_rules_nothing_out() -> None:
 def test_the_loss_is_that_of_the_objective(objective: Any, fits: set[int]) -> None:
     """The NLL of few samples tells what their error of calibration leaves to chance."""
     shifts = Shifts(2000, {SVS: 1.5})
-    loss = functools.partial(sample_losses, objective=objective, bins=1)
-    assert list(cross_scores(2000, SEED, shifts, loss)) == [INPUT]
+    assert list(cross_scores(2000, SEED, shifts, Rule(objective, bins=1))) == [INPUT]
     assert shifts.fits[SVS] in fits
+
+
+def test_what_ties_by_the_rule_is_not_given_up() -> None:
+    """A Brier score that is 0.0002 higher, without any doubt."""
+    few, more = (scores(0.5, brier=0.5 + loss) for loss in (0.0, 0.0002))
+
+    def fits(_: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        for method, shown in ((TS, few), (SVS, more)):
+            logits: Any = SimpleNamespace(mapped_scores=lambda _, rows, shown=shown: shown.take(rows))
+            yield method, iter([(method, logits, None)])
+
+    assert SVS in cross_scores(N, SEED, fits, Rule("brier"))

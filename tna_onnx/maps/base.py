@@ -125,7 +125,7 @@ class CalibrationMap(Protocol):
     """Whether its formula has numbers that are too small for float16."""
 
     starts_anywhere: ClassVar[bool] = False
-    """Whether `start` decides how long a fit takes and, but for rounding, nothing else."""
+    """Whether `start` decides how long a fit takes and, within the tolerance of the fit, nothing else."""
 
     on_tilted: ClassVar[bool] = False
     """Whether `auto` also fits it to logits of a tilted weight."""

@@ -18,7 +18,7 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
-from tna_onnx.numerics.metrics import sample_losses
+from tna_onnx.numerics.metrics import independent_count
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.methods import FOLDS, Method, Rule
@@ -37,14 +37,11 @@ Fit = tuple[Method, Logits, "CalibrationMap | None"]
 Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
 """(k, (N,) mask of samples outside of fold k) -> each method, and its fits: one, or those along its path."""
 
-Loss = Callable[[SampleScores], NDArray[np.float64]]
-"""Losses of samples, (N,), whose mean methods are compared by."""
-
 # A method that has lost so clearly on the folds so far that the others can hardly make up for it is not fitted again.
 # Their mean difference is predicted to be that of the folds so far, with an error from both; this is how many of these
 # errors it must lie off the one that would make up for the loss: one chance in 2,500, by the normal distribution.
 _LOST = 3.35
-_ENOUGH = 200  # samples that say so
+_ENOUGH = 200  # independent samples that say so
 
 # 99 % of a chi-squared number with one degree of freedom are below.
 _LIKELY = 6.635
@@ -77,7 +74,7 @@ def cross_scores(
     n: int,
     seed: int,
     fits: Fits,
-    loss: Loss = sample_losses,
+    rule: Rule = Rule(),  # noqa: B008 - a frozen value
     failed: dict[Method, str] | None = None,
     clusters: NDArray[np.int64] | None = None,
 ) -> Scores:
@@ -105,7 +102,7 @@ def cross_scores(
             **{method: f"without fold {k + 1} of {FOLDS}: {why}" for method, why in refused.items()},
             **failures,
         }
-        lost |= _lost(parts, loss)
+        lost |= _lost(parts, rule)
         # of very many samples, scores of methods that nobody asks for any more take gigabytes
         parts = [{method: after for method, after in part.items() if _family(method) not in lost} for part in parts]
     shared = [method for method in parts[0] if all(method in part for part in parts)]
@@ -121,40 +118,32 @@ def _family(method: Method) -> Method:
     return dataclasses.replace(method, step=0)
 
 
-def _lost(parts: Sequence[Scores], loss: Loss) -> set[Method]:
-    """Return the methods whose losses on the folds so far are too far above the best; a path by its first step."""
+def _lost(parts: Sequence[Scores], rule: Rule) -> set[Method]:
+    """Return the methods whose losses on the folds so far are too far above the best; a path by its first step.
+
+    Only what the rule cannot leave out for changed predictions rules another method out.
+    """
     left = FOLDS - len(parts)
     shared = [method for method in parts[0] if all(method in part for part in parts)]
-    if not left or not shared or sum(len(part[shared[0]]) for part in parts) < _ENOUGH:
+    rivals = [method for method in shared if rule.always_allows(method) and not _reads_features(method)]
+    if not left or not rivals:
         return set()
     counts = [len(part[shared[0]]) for part in parts]
     places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
     seen = SampleScores.in_places(places, [part[shared[0]] for part in parts])
-    losses = {method: np.concatenate([loss(part[method]) for part in parts]) for method in shared}
-    families: dict[Method, NDArray[np.float64]] = {}
-    for method in sorted(shared, key=lambda method: weighted_mean(losses[method], seen.weights)):
-        families.setdefault(_family(method), losses[method])
+    if (independent_count(seen) or len(seen)) < _ENOUGH:
+        return set()
+    losses = {method: np.concatenate([rule.losses(part[method]) for part in parts]) for method in shared}
+    means = {method: weighted_mean(losses[method], seen.weights) for method in shared}
+    best = losses[min(rivals, key=lambda method: means[method])]
     lost = set()
-    for method, values in families.items():
-        best = next(values for rival, values in families.items() if _rules_out(rival, method))
-        worse, error = mean_and_error(values - best, seen.clusters, seen.weights)
-        if not _costs_little(method) and worse * math.sqrt(FOLDS / left) > _LOST * error:
-            lost.add(method)
+    for method in {_family(method): method for method in sorted(shared, key=lambda method: -means[method])}.values():
+        worse, error = mean_and_error(losses[method] - best, seen.clusters, seen.weights)
+        beyond = worse - rule.tie(seen, error)
+        # the input, one temperature and their like cost little, and are what others are held against
+        if (_reads_features(method) or not method.keeps_order) and beyond * math.sqrt(FOLDS / left) > _LOST * error:
+            lost.add(_family(method))
     return lost
-
-
-def _rules_out(rival: Method, method: Method) -> bool:
-    """Whether a method need not be looked at where a rival is better, and comes before it."""
-    # a weight that was found on all samples flatters what is fitted on it
-    if rival.tilted:
-        return method.tilted
-    # clamps (rule 6 of `pipeline.methods`) are made of maps without features alone
-    return _reads_features(method) or not _reads_features(rival)
-
-
-def _costs_little(method: Method) -> bool:
-    """Whether it keeps predictions and is fitted in no time, such as the input: others are held against these."""
-    return method.keeps_order and not _reads_features(method)
 
 
 def _reads_features(method: Method) -> bool:
@@ -197,8 +186,8 @@ def nested(
 ) -> SampleScores:
     """Score each sample with the method that is chosen for its fold, by `chosen_per_fold` if it is not known.
 
-    A fold's own scores have no part in the choice for it, but for how far a path was followed and what was left after
-    the first fold. The fits behind the scores of the other folds have seen this one.
+    A fold's own scores have no part in the choice for it, but for how far a path was followed and what was given up
+    after a fold. The fits behind the scores of the other folds have seen this one.
 
     Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
     """

@@ -238,12 +238,23 @@ class Rule:
         for method in sorted(losses, key=lambda candidate: candidate.rank):
             after = scores[method]
             worse, error = mean_and_error(losses[method] - losses[best], after.clusters, after.weights)
-            tie = max(error, least)
-            if method != INPUT and self.objective == "nll":
-                tie = 1 / (independent_count(after) or len(after))
+            tie = self.tie(after, error)
+            if method == INPUT:
+                tie = max(error, least)
             if worse <= tie:
                 return method
         return best
+
+    def tie(self, scores: SampleScores, error: float) -> float:
+        """Return the difference of mean losses, with its standard error, up to which the simpler method is taken."""
+        if self.objective == "nll":
+            return 1 / (independent_count(scores) or len(scores))
+        metric = METRICS[self.objective]
+        return max(error, metric.smallest_effect / metric.factor)
+
+    def always_allows(self, method: Method) -> bool:
+        """Whether rules 1 and 5 never leave a method out."""
+        return method.keeps_order or (self.max_accuracy_drop >= 1 and not self.careful)
 
     def _raises_error(self, before: SampleScores, kept: SampleScores, after: SampleScores, smallest: float) -> bool:
         """Whether a method raises the calibration error of another one significantly, and by more than `smallest`."""

@@ -185,7 +185,7 @@ class Strategy:
     covered: bool = True  # whether every class has a sample, or is said not to occur
     # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
     part: DataPart | None = None
-    # where the fits of the next fold start: at those of the last one, where that saves time and does no more
+    # where the fits of the next fold start: at those of the last one, where that only saves time
     _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)
     # fits of each fold by map, for those that may be clamped
     _fold_fits: dict[tuple[str, int], CalibrationMap] = field(default_factory=dict, init=False)
@@ -428,9 +428,9 @@ class Strategy:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
             fits = functools.partial(self._fits, progress, methods, self._logits_of_folds(self._fold_choices(progress)))
-            return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+            return cross_scores(n, seed, fits, self.rule, failed, before.clusters)
         fits = functools.partial(self._fits, progress, methods, self._logits_of_folds([found] * FOLDS))
-        scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+        scores = cross_scores(n, seed, fits, self.rule, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: scored for method, scored in scores.items() if not method.tilted}
@@ -438,7 +438,7 @@ class Strategy:
             return honest
         tilted = tuple(method for method in methods if method.tilted)
         fits = functools.partial(self._fits, progress, tilted, self._logits_of_folds(self._fold_choices(progress)))
-        return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+        return honest | cross_scores(n, seed, fits, self.rule, failed, before.clusters)
 
     # ---- weights
 
