@@ -111,6 +111,31 @@ def _layers() -> Any:
     return Layers(nnx.Rngs(0))
 
 
+@cache
+def _layers_in_function() -> Any:
+    """The head is a function of the model, in a domain of its own."""
+    from flax import nnx
+    from jax2onnx import onnx_function
+
+    @onnx_function
+    class Classifier(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.dense = nnx.Linear(16, _CLASSES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.dense(x)
+
+    class Layers(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.body = nnx.Linear(12, 16, rngs=rngs)
+            self.head = Classifier(rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.head(nnx.relu(self.body(x)))
+
+    return Layers(nnx.Rngs(0))
+
+
 def write(make: Callable[[], Any], shape: tuple[int, ...], folder: Path, **options: Any) -> Path:
     """Write what `make` returns with jax2onnx, batch of any size; `options` are its own."""
     path = folder / "model.onnx"
@@ -166,4 +191,10 @@ CASES: tuple[Case, ...] = (
     _function("sigmoid", _sigmoid, _single),
     _function("sigmoid-by-hand", _sigmoid_by_hand, _single),
     case("flax", _layers, lambda: np.asarray(_layers().head.kernel[...]).T, "flax"),
+    case(
+        "flax-function",
+        _layers_in_function,
+        lambda: np.asarray(_layers_in_function().head.dense.kernel[...]).T,
+        "flax",
+    ),
 )

@@ -32,7 +32,7 @@ from tests.corpus.case import Case, class_vectors
 Array = NDArray[Any]
 
 FEATURES, CLASSES, TOKENS, SIDE, VOCABULARY = 8, 5, 4, 3, 11
-MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
+MICROSOFT, ML, LOCAL = "com.microsoft", "ai.onnx.ml", "local"
 
 
 class Graph:
@@ -57,6 +57,7 @@ class Graph:
         self._rng = np.random.default_rng(23)
         self.initializers: list[TensorProto] = []
         self.nodes: list[onnx.NodeProto] = []
+        self.functions: list[onnx.FunctionProto] = []
         self.input_infos: list[onnx.ValueInfoProto] = []
         self.output_infos: list[onnx.ValueInfoProto] = []
         self.inputs: dict[str, tuple[np.dtype[Any], tuple[int | str, ...]]] = {}
@@ -146,7 +147,7 @@ class Graph:
     # --- the end
 
     def proto(self) -> onnx.ModelProto:
-        domains = {node.domain for node in self.nodes}
+        domains = {node.domain for node in self.nodes} | {f.domain for f in self.functions}
         return small_model(
             self.nodes,
             self.input_infos,
@@ -155,6 +156,7 @@ class Graph:
             opset=self.opset,
             domains=dict.fromkeys(sorted(domains - {""}), 1),
             ir_version=self.ir_version,
+            functions=self.functions,
             producer_name="forms",
         )
 
@@ -1170,7 +1172,67 @@ def _half_head(g: Graph) -> Array:
     return g.weight.astype(np.float16)
 
 
-# --- sub-graphs
+# --- functions and sub-graphs
+
+
+def _function(
+    g: Graph, name: str, inputs: Sequence[str], nodes: Sequence[onnx.NodeProto], own: int = 1, **flags: Any
+) -> None:
+    """Add a model-local function whose output is `out`; it says that its own domain is of version `own`."""
+    versions = [helper.make_opsetid("", g.opset), helper.make_opsetid(LOCAL, own)]
+    g.functions.append(helper.make_function(LOCAL, name, inputs, ["out"], nodes, versions, **flags))
+
+
+@form("function, weight handed in")
+@form("function, its own domain at another version", 17)
+def _function_of_weight(g: Graph, own: int = 1) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["z", "wt"], ["s"]),
+        helper.make_node("Add", ["s", "b"], ["out"]),
+    ]
+    _function(g, "Linear", ["z", "w", "b"], nodes, own)
+    g.output(g.node("Linear", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
+
+
+@form("function, weight inside")
+def _function_with_weight(g: Graph) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(np.ascontiguousarray(g.weight.T))),
+        helper.make_node("MatMul", ["z", "w"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["out"], axis=-1),
+    ]
+    _function(g, "Classifier", ["z"], nodes)
+    g.output(g.node("Classifier", g.vector(), domain=LOCAL))
+
+
+@form("functions in functions")
+def _nested_functions(g: Graph) -> None:
+    product = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["z", "wt"], ["out"]),
+    ]
+    linear = [
+        helper.make_node("Product", ["z", "w"], ["s"], domain=LOCAL),
+        helper.make_node("Add", ["s", "b"], ["out"]),
+    ]
+    classifier = [
+        helper.make_node("Linear", ["z", "w", "b"], ["s"], domain=LOCAL),
+        helper.make_node("Softmax", ["s"], ["out"], axis=-1),
+    ]
+    _function(g, "Product", ["z", "w"], product)
+    _function(g, "Linear", ["z", "w", "b"], linear)
+    _function(g, "Classifier", ["z", "w", "b"], classifier)
+    g.output(g.node("Classifier", g.vector(), g.const(g.weight), g.const(g.bias), domain=LOCAL))
+
+
+@form("function used twice, trunk and head", features=CLASSES)
+def _function_twice(g: Graph) -> None:
+    nodes = [helper.make_node("MatMul", ["z", "w"], ["s"]), helper.make_node("Add", ["s", "b"], ["out"])]
+    _function(g, "Linear", ["z", "w", "b"], nodes)
+    square, bias = g.const(g.draw(CLASSES, CLASSES)), g.const(g.draw(CLASSES))
+    hidden = g.node("Linear", g.input("x", "N", CLASSES), square, bias, domain=LOCAL)
+    g.output(g.node("Linear", g.node("Relu", hidden), g.const(g.weight.T), g.const(g.bias), domain=LOCAL))
 
 
 def _sub_graph(nodes: Sequence[onnx.NodeProto], inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Any:

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from tests.graph.samples import Builder
-from tests.graph.test_bounds import computed
+from tests.graph.test_bounds import computed, ladder
 
 FLOOR = 2**26
 _ROWS = FLOOR // 16 - 1000  # of four float32: as much as is allowed
@@ -48,11 +48,29 @@ def _lie() -> onnx.ModelProto:
     return proto
 
 
+def _copies() -> onnx.ModelProto:
+    """A function that holds a megabyte, called 250 times."""
+    b = Builder()
+    value = numpy_helper.from_array(np.zeros(2**18, np.float32))
+    nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Relu", ["a"], ["b"])]
+    name = "features"
+    for k in range(250):
+        b.nodes.append(helper.make_node("F", [name], [f"t{k}"], domain="local"))
+        name = f"t{k}"
+    b.linear("y", data=name)
+    proto = b.proto("y")
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.functions.append(helper.make_function("local", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", 17)]))
+    return proto
+
+
 _WIDE = np.int64([6, 5_500_000])  # just within the limit on elements
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "ConstantOfShape, allowed": lambda: computed("ConstantOfShape", _WIDE),
     "Tile": lambda: computed("Tile", np.ones((6, 1), np.float32), np.int64([1, 2**40])),
     "dims that lie": _lie,
+    "functions that call others": lambda: ladder(16),
+    "functions that hold much": _copies,
     "initializers": _initializers,
 }
 

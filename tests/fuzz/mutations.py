@@ -114,8 +114,18 @@ def _versions(proto: onnx.ModelProto, random: Random) -> None:
         proto.opset_import.append(helper.make_opsetid(domain, random.choice([*range(1, 25), *NUMBERS])))
 
 
+def _function(proto: onnx.ModelProto, random: Random) -> None:
+    calls = random.choices(["F", "G", "Relu"], k=random.randrange(1, 4))
+    nodes = [helper.make_node(c, ["a"], [f"b{k}"], domain="" if c == "Relu" else "local") for k, c in enumerate(calls)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    proto.functions.append(helper.make_function("local", random.choice("FG"), ["a"], ["b0"], nodes, opsets))
+    node = random.choice(proto.graph.node)
+    node.op_type = random.choice("FG")
+    node.domain = "local"
+
+
 _MUTATIONS: Sequence[Callable[[onnx.ModelProto, Random], None]] = (
-    _attribute, _attribute, _edge, _nodes, _operator, _tensor, _tensor, _name, _metadata, _versions,
+    _attribute, _attribute, _edge, _nodes, _operator, _tensor, _tensor, _name, _metadata, _versions, _function,
 )  # fmt: skip
 
 

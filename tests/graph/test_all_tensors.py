@@ -57,7 +57,7 @@ def _put(message: Any, path: Way) -> Any:
 ALL = [*_paths(onnx.ModelProto.DESCRIPTOR, TensorProto.DESCRIPTOR.full_name)]
 SPARSE = [*_paths(onnx.ModelProto.DESCRIPTOR, onnx.SparseTensorProto.DESCRIPTOR.full_name)]
 DENSE = [path for path in ALL if not {"sparse_initializer", "sparse_tensor", "sparse_tensors"} & {*path}]
-# what runs, and what is a part of the file only
+# what runs, and what is a part of the file only; functions that nobody calls go
 KEPT = [path for path in DENSE if path[0] != "functions" and len(path) <= 8]
 
 
@@ -65,7 +65,7 @@ def test_the_definition_has_the_places_that_are_known() -> None:
     assert {
         ("graph", "node", "attribute", "g", "initializer"),
         ("training_info", "algorithm", "initializer"),
-        ("functions", "attribute_proto", "t"),  # of a file that is refused
+        ("functions", "attribute_proto", "t"),
     } <= {*ALL}
 
 
@@ -106,6 +106,17 @@ def test_external_data_anywhere_are_a_part_of_the_model(small: Small, path: Way,
         load_model(new)
 
 
+@pytest.mark.parametrize("path", [path for path in DENSE if path[0] == "functions" and len(path) <= 6], ids=".".join)
+def test_external_data_in_functions_are_looked_at(small: Small, path: Way, tmp_path: Path) -> None:
+    model = onnx.load(small.model)
+    external(_put(model, path), np.arange(4, dtype=np.float32), "../held.bin")
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModel, match="outside the model's folder"):
+        load_model(tmp_path / "m.onnx")
+    with pytest.raises(tna_onnx.UsageError, match="in memory refers to external data"):
+        load_model(model.SerializeToString())
+
+
 def test_sparse_tensors_are_refused_anywhere(small: Small) -> None:
     for path in SPARSE:
         model = onnx.load(small.model)
@@ -135,8 +146,13 @@ def _held(kind: str) -> onnx.ModelProto:
     ops = [helper.make_opsetid("", 17)]
     add = helper.make_node("Add", ["x", "held"], ["sum"], name="add")
     graph = helper.make_graph([add], "held", [tensor_info("x", ["N", 8])], [tensor_info("sum", ["N", 8])])
+    functions = []
     if kind == "constant":
         graph.node.insert(0, constant)
+    elif kind == "function":
+        functions = [helper.make_function("own", "Plus", ["x"], ["sum"], [constant, add], ops)]
+        ops = [*ops, helper.make_opsetid("own", 1)]
+        graph.node[0].CopyFrom(helper.make_node("Plus", ["x"], ["sum"], domain="own"))
     elif kind == "branch":
         branch = helper.make_graph([constant, add], "branch", [], [tensor_info("sum", ["N", 8])])
         nodes = {"then_branch": branch, "else_branch": branch}
@@ -144,10 +160,10 @@ def _held(kind: str) -> onnx.ModelProto:
         graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     else:
         graph.initializer.append(dense)
-    return helper.make_model(graph, opset_imports=ops, ir_version=8)
+    return helper.make_model(graph, opset_imports=ops, ir_version=8, functions=functions)
 
 
-KINDS = ["initializer", "constant", "branch"]
+KINDS = ["initializer", "constant", "branch", "function"]
 
 
 def _in_front(small: Small, kind: str, folder: Path) -> Path:
@@ -158,6 +174,8 @@ def _in_front(small: Small, kind: str, folder: Path) -> Path:
     for k, node in enumerate(held.graph.node):
         model.graph.node.insert(k, node)
     model.graph.initializer.extend(held.graph.initializer)
+    model.functions.extend(held.functions)
+    model.opset_import.extend(entry for entry in held.opset_import if entry.domain)
     folder.mkdir()
     (folder / "held.bin").write_bytes(np.random.default_rng(2).standard_normal(8).astype(np.float32).tobytes())
     onnx.save(model, folder / "m.onnx")

@@ -79,14 +79,8 @@ def _reference(proto: onnx.ModelProto) -> None:
     head_of(proto).attribute[0].ref_attr_name = "of a function"
 
 
-def _function(proto: onnx.ModelProto) -> None:
-    nodes = [helper.make_node("Relu", ["a"], ["b"])]
-    proto.functions.append(helper.make_function("local", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", 17)]))
-
-
 DAMAGES = {
-    "a function": (_function, "it has functions of its own ('F')"),
-    "attribute of no function": (_reference, "stands for an attribute of a function"),
+    "attribute of no function": (_reference, "stands for 'of a function' of a function, and is in none"),
     "attribute twice": (_twice(lambda p: head_of(p).attribute), "'transB' is there twice"),
     "initializer twice": (_twice(lambda p: p.graph.initializer, raw_data=b""), "is there twice"),
     "initializer that a node makes": (_made_again, "tensor 'weight' is there twice"),
@@ -134,6 +128,128 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.onnx")
     with pytest.raises(UsageError, match="is not a regular file"):
         load_model(tmp_path / "model.onnx")
+
+
+# --- functions
+
+
+def function(name: str, *calls: str) -> onnx.FunctionProto:
+    """A function that calls others one after another; without any, it is a Relu."""
+    names = ["a", *(f"t{k}" for k in range(len(calls) - 1)), "b"]
+    nodes = [helper.make_node(c, [names[k]], [names[k + 1]], domain="local") for k, c in enumerate(calls)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_function("local", name, ["a"], ["b"], nodes or [helper.make_node("Relu", ["a"], ["b"])], opsets)
+
+
+def placed(domain: str) -> onnx.FunctionProto:
+    """A function called Gelu in a domain."""
+    made = function("Gelu")
+    made.domain = domain
+    return made
+
+
+def overloaded(made: onnx.FunctionProto) -> onnx.FunctionProto:
+    if hasattr(made, "overload"):  # newer versions of onnx
+        made.overload = "other"
+    return made
+
+
+def with_defaults(*values: float) -> onnx.FunctionProto:
+    """A leaky ReLU whose slope has these defaults."""
+    made = function("F")
+    made.node[0].op_type = "LeakyRelu"
+    made.node[0].attribute.add(name="alpha", ref_attr_name="slope", type=AttributeProto.FLOAT)
+    made.attribute_proto.extend(helper.make_attribute("slope", value) for value in values)
+    return made
+
+
+def hiding(name: str) -> onnx.FunctionProto:
+    """A function with a branch that has a tensor of its own under a name of the function."""
+    proto = sample()
+    _in_branch(proto)
+    for branch in proto.graph.node[-1].attribute:
+        branch.g.initializer[1].name = name
+    made = function("F")
+    made.node.append(proto.graph.node[-1])
+    return made
+
+
+def calling(*functions_: onnx.FunctionProto) -> onnx.ModelProto:
+    """A classifier whose features pass the last function."""
+    b = Builder()
+    b.nodes.append(helper.make_node(functions_[-1].name, ["features"], ["passed"], domain="local"))
+    b.linear("y", data="passed")
+    proto = b.proto("y")
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.functions.extend(functions_)
+    return proto
+
+
+def ladder(steps: int) -> onnx.ModelProto:
+    """Each function calls the one before twice: 2^steps nodes."""
+    return calling(function("F0"), *(function(f"F{k}", f"F{k - 1}", f"F{k - 1}") for k in range(1, steps + 1)))
+
+
+def handed_on(steps: int, value: object) -> onnx.ModelProto:
+    """Each function hands an attribute on to the one before twice."""
+    proto = ladder(steps)
+    given = helper.make_attribute("value", value)
+    for made in proto.functions:
+        made.attribute.append("value")
+        for node in made.node:
+            node.attribute.add(name="value", ref_attr_name="value", type=given.type)
+    next(node for node in proto.graph.node if node.domain).attribute.append(given)
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (calling(function("F", "F")), "functions call themselves: F -> F"),
+        (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
+        (calling(function("F"), function("F")), "function 'local.F' is there twice"),
+        (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
+        (calling(hiding("a")), "tensor 'a' is there twice"),
+        (calling(with_defaults(0.7)), "leaves out attribute 'slope'"),
+        (calling(with_defaults(0.7, 0.1)), "attribute 'slope' is there twice"),
+        (ladder(30), "nodes in "),
+        (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
+        (handed_on(12, onnx.GraphProto()), "takes a graph as an attribute"),
+        (calling(function("F0"), *(function(f"F{k}", f"F{k - 1}") for k in range(1, 300))), "300 calls deep"),
+        *(
+            (calling(placed(domain)), "an operator of its own")
+            for domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+        ),
+    ],
+)
+def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        load_model(proto)
+
+
+def test_a_function_that_nothing_calls_may_leave_out_an_attribute() -> None:
+    model = load_model(calling(with_defaults(0.7), function("Unused", "F"), function("G")))
+    assert "local" not in {node.domain for node in model.proto.graph.node}
+
+
+def test_a_function_that_is_left_keeps_those_that_it_calls() -> None:
+    """One of another version is not inlined, and calls one that is."""
+    outer = function("F", "G")
+    outer.opset_import[0].version = 12
+    model = load_model(calling(function("G"), outer))
+    assert {made.name for made in model.proto.functions} == {"F", "G"}
+    assert model.inlined == ()
+
+
+def test_a_ladder_of_a_few_steps_is_counted_right() -> None:
+    """The oracle is the inliner: the number of nodes that it makes is the largest that a limit refuses."""
+    proto = ladder(4)
+    made = len(load_model(proto).proto.graph.node) - 3  # without trunk, Relu and head
+    assert made == 2**4
+    # F4 stands for 2 calls, each of them for 2 more, ..., and 16 nodes: 2 + 4 + 8 + 16 + 16
+    load_model(proto, ModelLimits(inlined_nodes=46))
+    with pytest.raises(UnsupportedModel, match=r"stand for 46 nodes .*at most 45 .*--limit inlined-nodes="):
+        load_model(proto, ModelLimits(inlined_nodes=45))
 
 
 # --- constants that nodes compute
@@ -292,6 +408,10 @@ def _texts() -> dict[str, Callable[[onnx.ModelProto], None]]:
     """Places of a text, each of which gets one that is found again in the bytes of the file."""
     text = TEXT.decode()
 
+    def in_function(proto: onnx.ModelProto) -> None:
+        proto.CopyFrom(calling(function("F")))
+        proto.functions[0].node[0].name = text
+
     def in_body(proto: onnx.ModelProto) -> None:
         proto.CopyFrom(_loop())
         (body,) = (a.g for node in proto.graph.node for a in node.attribute if a.name == "body")
@@ -305,6 +425,7 @@ def _texts() -> dict[str, Callable[[onnx.ModelProto], None]]:
         "producer": lambda proto: setattr(proto, "producer_name", text),
         "value_info": lambda proto: proto.graph.value_info.append(onnx.ValueInfoProto(name=text)) or None,
         "axis": axis,
+        "function": in_function,
         "body": in_body,
     }
 

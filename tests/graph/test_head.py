@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.graph.samples import (
     CASES,
@@ -335,6 +335,72 @@ def test_a_constant_per_sample_is_refused_by_numbers(
     expected = refused if samples == CLASSES else (DataError, "could not run a batch of 4")
     with pytest.raises(expected[0], match=expected[1]):
         check_readout(opened, head, opened.session, source, samples)
+
+
+# --- functions and hidden layers
+
+
+def _referring(op_type: str, name: str, outer: str, domain: str = "") -> onnx.NodeProto:
+    """A node whose attribute is one of the function around it."""
+    node = helper.make_node(op_type, ["a"], ["b"], domain=domain)
+    node.attribute.add(name=name, ref_attr_name=outer, type=onnx.AttributeProto.FLOAT)
+    return node
+
+
+@pytest.mark.parametrize("how", ["given", "handed on", "in a branch"])
+def test_attributes_of_functions(how: str) -> None:
+    """ONNX Runtime is the oracle: it inlines the functions itself."""
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    nodes = [_referring("LeakyRelu", "alpha", "slope")]
+    if how == "in a branch":
+        branch = helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("b", 1, None)])
+        yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
+        nodes = [yes, helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch)]
+    leaky = helper.make_function("local", "Leaky", ["a"], ["b"], nodes, versions)
+    leaky.attribute_proto.append(helper.make_attribute("slope", -1.0))
+    outer = helper.make_function(
+        "local", "Outer", ["a"], ["b"], [_referring("Leaky", "slope", "own", "local")], versions
+    )
+    outer.attribute.append("own")
+    b = Builder()
+    name, flag = ("Outer", "own") if how == "handed on" else ("Leaky", "slope")
+    b.node(name, "trunk_out", out="z", domain="local", **{flag: 0.5})
+    b.linear("y", "z")
+    proto = b.proto("y")
+    proto.functions.extend([leaky, outer])
+    proto.opset_import.append(versions[1])
+    model = load_model(proto)
+    assert not model.proto.functions
+    x = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(model.proto, ["y"], x)[0], run(proto, ["y"], x)[0])
+
+
+def test_a_head_inside_a_function_is_found(tmp_path: Path) -> None:
+    """The function is inlined; what is written needs no function, and gives what the model gave."""
+    b = Builder()
+    b.node("Classify", "features", b.store("weight", b.weight), b.store("bias", b.bias), out="y", domain="local")
+    proto, opsets = b.proto("y"), [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    body = [
+        helper.make_node("Transpose", ["w"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["z", "turned"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["s"]),
+    ]
+    proto.functions.append(helper.make_function("local", "Classify", ["z", "w", "b"], ["s"], body, opsets[:1]))
+    proto.opset_import.append(opsets[1])
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", CLASSES]))
+    sample = Sample(proto, b.weight.astype(np.float64), b.bias.astype(np.float64), {"y": "logits"})
+    model, x = sample.write(tmp_path), sample.inputs(5)
+    assert model.inlined == ("Classify",)
+    assert not model.proto.functions
+    head = choose_head(model)
+    assert (head.op_type, head.stored_weight.name, head.features) == ("MatMul", "weight", "features")
+    np.testing.assert_array_equal(head.weight, b.weight)
+    np.testing.assert_array_equal(head.bias, b.bias)
+    old = run(model.path, ["y"], x)[0]
+    np.testing.assert_array_equal(run(model.proto, ["y"], x)[0], old)
+    z = features_of(sample, model, x)
+    new = run(rewrite(model, head, 2 * head.weight, metadata={}).proto, ["y"], x)[0]
+    np.testing.assert_allclose(new, 2 * z @ sample.weight.T + sample.bias, rtol=0, atol=1e-4)
 
 
 def test_an_output_that_is_not_there(tmp_path: Path) -> None:

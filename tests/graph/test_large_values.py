@@ -137,13 +137,14 @@ def _tensor(*raw: bytes) -> bytes:
         _of_parts(_field(7, _tensor(bytes(300))), b"\xff" * 11),
         _of_parts(_field(7, _tensor(bytes(300)) + b"\x28\x05")),
         _of_parts(b"\x38\x05", bytes(300)),
+        _of_parts(_field(7, _tensor(bytes(300))), bytes([0xCA, 0x01, 0x00])),
         bytes(range(256)) * 2,
         bytes(300),
         b"",
     ],
     ids=[
         "two graphs", "raw data twice", "short tensor", "short file", "group", "long number", "tensor as a number",
-        "graph as a number", "noise", "zeros", "empty",
+        "graph as a number", "functions", "noise", "zeros", "empty",
     ],
 )  # fmt: skip
 def test_what_no_writer_makes_stays_as_it_is(data: bytes) -> None:

@@ -29,7 +29,7 @@ def cut_at(model: Model, tensors: Sequence[str], parts: Mapping[str, Mapping[str
     """Return a new model whose outputs are `tensors`, without nodes and initializers that they do not need.
 
     Requires: every tensor is made by a node of the main graph, or is in `parts`: tensors put side by side, with the
-    length of each (`graph.walk.layer`). Ensures: same opset and inputs; the source model is not modified.
+    length of each (`graph.walk.layer`). Ensures: same opset, functions and inputs; the source model is not modified.
     """
     cut = _part(model.proto, [part for name in tensors for part in parts.get(name, (name,))], frozenset())
     for name in parts.keys() & set(tensors):
@@ -84,6 +84,7 @@ def keeping(model: Model, part: onnx.ModelProto) -> Model:
     """Return a model with all its nodes, by the same indices, and no initializers but those of a part of it."""
     names = {tensor.name for tensor in part.graph.initializer}
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    proto.functions.extend(model.proto.functions)
     graph = model.proto.graph
     proto.graph.name = graph.name
     for field in ("node", "input", "output", "value_info"):
@@ -144,6 +145,8 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     cut = onnx.ModelProto()
     cut.ir_version = proto.ir_version
     cut.opset_import.extend(proto.opset_import)
+    # Only those that could not be inlined are left.
+    cut.functions.extend(proto.functions)
     cut.graph.name = graph.name
     cut.graph.node.extend(graph.node[k] for k in sorted(used))
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)

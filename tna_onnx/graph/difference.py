@@ -156,6 +156,7 @@ def _parts(proto: onnx.ModelProto) -> dict[str, _Items]:
         "value_info": _by_name(graph.value_info),
         "opset": _numbered([(entry.domain or "ai.onnx", entry) for entry in proto.opset_import]),
         "metadata": _numbered([(entry.key, entry) for entry in proto.metadata_props]),
+        "function": _by_name(proto.functions),
     }
 
 

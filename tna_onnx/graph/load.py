@@ -1,6 +1,7 @@
 """Loading a model from a file or from memory into `Model`: its protobuf, and queries on its main graph.
 
-The protobuf is kept and edited field by field, so that all else is written back as it came.
+The protobuf is kept and edited field by field, so that all else is written back as it came. Model-local functions are
+inlined (`graph.bounds`).
 """
 
 import difflib
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError, one_line
 from tna_onnx.files import model_file, model_name_problem, open_regular
-from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.tensors import (
     FLOAT_TYPES,
@@ -91,11 +92,12 @@ _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 class Model:
     """An ONNX model and the lookups that head finding and rewriting need. Never modified."""
 
-    # the model as read; external data not loaded, keys in the places of `large_values`
+    # the model as read; external data not loaded, functions inlined, keys in the places of `large_values`
     proto: onnx.ModelProto
     sha256: str  # hex digest of the file's bytes
     path: Path | None  # where it was read from; None for a model in memory
     title: str = IN_MEMORY  # what messages call one without a path
+    inlined: tuple[str, ...] = ()  # names of the functions that were inlined
     limits: ModelLimits = DEFAULT_MODEL_LIMITS  # how much of it is taken in
     # raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone
     large_values: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
@@ -384,7 +386,8 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
             "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
             "load the data first (`onnx.load(path)` does)"
         )
-    return Model(proto, hashlib.sha256(data).hexdigest(), file, IN_MEMORY, limits, large_values)
+    flat, functions = inlined(proto, str(name), limits)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, IN_MEMORY, functions, limits, large_values)
 
 
 def _refuse_own_format(name: Path | str, data: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import check_limits
 
+_MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
 _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
 
 
@@ -18,15 +19,23 @@ class ModelLimits:
 
     Attributes:
         name_length: characters of the name of a node, tensor or attribute.
+        inlined_nodes: nodes that functions stand for, once they are inlined.
+        inlined_bytes: their size; twenty times the size of the file is always allowed.
         constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
             elements of these constants are always allowed.
     """
 
     name_length: int = 10_000
+    inlined_nodes: int = 1_000_000
+    inlined_bytes: int = 2**28
     constant_elements: int = 2**25
 
     def __post_init__(self) -> None:
         check_limits("model", dataclasses.asdict(self))
+
+    def inlined_size(self, size: int) -> int:
+        """Return how many bytes the functions of a file of `size` bytes may stand for."""
+        return max(int(self.inlined_bytes), _MAX_GROWTH * size)
 
     def constant_size(self, stored: int) -> int:
         """Return how many elements the results may have that are computed from `stored` elements."""
@@ -35,7 +44,9 @@ class ModelLimits:
 
 DEFAULT_MODEL_LIMITS = ModelLimits()
 
-NO_MODEL_LIMITS = ModelLimits(name_length=2**62)
+_ANY = 2**62
+
+NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
 """For what this run has written: it was a model within the limits before."""
 
 ModelSource: TypeAlias = Any
@@ -83,7 +94,8 @@ class ModelOptions:
     )
     model_limits: ModelLimits = setting(
         DEFAULT_MODEL_LIMITS,
-        "Raise a limit on the model: name-length, constant-elements. Several with commas, or repeat the option.",
+        "Raise a limit on the model: name-length, inlined-nodes, inlined-bytes, constant-elements. "
+        "Several with commas, or repeat the option.",
         flag="limit",
         unit="NAME=NUMBER",
         parse="limits",
@@ -98,8 +110,8 @@ class Difference:
     """One thing in which two models differ.
 
     Attributes:
-        part: what it belongs to: `tensor`, `node`, `input`, `output`, `opset`, `metadata`, `value_info`, `graph`
-            or `model`.
+        part: what it belongs to: `tensor`, `node`, `input`, `output`, `opset`, `metadata`, `value_info`, `function`,
+            `graph` or `model`.
         name: its name there; for `graph` and `model`, of the field.
         change: `added`, `removed`, `moved`, or the field that changed: `values`, `type`, `shape`, `input`,
             `attribute:NAME`, ...

@@ -139,6 +139,7 @@ _KEY_LENGTH = len(_KEY) + hashlib.sha256().digest_size
 
 # Numbers of fields, and how a field with a length is encoded (protobuf's wire format).
 _GRAPH = 7
+_FUNCTIONS = 25
 _INITIALIZER = 5
 _RAW_DATA = 9
 _WITH_LENGTH = 2
@@ -191,6 +192,9 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
         return data, {}
     message = memoryview(data)
     try:
+        # they are inlined, within limits that depend on the size of the message
+        if any(field.number == _FUNCTIONS for field in _fields(message, 0, len(message))):
+            return data, {}
         graph, spots = _spots(message)
     except _Unusual:
         return data, {}

@@ -301,6 +301,9 @@ def _input_notes(
         if collected
         for note in _position_notes(collected.source)
     ]
+    # the output of an unchanged model is its input, functions and all
+    if task.model.inlined and not outcome.unchanged:
+        notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, changes, drift)
     notes += resolution_notes(task.readout.resolution, 2 if task.readout.multi_label else task.readout.n_classes)
     notes += _zero_notes(task.readout, outcome.before)

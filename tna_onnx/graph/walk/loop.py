@@ -124,6 +124,11 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
         return output_steps.normalizer(state, node)
     # ONNX Runtime's own domain has some element-wise functions: Gelu, and quantisation to 16 bits.
     contributed = node.domain == "com.microsoft" and node.op_type in logit_steps.CURVED
+    if any((node.domain, node.op_type) == (f.domain, f.name) for f in state.model.proto.functions):
+        raise Refused(
+            f"{node.op_type} is a function of the file that could not be inlined: its operators are of other versions "
+            "than the model's, or it is damaged; export the model without functions"
+        )
     if node.domain not in _STANDARD and not contributed:
         raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
     before = _standard_step(state, node, index)
