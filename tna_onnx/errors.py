@@ -107,8 +107,9 @@ def writing(path: object, kind: type[TnaError] = ResultError) -> Iterator[None]:
 # "--classes FILE", "add --label-column species", "--search"; not "data--new.npz", and no value in "use --dry-run to"
 _FLAG = re.compile(
     r"(?P<verb>\b(?:add|use|say|choose) )?(?<![\w./-])--(?P<name>[a-z][a-z-]*[a-z])"
-    r"(?P<value> [A-Z]{2,}\b| (?!(?:to|with|without)\b)[\w./-]+)?"
+    r"(?P<value> (?:RGB|BGR)\b| [A-Z]{2,}\b| -?\d(?:[\d.,-]*\d)?(?!\w)|(?P<word> (?!(?:to|with|without)\b)[\w./-]+))?"
 )
+_NEXT = re.compile(r"(?<==)(\S+|\([^()]*\)) (?=[a-z_]+=)")  # two arguments, one behind the other
 _ARGUMENTS = {"limit": "the limit", "ray-option": "ray_options"}
 
 
@@ -120,6 +121,11 @@ def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:
     >>> in_words_of_python(fails)()
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: several outputs; choose one with output_name=NAME, or add search='none'
+    >>> def fails_too():
+    ...     raise DataError("no recipe fits; add --mean 0.485,0.456,0.406 --std 0.25 --color BGR")
+    >>> in_words_of_python(fails_too)()
+    Traceback (most recent call last):
+    tna_onnx.errors.DataError: no recipe fits; add mean=(0.485, 0.456, 0.406), std=0.25, color='BGR'
     """
 
     @functools.wraps(function)
@@ -127,7 +133,8 @@ def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except TnaError as error:
-            error.args = (_FLAG.sub(_as_argument, str(error)), *error.args[1:])
+            text = _FLAG.sub(_as_argument, str(error))
+            error.args = (_NEXT.sub(r"\1, ", text), *error.args[1:])
             raise
 
     # found again under this name, by pickle too
@@ -139,8 +146,14 @@ def _as_argument(flag: re.Match[str]) -> str:
     name = _ARGUMENTS.get(flag["name"], flag["name"].replace("-", "_"))
     verb = flag["verb"] or ""
     value = flag["value"] or ""
-    if value.strip().isupper():
-        return f"{verb}{name}={value.strip()}"
+    plain = value.strip()
+    if plain in ("RGB", "BGR"):
+        return f"{verb}{name}={plain!r}"
+    if plain.isupper():
+        return f"{verb}{name}={plain}"
+    if value and not flag["word"]:
+        numbers = plain.split(",")
+        return f"{verb}{name}={plain if len(numbers) == 1 else '(' + ', '.join(numbers) + ')'}"
     if verb and value:
-        return f"{verb}{name}={value.strip()!r}"
+        return f"{verb}{name}={plain!r}"
     return f"{verb}{name}{value}"

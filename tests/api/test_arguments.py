@@ -203,6 +203,7 @@ def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> N
         ("run--final.npz: no such file", "run--final.npz: no such file"),
         ("a/--b: use --dry-run to write nothing", "a/--b: use dry_run to write nothing"),
         ("use --teacher without it (--add), or say --map none", "use teacher without it (add), or say map='none'"),
+        ("add --resize 256x224 --batch-size 1.", "add resize='256x224', batch_size=1."),
     ],
 )
 def test_messages_keep_names_of_files_and_words_that_are_no_values(message: str, expected: str) -> None:
