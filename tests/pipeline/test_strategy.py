@@ -9,6 +9,7 @@ import pytest
 from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
 from tna_onnx.maps import CLAMPED, MAPS, maps_of
 from tna_onnx.maps.refit import Refit
+from tna_onnx.pipeline import crossfit
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
 from tna_onnx.pipeline.job import Task
@@ -32,8 +33,14 @@ def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("search", "objective"), [("auto", "nll"), ("none", "brier"), ("sparse", "ece")])
-def test_auto_takes_what_the_rule_takes_of_all_that_was_compared(search: str, objective: Any) -> None:
+def test_auto_takes_what_the_rule_takes_of_all_that_was_compared(
+    search: str, objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = run(toy(search, "auto", settings=replace(SETTINGS, objective=objective)))
+    monkeypatch.setattr(crossfit, "_ENOUGH", 10**9)  # none is given up
     outcome = run(toy(search, "auto", settings=replace(SETTINGS, objective=objective)))
+    assert fast.method == outcome.method
+    assert set(fast.scores) <= set(outcome.scores)
     methods = {(method.tilted, method.map) for method in outcome.scores}
     plain = {(False, name) for name in ALL}
     expected = {"none": plain, "sparse": {(True, name) for name in ALL}}
