@@ -23,11 +23,10 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import KIND_WORDS, STATED_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_head, find_heads, find_readout
-from tna_onnx.guarding.guarded_file import prove_guarded
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.pipeline.record import Proof
+from tna_onnx.pipeline.record import Proof, prove
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import LIMITS, Gates
 from tna_onnx.results.inspection import ModelDifference, OutputDifference
@@ -93,7 +92,7 @@ def verify(
     arguments.check_targets(json, others=[original, recalibrated, samples])
     old = load_model(original, options.model_limits)
     new = load_model(recalibrated, options.model_limits)
-    proof = prove_guarded(old, new)
+    proof = prove(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run
     reason = proof.reason

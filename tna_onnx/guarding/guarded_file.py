@@ -1,13 +1,12 @@
 """A file with decisions: what its metadata state of them (`guard_entries`), and changes of `decision` without samples.
 
 The file is taken apart into the model before `guard` and what that added, which is proved, and written again.
-Thresholds that are set by hand promise nothing; their goal is `by hand`.
 """
 
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import listed
-from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, provenance
-from tna_onnx.graph.options import Difference
+from tna_onnx.graph.nodes import provenance
 from tna_onnx.guarding.deciding import decision_entry
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
-from tna_onnx.numerics.operating_points import GOALS
-from tna_onnx.pipeline.record import DecisionStep, Proof, before_decisions, prove, write_decisions
+from tna_onnx.pipeline.record import DecisionStep, before_decisions, prove, write_decisions
 
 BY_HAND = "by hand"
-"""The goal of a decision whose thresholds were set without samples."""
+"""The goal of a decision whose thresholds were set without samples: they promise nothing."""
 
 
 def guard_entries(
@@ -49,66 +46,6 @@ def guard_entries(
     return entries
 
 
-def stated_by_hand(entries: Mapping[str, str], classes: Iterable[str]) -> dict[str, str]:
-    """Return the entries of a file in which the thresholds of some classes were set by hand: nothing is promised."""
-    words = {key: value for key, value in json.loads(entries["guard_decision"]).items() if key != "delta"}
-    words |= {"goal": BY_HAND, "by_hand": sorted(classes)}
-    settings = json.dumps({**json.loads(entries["guard"]), "decide": BY_HAND})
-    return {**entries, "guard": settings, "guard_decision": json.dumps(words)}
-
-
-# Entries on the samples that gave the thresholds.
-_OF_RUN = ("guard_data_sha256", "guard_samples", "guard_sketch", "guard_form")
-
-
-def prove_guarded(source: Model, file: Model) -> Proof:
-    """Make a file again and compare it, and what it says of its decisions; see `prove`."""
-    proof = prove(source, file)
-    if proof.decisions is None:
-        return proof
-    try:
-        wrong = tuple(_false_entries(proof.decisions, provenance(file)))
-    # entries that someone else wrote may hold anything
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, TnaError) as error:
-        return replace(proof, reason=f"what it says of its decisions cannot be ({type(error).__name__}: {error})")
-    return replace(proof, unexplained=(*proof.unexplained, *wrong))
-
-
-def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[Difference]:
-    stated = json.loads(entries["guard"])
-    by_hand = stated["decide"] == BY_HAND
-    # which goal there was before is not known any more
-    decide = GOALS[0] if by_hand else stated["decide"]
-    settings = GuardSettings(**{**stated, "add": tuple(stated["add"]), "decide": decide})
-    if [*step.names.items()] != [*settings.outputs.items()]:
-        yield Difference("metadata", f"{PREFIX}.guard", "changed", "outputs: not those of the decisions in the file")
-    recorded = json.loads(entries.get("guard_decision", "{}"))
-    names = _class_names(step, [*recorded.get("thresholds", {})], settings)
-    expected = guard_entries(settings, step.guarded, step.thresholds, names)
-    if by_hand:
-        expected = stated_by_hand(expected, set(recorded["by_hand"]) & {*names})
-    expected |= {"guard_source_sha256": step.source, **{key: entries[key] for key in _OF_RUN}}
-    for key in {*expected, *(key for key in entries if key.startswith("guard"))}:
-        if entries.get(key) != expected.get(key):
-            yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the decisions in the file")
-
-
-def _class_names(step: DecisionStep, called: list[str], settings: GuardSettings) -> list[str]:
-    """Return the names of classes with which a file states its decision; they are words, and not checked."""
-    output = step.guarded.output
-    rule = step.guarded.decision
-    names = [str(k) for k in range(output.n_classes)]
-    if rule is None:
-        return names
-    if len(called) == output.n_classes:
-        names = called
-    elif rule.kind == "positive" and len(called) == 1:
-        names[rule.positive] = called[0]
-    elif settings.positive:
-        names[rule.positive] = settings.positive
-    return names
-
-
 _ADVICE = "start from the model without these outputs, and guard it again"
 
 
@@ -118,34 +55,44 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
     `levels`: class, by name or number -> what its probability has to reach.
     """
     before, decided = _taken_apart(file)
+    rule = decided.guarded.decision
+    assert rule is not None  # noqa: S101 - `_taken_apart` has refused others
     entries = provenance(file)
-    words = json.loads(entries["guard_decision"])
+    try:
+        settings = {**json.loads(entries["guard"]), "decide": BY_HAND}
+        words = dict(json.loads(entries["guard_decision"]))
+        classes = [*words.get("thresholds", ())]
+        by_hand = {*words.get("by_hand", ())}
+    except (LookupError, RecursionError, TypeError, ValueError) as error:  # of entries that someone else wrote
+        raise UnsupportedModel(f"{file.name}: its decision is not stated as guard does ({error}); {_ADVICE}") from error
     limits = np.array(decided.thresholds["decision"])
     if np.isnan(limits).any():
         raise UnsupportedModel(f"{file.name}: thresholds of so many classes, {limits.size:,}, cannot be set by hand")
-    classes = [*words.get("thresholds", map(str, range(limits.size)))]
-    numbers = [words["positive"]] if words["rule"] == "positive" else range(limits.size)
+    numbers = [rule.positive] if rule.kind == "positive" else range(limits.size)
+    if len(classes) != limits.size:
+        classes = [str(number) for number in numbers]
     places = {**{str(number): k for k, number in enumerate(numbers)}, **{name: k for k, name in enumerate(classes)}}
-    by_hand = set(words.get("by_hand", []))
     for name, value in levels.items():
         if name not in places:
             raise UsageError(
                 f"--set-threshold {name}: no class of this name has a threshold; expected {listed(classes)}"
             )
         check_numbers("a number", **{f"set_threshold {name}": value})
-        if words["rule"] == "ratio" and not 0 < value < math.inf:
+        if rule.kind == "ratio" and not 0 < value < math.inf:
             raise UsageError(
                 f"--set-threshold {name}={value:g}: expected a positive number, which probabilities are divided by"
             )
-        if words["rule"] != "ratio" and not 0 <= value <= 1:
+        if rule.kind != "ratio" and not 0 <= value <= 1:
             raise UsageError(f"--set-threshold {name}={value:g}: expected from 0 to 1")
         limits.reshape(-1)[places[name]] = value
         by_hand.add(classes[places[name]])
+    words.pop("delta", None)  # nothing is promised any more
+    words |= {"goal": BY_HAND, "by_hand": sorted(by_hand)}
     if "thresholds" in words:
         words["thresholds"] = dict(zip(classes, np.atleast_1d(limits).tolist(), strict=True))
-    entries = stated_by_hand({**entries, "guard_decision": json.dumps(words)}, by_hand)
-    thresholds = {**decided.thresholds, "decision": limits}
-    return before, write_decisions(replace(decided, thresholds=thresholds), entries, file)
+    entries |= {"guard": json.dumps(settings), "guard_decision": json.dumps(words)}
+    step = replace(decided, thresholds={**decided.thresholds, "decision": limits})
+    return before, write_decisions(step, entries, file)
 
 
 def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
@@ -161,8 +108,8 @@ def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
         before = before_decisions(file, remaining)
     except NotRebuilt as reason:
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {reason}; {_ADVICE}") from reason
-    proof = prove_guarded(before, file)
-    if not proof.intact or proof.decisions is None:
+    proof = prove(before, file)
+    if not proof.intact or proof.decisions is None or proof.decisions.guarded.decision is None:
         wrong = "; ".join(f"{entry.part} {entry.name}: {entry.change}" for entry in proof.unexplained)
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {proof.reason or wrong}; {_ADVICE}")
     return before, replace(proof.decisions, source=before.sha256, model=before)

@@ -23,9 +23,6 @@ from tna_onnx.numerics.conformal import accept_above, errorless_needed, lowest_r
 from tna_onnx.numerics.residuals import cluster_sums
 from tna_onnx.numerics.scores import SampleScores
 
-GOALS = ("f1", "macro-f1", "balanced-accuracy", "mcc")
-"""What a threshold can maximise."""
-
 BOUNDS = ("recall", "precision", "fpr")
 """What a threshold can bound."""
 
@@ -91,8 +88,8 @@ def confusion(decided: NDArray[Any], labels: NDArray[np.int64], classes: int) ->
 def goal_value(counts: Counts, goal: str, cost: Floats | None = None) -> NDArray[np.float64]:
     """Return what is to be maximised, for counts (..., C, A) of true classes and decisions; the last class is positive.
 
-    `counts`: A is C or C + 1, with a column for no decision; `goal`: of `GOALS`, or `cost`, whose mean is negative
-    here; `cost`: (C, A) of `cost`.
+    `counts`: A is C or C + 1, with a column for no decision; `goal`: f1, macro-f1, balanced-accuracy, mcc or cost,
+    whose mean is negative here; `cost`: (C, A) of it.
     """
     n = counts.astype(np.float64)
     classes = n.shape[-2]
