@@ -324,14 +324,13 @@ def fit(
             raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
     check_targets(output, json, others=[given])
     sample_info = {"groups": given.group_column, "weights": given.weight_column}
-    scores_of_file = open_scores(given.samples, scores, given.label_column, sample_info)
-    values = checked_scores(scores_of_file.values, scores_of_file.kind)
-    labels, _ = column_numbers(scores_of_file.labels, values)
-    parts = scores_of_file.sample_info
+    kind, stored, stored_labels, parts = open_scores(given.samples, scores, given.label_column, sample_info)
+    values = checked_scores(stored, kind)
+    labels, _ = column_numbers(stored_labels, values)
     known = Data(
         {"scores": values, "labels": labels},
         groups=parts.get("groups"),
         weights=parts.get("weights"),
         class_prior=given.class_prior,
     )
-    return calibrated(known, scores_of_file.kind, stated, output=output, json=json, progress=progress)
+    return calibrated(known, kind, stated, output=output, json=json, progress=progress)

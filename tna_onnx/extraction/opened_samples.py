@@ -25,7 +25,7 @@ from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.sessions import Runner, in_rows, open_part
-from tna_onnx.extraction.store import StoredFeatures, is_store, model_key, read_stored
+from tna_onnx.extraction.store import is_store, model_key, read_stored
 from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
@@ -101,27 +101,22 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     `opened`: the model; its session is opened where the samples are for its inputs. `at_most`: samples to keep of files
     of features or logits; None for all.
     """
-    names = opened.names
     readout = opened.readout
-    data = with_prior(data, readout.n_classes, names)
+    data = with_prior(data, readout.n_classes, opened.names)
     path = data.samples
-    if readout.several:
-        n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
-        request = request_of(
-            data,
-            opened.inputs,
-            readout.n_classes,
-            names,
-            model_file=opened.model.path,
-            several=True,
-            n_features=n_features,
-        )
-        return Samples(open_request(request), readout)
-    stored = is_store(data)
-    specs = () if stored else opened.inputs  # which open the session
+    stored = is_store(data) and not readout.several
     request = request_of(
-        data, specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label
+        data,
+        () if stored else opened.inputs,  # which open the session
+        readout.n_classes,
+        opened.names,
+        model_file=opened.model.path,
+        several=readout.several,
+        n_features=readout.n_features if isinstance(readout, Head) else readout.n_classes,
+        multi_label=readout.multi_label,
     )
+    if readout.several:
+        return Samples(open_request(request), readout)
     if stored:
         # two sets of labels could contradict each other
         if data.labels is not None:
@@ -277,9 +272,10 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
 
 def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
-    sample_info = computed.source.sample_info
-    data = replace(data, groups=sample_info.get("group"), by=sample_info.get("by"), weights=sample_info.get("weight"))
-    return _enter(opened, computed.values, computed.labels, computed.kind, data, computed.source.title)
+    source = computed.source
+    return _enter(
+        opened, computed.values, computed.labels, computed.kind, data, source.title, source.sample_info, source.notes
+    )
 
 
 def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
@@ -293,14 +289,6 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
             f"{stored.folder}: the head reads several rows of '{tensor}' a sample, one after the other; give the data "
             "themselves, with --cache for the features"
         )
-    data = _with_columns(data, stored)
-    title = f"feature store {stored.folder.name}"
-    entered = _enter(opened, stored.arrays["features"], stored.labels, kind, data, title)
-    return replace(entered, store=stored.folder)
-
-
-def _with_columns(data: Data, stored: StoredFeatures) -> Data:
-    """Return the data with the columns of a store that they name."""
     further: dict[str, Any] = {}
     for role, column in data.sample_info.items():
         if isinstance(column, str) and column not in stored.columns:
@@ -310,11 +298,20 @@ def _with_columns(data: Data, stored: StoredFeatures) -> Data:
                 "with --group-column or --weight-column, which are stored as 'group' and 'weight'"
             )
         further[role] = stored.columns[column] if isinstance(column, str) else column
-    return replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
+    title = f"feature store {stored.folder.name}"
+    entered = _enter(opened, stored.arrays["features"], stored.labels, kind, data, title, further)
+    return replace(entered, store=stored.folder)
 
 
 def _enter(
-    opened: OpenModel, main: NDArray[Any], labels: NDArray[np.int64], kind: str, data: Data, title: str
+    opened: OpenModel,
+    main: NDArray[Any],
+    labels: NDArray[np.int64],
+    kind: str,
+    data: Data,
+    title: str,
+    sample_info: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
 ) -> Samples:
     """Make samples of features or logits, by the name of the tensor at which they enter the graph."""
     # what was asked for and would not be done is refused, not ignored
@@ -331,10 +328,11 @@ def _enter(
         dtype = np.dtype(readout.logits_type)
     values = {tensor: main}
     specs = [InputSpec(tensor, (None, *main.shape[1:]), dtype)]
-    data = replace(data, labels=None)
+    groups, subgroups, weights = map(sample_info.get, ("group", "by", "weight"))
+    data = replace(data, labels=None, groups=groups, by=subgroups, weights=weights)
     request = request_of(data, specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
     source: Source = open_columns(
-        title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices)
+        title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices), notes=notes
     )
     require_beside(request, source)
     if readout.multi_label:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import GrowingRows, release, room
@@ -54,60 +55,51 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     `data`: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads. `at_most`: rows to
     keep; None for all.
     """
-    if not isinstance(data, (str, Path)):
+    found = _found(data, [spec.name for spec in request.inputs])
+    if found is None:
         return None
-    files = find_table_files(local_path(str(data)))
-    if files is None:
-        return None
-    names = set(files.schema.names)
-    kind = _kind(files, [spec.name for spec in request.inputs])
-    if kind is None:
-        return None
+    files, kind = found
+    names = files.schema.names
     where = str(data)
     further = columns_beside(request, where, names)
-    left_out = [name for name in STORED if name in names and name not in further]
-    stored = [name for name in files.schema.names if name not in (*_KINDS, *STORED, "key")]
+    stored = [name for name in names if name not in (*_KINDS, *STORED, "key")]
     candidates = label_candidates(stored, further, request.label_column)
     label = find_label_column(candidates, request.label_column, where)
     values, labels, columns = _read(files, kind, label, where, further)
-    spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = replace(request, inputs=[spec])
+    request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)])
     title = f"{kind} {Path(where).name}"
     source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", sample_info=columns)
-    ordered, order, tree = _sorted(values, source.labels, at_most)
-    del values
-    rows = order[: len(ordered)]
+    order = _order(values, source.labels)
+    rows = order[:at_most]
+    ordered = _in_order(values, rows)
+    notes = [f"column {name!r} is not used" for name in STORED if name in names and name not in further]
+    if "group" in names and "group" not in further:
+        notes[0] += "; --group-column group uses it"
+    if len(order) > len(rows):
+        notes.append(f"{len(rows):,} of {len(order):,} rows are used, a random sample")
     indices = source.labels[rows]
-    notes = [f"column {name!r} is not used" for name in left_out]
-    if "group" in left_out:
-        notes[left_out.index("group")] += "; --group-column group uses it"
-    if len(order) > len(ordered):
-        tree += source.labels[order].astype("<i8").tobytes()
-        notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    further_rows = {role: column[rows] for role, column in source.sample_info.items()}
-    groups, subgroups, weights = map(further_rows.get, ("group", "by", "weight"))
-    request = Request(inputs=[spec], n_classes=request.n_classes, groups=groups, by=subgroups, weights=weights)
-
-    def digest(labels: NDArray[np.int64]) -> str:
-        return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
-
-    source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=tuple(notes))
+    source = replace(
+        source,
+        columns={kind: ordered},
+        labels=indices,
+        hashed=lambda: arrays_sha256({kind: ordered}, indices),
+        notes=tuple(notes),
+        sample_info={role: column[rows] for role, column in source.sample_info.items()},
+    )
     return Precomputed(kind, source, _writer(files.schema))
 
 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither."""
-    if isinstance(data, (str, Path)) and (files := find_table_files(local_path(str(data)))) is not None:
-        return _kind(files, inputs)
-    return None
+    found = _found(data, inputs)
+    return found and found[1]
 
 
-def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:
-    """Return what the files hold; None if it is for an input of the model, or something else."""
-    names = set(files.schema.names)
-    if names.intersection(inputs):
+def _found(data: Any, inputs: Sequence[str]) -> tuple[TableFiles, Kind] | None:
+    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
+    if files is None or not set(inputs).isdisjoint(files.schema.names):
         return None
-    return next((kind for kind in _KINDS if kind in names and _holds_vectors(files, kind)), None)
+    return next(((files, kind) for kind in _KINDS if kind in files.schema.names and _holds_vectors(files, kind)), None)
 
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
@@ -265,10 +257,8 @@ def _read(
     return values.array(), np.concatenate(labels), further_cells
 
 
-def _sorted(
-    values: NDArray[Any], labels: NDArray[np.int64], at_most: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.intp], bytes]:
-    """Return the first rows in the order of digests and labels, that order of all, and the digest of these digests."""
+def _order(values: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the places of all rows in the order of their digests, and of labels where these are the same."""
     digests = np.empty(len(values), [("low", "<u8"), ("high", "<u8")])
     raw = digests.data.cast("B")
     size = values.dtype.itemsize * values.shape[1]
@@ -280,12 +270,7 @@ def _sorted(
         )
         raw[start * _DIGEST : start * _DIGEST + len(digested)] = digested
         release(values, slice(None), stays=0)
-    order = np.lexsort((labels, digests["low"], digests["high"]))
-    ordered = _in_order(values, order[:at_most])
-    tree = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
-    for start in range(0, len(order), _DIGESTED):
-        tree.update(digests[order[start : start + _DIGESTED]].tobytes())
-    return ordered, order, tree.digest()
+    return np.lexsort((labels, digests["low"], digests["high"]))
 
 
 def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
@@ -304,55 +289,38 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 ScoresWord: TypeAlias = Literal["logits", "probabilities"]
 _SCORES: tuple[ScoresWord, ...] = ("logits", "probabilities")
 
-_Beside: TypeAlias = Mapping[str, "str | None"]
-_NOTHING: _Beside = {"groups": None, "weights": None}
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledScores:
-    """Scores of N samples."""
-
-    kind: ScoresWord  # logits, natural logarithms before a softmax, or probabilities
-    values: NDArray[Any]  # (N, C), or (N,) of the second of two classes
-    labels: NDArray[Any]  # (N,), class indices or names
-    # (N,) each of `groups` and `weights`, or None where they are not asked for
-    sample_info: Mapping[str, NDArray[Any] | None]
-
 
 def open_scores(
-    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, sample_info: _Beside = _NOTHING
-) -> LabelledScores:
-    """Read scores and labels by themselves; rows of Parquet and Arrow files in the order of their digests.
+    data: Any, kind: ScoresWord | None, label_column: str | None, sample_info: Mapping[str, str | None]
+) -> tuple[ScoresWord, NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return what scores are, their values (N, C) or (N,) of two classes, labels (N,) as stored, and `sample_info`.
 
-    `kind`: which of the two; None takes what is there. `label_column`: column or array with the labels; None finds it
-    by its name. `sample_info`: column or array of `groups` and of `weights`; None for none.
+    Rows of Parquet and Arrow files come in the order of their digests. `kind`: None takes what is there.
+    `label_column`: column or array with the labels; None finds it by its name. `sample_info`: column or array of
+    `groups` and of `weights`; None for none.
     """
     if not isinstance(data, (str, Path, Mapping)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
     wanted = {role: column for role, column in sample_info.items() if column is not None}
-    columns: Mapping[str, NDArray[Any]]
-    files = None if isinstance(data, Mapping) else find_table_files(local_path(str(data)))
+    place = data if isinstance(data, Mapping) else local_path(str(data))
+    files = find_table_files(place) if isinstance(place, str) else None
     if files is not None:
-        where = local_path(str(data))
-        chosen, label = _score_columns(list(files.schema.names), kind, label_column, wanted, where)
+        where = str(place)
+        chosen, label = _score_columns(files.schema.names, kind, label_column, wanted, where)
         if not _holds_vectors(files, chosen):
             raise DataError(f"{where}: column {chosen!r} must hold lists of floating-point numbers, one for each class")
         values, labels, columns = _read(files, chosen, label, where, [*wanted.values()])
-        _, places = np.unique(labels, return_inverse=True)
-        values, order, _ = _sorted(values, places)
-        labels, columns = labels[order], {name: cells[order] for name, cells in columns.items()}
-    else:
-        place = data if isinstance(data, Mapping) else Path(local_path(str(data)))
-        if isinstance(place, Path) and not is_url(str(data)) and not place.exists():
-            raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
-        with stored_arrays(place, DEFAULT_LIMITS) as stored:
-            if stored is None:
-                raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
-            chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
-            values, labels = stored.column(chosen), stored.column(label)
-            columns = {name: stored.column(name) for name in wanted.values()}
-    chosen_beside = {role: None if column is None else columns[column] for role, column in sample_info.items()}
-    return LabelledScores(chosen, values, labels, chosen_beside)
+        order = _order(values, np.unique(labels, return_inverse=True)[1])
+        further = {role: columns[column][order] for role, column in wanted.items()}
+        return chosen, _in_order(values, order), labels[order], further
+    if isinstance(place, str) and not is_url(place) and not Path(place).exists():
+        raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
+    with stored_arrays(place, DEFAULT_LIMITS) as stored:
+        if stored is None:
+            raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
+        chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
+        further = {role: stored.column(column) for role, column in wanted.items()}
+        return chosen, stored.column(chosen), stored.column(label), further
 
 
 def _score_columns(
