@@ -4,7 +4,7 @@ samples, to see how far their outputs differ (`run_both`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -59,7 +59,8 @@ def score_model(
         values, *texts = session.run(names, batch)
         if label is not None:
             answers.append(label.places(texts[0]))
-        scores.append(_score(values, source.labels[done : done + size], output, where, done))
+        require_scores(values, output, size, where, done)
+        scores.append(_scores_of(values, source.labels[done : done + size], output))
         predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
@@ -108,17 +109,14 @@ def with_projections(
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         values, *tensors = session.run([output.name, *features], batch)
-        probabilities = _probabilities(values, output, size, where, done)
-        parts.append((probabilities.astype(np.float32), *map(projections, tensors)))
+        require_scores(values, output, size, where, done)
+        parts.append((output.probabilities(values).astype(np.float32), *map(projections, tensors)))
         done += size
         progress(stage, done, len(source))
     return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _score(
-    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, where: str, start: int
-) -> SampleScores:
-    require_scores(values, output, len(labels), where, start)
+def _scores_of(values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput) -> SampleScores:
     values = output.in_order(values)
     if output.kind == "positive_probability":
         values = np.concatenate([1 - values, values], axis=1)
@@ -177,44 +175,35 @@ def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, pr
         # both files on one batch: the samples are read once
         before = pair.session.run(names, batch)
         after = new_session.run(names, batch)
-        p = _probabilities(before[0], output, len(labels), pair.old.name, done)
-        q = _probabilities(after[0], output, len(labels), pair.new.name, done, NotFinite)
+        require_scores(before[0], output, len(labels), pair.old.name, done)
+        require_scores(after[0], output, len(labels), pair.new.name, done, NotFinite)
+        p = output.probabilities(before[0])
+        q = output.probabilities(after[0])
         sums.add(p, q, labels)
         for part, values in zip(scores, (before[0], after[0]), strict=True):
-            part.append(_score(values, labels, output, where, done))
+            part.append(_scores_of(values, labels, output))
         for tally, x, y in zip(tallies.values(), before[1:], after[1:], strict=True):
             tally.add(x, y)
         done += len(labels)
         progress("compare", done, len(source))
     joined = [SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores]
     before_scores, after_scores = (part.resolved(output.resolution, output.n_classes) for part in joined)
-    difference = _difference(pair, source, sums, tallies, new_session.provider)
-    return Moved(difference, before_scores, after_scores, tuple(notes))
-
-
-def _difference(
-    pair: FilePair, source: Source, sums: _Sums, tallies: Mapping[str, _Tally], provider: str
-) -> OutputDifference:
-    n = len(source)
     downstream = _downstream(pair.old, pair.readouts)
-    return OutputDifference(
-        data=source.describe(),
-        samples=n,
-        output=pair.output.name,
-        output_kind=pair.output.kind,
-        largest=sums.largest,
-        mean=sums.difference / (n * pair.output.n_classes),
-        same_class=sums.same,
-        confidence_before=sums.confidence[0] / n,
-        confidence_after=sums.confidence[1] / n,
-        accuracy_before=sums.hits[0] / n,
-        accuracy_after=sums.hits[1] / n,
-        others=tuple(
-            OtherOutput(name, name in downstream, t.values, t.differing, t.largest) for name, t in tallies.items()
-        ),
-        preprocessing=source.recipe(),
-        provider=provider,
+    others = tuple(
+        OtherOutput(name, name in downstream, tally.values, tally.differing, tally.largest)
+        for name, tally in tallies.items()
     )
+    difference = OutputDifference(
+        data=where,
+        samples=done,
+        output=output.name,
+        output_kind=output.kind,
+        **sums.means(),
+        others=others,
+        preprocessing=source.recipe(),
+        provider=new_session.provider,
+    )
+    return Moved(difference, before_scores, after_scores, tuple(notes))
 
 
 class _Sums:
@@ -222,30 +211,32 @@ class _Sums:
 
     def __init__(self) -> None:
         self.largest = 0.0
-        self.difference = 0.0
-        self.same = 0
-        self.confidence = [0.0, 0.0]
-        self.hits = [0.0, 0.0]
+        self.sums = np.zeros(6)  # of |p - q|, samples of the same class, both confidences, both hits
+        self.samples = 0
+        self.values = 0
 
     def add(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
-        """Take in the (B, C) probabilities of both files."""
+        """Take in the (B, C) probabilities of both files; of several labels, a sample has the mean of its labels."""
         moved = np.abs(p - q)
-        self.largest = max(self.largest, float(np.max(moved, initial=0)))
-        self.difference += float(np.sum(moved))
         if labels.ndim == 2:
-            self._add_labels(p, q, labels)
-            return
-        self.same += int(np.sum(p.argmax(axis=1) == q.argmax(axis=1)))
-        for k, values in enumerate((p, q)):
-            self.confidence[k] += float(np.sum(values.max(axis=1)))
-            self.hits[k] += int(np.sum(values.argmax(axis=1) == labels))
+            same = np.all((p > 0.5) == (q > 0.5), axis=1)
+            confidence = [np.mean(np.maximum(each, 1 - each), axis=1) for each in (p, q)]
+            hits = [np.mean((each > 0.5) == labels, axis=1) for each in (p, q)]
+        else:
+            same = p.argmax(axis=1) == q.argmax(axis=1)
+            confidence = [each.max(axis=1) for each in (p, q)]
+            hits = [each.argmax(axis=1) == labels for each in (p, q)]
+        self.largest = max(self.largest, float(np.max(moved, initial=0)))
+        self.sums += [float(np.sum(each)) for each in (moved, same, *confidence, *hits)]
+        self.samples += len(labels)
+        self.values += moved.size
 
-    def _add_labels(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
-        """Take in probabilities of labels: a sample is the same where all of its labels are; the rest is their mean."""
-        self.same += int(np.sum(np.all((p > 0.5) == (q > 0.5), axis=1)))
-        for k, values in enumerate((p, q)):
-            self.confidence[k] += float(np.sum(np.mean(np.maximum(values, 1 - values), axis=1)))
-            self.hits[k] += float(np.sum(np.mean((values > 0.5) == labels, axis=1)))
+    def means(self) -> dict[str, Any]:
+        """Return the figures of `OutputDifference`."""
+        difference, same, *rest = self.sums.tolist()
+        names = ("confidence_before", "confidence_after", "accuracy_before", "accuracy_after")
+        shares = {name: value / self.samples for name, value in zip(names, rest, strict=True)}
+        return {"largest": self.largest, "mean": difference / self.values, "same_class": int(same), **shares}
 
 
 class _Tally:
@@ -284,13 +275,6 @@ class _Tally:
         self.largest = largest if np.isfinite(largest) else None
 
 
-def _probabilities(
-    values: NDArray[Any], output: ClassOutput, count: int, where: str, start: int, error: type[TnaError] = DataError
-) -> NDArray[np.float64]:
-    require_scores(values, output, count, where, start, error)
-    return output.probabilities(values)
-
-
 def require_scores(
     values: NDArray[Any],
     output: ClassOutput,
@@ -306,9 +290,17 @@ def require_scores(
 
     Raises DataError: another shape, or probabilities in place of logits; NotProbabilities: none where there should be.
     """
-    _require_shape(values, output, count, where)
+    require_rows(values, count, f"{where}: output '{output.name}'")
+    if values.size != count * output.width:
+        raise DataError(
+            f"{where}: output '{output.name}' has shape {values.shape} for {count} samples; expected "
+            f"({count}, {output.width})"
+        )
     values = output.in_order(values)
-    _require_finite(values, output, where, start, error)
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        row = start + int(np.argmin(finite))
+        raise error(f"{where}: output '{output.name}' of sample {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
     # a single row of logits may add up to 1 by chance
     if output.kind == "logits" and count > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
@@ -320,25 +312,6 @@ def require_scores(
         output.require_probabilities(values)
     except NotProbabilities as mismatch:
         raise NotProbabilities(f"{where}: {mismatch}") from mismatch
-
-
-def _require_shape(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> None:
-    require_rows(values, count, f"{where}: output '{output.name}'")
-    if values.size != count * output.width:
-        raise DataError(
-            f"{where}: output '{output.name}' has shape {values.shape} for {count} samples; expected "
-            f"({count}, {output.width})"
-        )
-
-
-def _require_finite(
-    values: NDArray[Any], output: ClassOutput, where: str, start: int, error: type[TnaError] = DataError
-) -> None:
-    """Refuse rows (B, n) with values that are no numbers; the first one is of sample `start`."""
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        row = start + int(np.argmin(finite))
-        raise error(f"{where}: output '{output.name}' of sample {row} holds NaN or infinite values")
 
 
 def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
