@@ -8,6 +8,7 @@ vector must change the logit of its class alone.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -175,7 +176,9 @@ def check_readout(
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
     # before anything is compared: NaN is never larger than a tolerance
-    _require_finite(model, readout, logits)
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if bad.size:
+        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {bad[0]} hold NaN or infinite values")
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
         _check_output(model, readout, logits, tensors)
@@ -258,13 +261,6 @@ def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, b
     return {**batch_in_rows(session, batch), **results}
 
 
-def _require_finite(model: Model, readout: Readout, logits: NDArray[Any]) -> None:
-    bad = ~np.isfinite(logits).all(axis=1)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise DataError(f"{model.name}: logits '{readout.logits}' of sample {row} hold NaN or infinite values")
-
-
 def _check_rows(model: Model, head: Head, features: NDArray[Any], samples: int, fixed_batch: int | None) -> None:
     """Refuse features that are not one row, or a fixed number of rows, per sample."""
     if fixed_batch and len(features) != samples:
@@ -324,19 +320,16 @@ def _check_output(model: Model, readout: Readout, logits: NDArray[Any], tensors:
     output = output_of(readout)
     values = tensors[readout.output]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
-    coarse += readout.slack
-    coarse += 0.6 * (readout.output_step > 0)
-    wrong = values.size != len(logits) * output.width
-    if not wrong:
-        try:
-            wrong = bool(np.any(np.abs(output.probabilities(values) - readout.probabilities(logits)) > coarse))
-        except NotProbabilities:  # over another axis, a softmax gives other sums
-            wrong = True
-    if wrong:
-        raise UnsupportedModel(
-            f"{model.name}: output '{readout.output}' is not the {readout.activation} of '{readout.logits}' over the "
-            "classes"
-        )
+    coarse += readout.slack + 0.6 * (readout.output_step > 0)
+    with contextlib.suppress(NotProbabilities):  # over another axis, a softmax gives other sums
+        if values.size == len(logits) * output.width:
+            error = np.abs(output.probabilities(values) - readout.probabilities(logits))
+            if not np.any(error > coarse):
+                return
+    raise UnsupportedModel(
+        f"{model.name}: output '{readout.output}' is not the {readout.activation} of '{readout.logits}' over the "
+        "classes"
+    )
 
 
 def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDArray[Any], *, tf32: bool) -> None:

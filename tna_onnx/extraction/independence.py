@@ -174,22 +174,22 @@ def check_independence(
         )
     if quantizes_batches(model):
         compared = compared[:1]
-    rerun = _Rerun(model, session, compared)
     alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64))
     trials: list[_Trial] = [(np.array([sample]), "alone") for sample in alone]
     trials += _parts(samples, session.fixed_batch)[:most_parts]
-    largest = rerun.largest(batch, tensors, trials, "the first batch")
+    largest = _largest_move(model, session, compared, batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
     for number, spread_batch in enumerate(further, 2):
         results = dict(zip(names, session.run(names, spread_batch), strict=True))
         parts = _parts(_count(spread_batch), session.fixed_batch)
-        largest = max(largest, rerun.largest(spread_batch, results, parts, f"batch {number} of a sample of the data"))
+        where = f"batch {number} of a sample of the data"
+        largest = max(largest, _largest_move(model, session, compared, spread_batch, results, parts, where))
         if number == 2:  # of two batches in all, this is the second one, as it is collected
             computed.append((spread_batch, results))
     for feeds, outputs in computed:
         session.remember(feeds, outputs)
-    _log.debug("independence: scores move by at most %.2g, limit %g", largest, rerun.limit)
+    _log.debug("independence: scores move by at most %.2g", largest)
     if largest <= _SHOWN or not quantizes_batches(model):
         return ()
     return (
@@ -219,47 +219,45 @@ def _refuse_random(
             )
 
 
-class _Rerun:
-    """Batches that are run again.
-
-    Args:
-        model: what runs.
-        session: on it, or on a part.
-        compared: tensors that it gives.
-    """
-
-    def __init__(self, model: Model, session: Session, compared: Sequence[OutputCheck]) -> None:
-        self._model = model
-        self._session = session
-        self._compared = compared
-        self.limit, self._why = _limit_of(model, session)
-
-    def largest(self, batch: Batch, tensors: Mapping[str, NDArray[Any]], trials: Sequence[_Trial], where: str) -> float:
-        """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
-        for tensor in self._compared:
-            if tensor.probabilities is not None:
-                require_rows(tensors[tensor.name], _rows(batch), f"{self._model.name}: '{tensor.name}'")
-        finite = {tensor: _finite(tensor, tensors[tensor.name], _rows(batch)) for tensor in self._compared}
-        before = {tensor: values for tensor, values in finite.items() if values is not None}
-        largest = 0.0
-        for samples, how in trials if before else ():
-            subset, rows = _taken(batch, samples)
-            try:
-                results = self._session.run([tensor.name for tensor in before], subset)
-            except DataError as error:  # a size that the network does not take, whatever its inputs say
-                _log.debug("independence: %s not run: %s", how, error)
+def _largest_move(
+    model: Model,
+    session: Session,
+    compared: Sequence[OutputCheck],
+    batch: Batch,
+    tensors: Mapping[str, NDArray[Any]],
+    trials: Sequence[_Trial],
+    where: str,
+) -> float:
+    """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
+    for tensor in compared:
+        if tensor.probabilities is not None:
+            require_rows(tensors[tensor.name], _rows(batch), f"{model.name}: '{tensor.name}'")
+    limit, why = _limit_of(model, session)
+    finite = {tensor: _finite(tensor, tensors[tensor.name], _rows(batch)) for tensor in compared}
+    before = {tensor: values for tensor, values in finite.items() if values is not None}
+    largest = 0.0
+    for samples, how in trials if before else ():
+        subset, rows = _taken(batch, samples)
+        try:
+            results = session.run([tensor.name for tensor in before], subset)
+        except DataError as error:  # a size that the network does not take, whatever its inputs say
+            _log.debug("independence: %s not run: %s", how, error)
+            continue
+        for tensor, values in zip(before, results, strict=True):
+            if values.shape != (len(rows), *tensors[tensor.name].shape[1:]):
+                _log.debug("independence: %s gives an output of shape %s", how, values.shape)
                 continue
-            for tensor, values in zip(before, results, strict=True):
-                if values.shape != (len(rows), *tensors[tensor.name].shape[1:]):
-                    _log.debug("independence: %s gives an output of shape %s", how, values.shape)
-                    continue
-                moved = _movement(tensor, before[tensor], values, rows)
-                worst = int(np.argmax(moved))
-                if not moved[worst] <= self.limit:  # NaN is larger than any limit
-                    row = f"row {rows[worst]} of {where} {tensor.amount(moved[worst])}"
-                    raise _refusal(self._model, tensor.name, row, f"{how}{self._why}")
-                largest = max(largest, float(moved[worst]))
-        return largest
+            moved = _movement(tensor, before[tensor], values, rows)
+            worst = int(np.argmax(moved))
+            if not moved[worst] <= limit:  # NaN is larger than any limit
+                raise UnsupportedModel(
+                    f"{model.name}: the scores of a sample depend on what it is run with: '{tensor.name}' gives row "
+                    f"{rows[worst]} of {where} {tensor.amount(moved[worst])} when it is run {how}{why}. No figure on "
+                    "them would hold for another batch; export the model for inference (model.eval(); no mean or "
+                    "normalisation over the batch)"
+                )
+            largest = max(largest, float(moved[worst]))
+    return largest
 
 
 def _finite(compared: OutputCheck, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
@@ -313,14 +311,6 @@ def _limit_of(model: Model, session: Session) -> tuple[float, str]:
     if session.tf32 or casts & half or any(t.data_type in half for t in model.proto.graph.initializer):
         return _COARSE_LIMIT, ", more than rounding explains"
     return _LIMIT, ""
-
-
-def _refusal(model: Model, name: str, row: str, when: str) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"{model.name}: the scores of a sample depend on what it is run with: '{name}' gives {row} when it is run "
-        f"{when}. No figure on them would hold for another batch; export the model for inference (model.eval(); no "
-        "mean or normalisation over the batch)"
-    )
 
 
 def _rows(batch: Batch) -> int:
