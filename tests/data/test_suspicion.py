@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
-from tna_onnx.data.coverage import FEW, Coverage
-from tna_onnx.data.suspicion import label_suspicion
+from tna_onnx.data.suspicion import FEW, Coverage, label_suspicion
 
 Ints = npt.NDArray[np.int64]
 

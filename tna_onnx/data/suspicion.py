@@ -1,4 +1,6 @@
-"""Labels that disagree with the model's predictions although nothing fails. H[y, k] counts samples of y predicted as k.
+"""Labels that disagree with the model's predictions although nothing fails, and that lack classes (`Coverage`).
+
+H[y, k] counts samples of y that are predicted as k.
 
 - Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors). One class: 90 % of the predictions,
   too, are one frequent class. Neither is said where one class dominates and the probabilities rank.
@@ -72,37 +74,32 @@ class Suspicion:
 
     def text(self, class_names: Sequence[str] | None = None) -> str:
         """Describe the suspicion, where it shows and what to check, in one sentence or two."""
+        observation = f"accuracy is {100 * self.accuracy:.1f} %"
         if self.kind == "one class":
-            observation = (
-                f"accuracy is {100 * self.accuracy:.1f} %, what the model's most frequent prediction gives by itself"
-            )
+            observation += ", what the model's most frequent prediction gives by itself"
             advice = "if the model should predict other classes more often, check the preprocessing and the labels"
         elif self.reordered is None:
-            observation = f"accuracy is {100 * self.accuracy:.1f} %, near chance ({100 * self.chance:.1f} %)"
+            observation += f", near chance ({100 * self.chance:.1f} %)"
             advice = (
                 "check the labels, the order of the classes, and that samples are what the model was trained on "
                 "(images: scale, normalisation and order of the channels; tables: order and scaling of the columns; "
                 "text: the tokenizer)"
             )
         else:
-            found = f"{100 * self.reordered:.1f} % with the classes in another order"
-            observation = f"accuracy is {100 * self.accuracy:.1f} %, but {found}"
+            observation += f", but {100 * self.reordered:.1f} % with the classes in another order"
             advice = (
                 "the labels seem to follow another order than the model's output; give the model's class names in "
                 "its order (--classes FILE), or correct the indices"
             )
-        return f"{'; '.join([observation, *self._examples(class_names)])}: {advice}"
 
-    def _examples(self, class_names: Sequence[str] | None) -> list[str]:
         def name(index: int) -> str:
-            if class_names:
-                return f"{index} ({class_names[index]})"
-            return str(index)
+            return f"{index} ({class_names[index]})" if class_names else str(index)
 
-        return [
+        examples = [
             f"{c.count:,} of {c.total:,} samples labelled {name(c.label)} are predicted as {name(c.predicted)}"
             for c in self.confusions
         ]
+        return f"{'; '.join([observation, *examples])}: {advice}"
 
 
 def label_suspicion(
@@ -264,10 +261,14 @@ def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | N
     """
     if marks.shape[1] > _MAX_CLASSES or len(marks) < 2:
         return ""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
     # at random: files often come sorted
     half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
     halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
-    orders = [_assigned(correlations) for correlations in halves]
+    # as they stand, where nothing is better: a label that is never predicted has no column of its own
+    ties = 1e-9 * np.eye(marks.shape[1])
+    orders = [linear_sum_assignment(correlations + ties, maximize=True)[1] for correlations in halves]
     needed = max(_LABEL_GAIN, _LABEL_ERRORS / math.sqrt(len(marks) // 2))
     if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
         return ""
@@ -289,19 +290,88 @@ def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
     return correlations
 
 
-def _assigned(correlations: NDArray[np.float64]) -> IntArray:
-    """Return the column assigned to each label."""
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
-
-    # as they stand, where nothing is better: a label that is never predicted has no column of its own
-    order = np.asarray(linear_sum_assignment(correlations + 1e-9 * np.eye(len(correlations)), maximize=True)[1])
-    return order.astype(np.int64)
-
-
 def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
     """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
-    identity = np.arange(len(order))
-    moved = order != identity
-    if not moved.any():
+    moved = np.flatnonzero(order != np.arange(len(order)))
+    if not moved.size:
         return 0.0
-    return float(np.mean(correlations[identity, order][moved] - np.diag(correlations)[moved]))
+    return float(np.mean(correlations[moved, order[moved]] - correlations[moved, moved]))
+
+
+FEW = 5
+"""A class with fewer samples is named."""
+
+# So many times as many classes have no sample as have one: left out, not missed by chance. A hundredth of the classes
+# at least, as counts of two or three classes tell little, and little depends on them.
+_LEFT_OUT = 2
+_SHARE = 0.01
+
+_MAX_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How labels cover C classes.
+
+    If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each,
+    K e^-lambda have none and lambda K e^-lambda one. If many more have none, they were left out (Good 1953).
+    """
+
+    classes: int  # number of classes C
+    unseen: tuple[int, ...]  # classes without a sample
+    scarce: tuple[int, ...]  # classes with fewer than `FEW` samples, but with one at least
+    left_out: bool  # whether classes are missing that sampling alone would not miss
+
+    @classmethod
+    def of(cls, labels: IntArray, n_classes: int) -> Coverage:
+        """Count labels (N,) in [0, C).
+
+        >>> Coverage.of(np.array([0, 0, 1, 1, 1, 1, 1]), 3)
+        Coverage(classes=3, unseen=(2,), scarce=(0,), left_out=True)
+        """
+        return cls.of_counts(np.bincount(labels, minlength=n_classes))
+
+    @classmethod
+    def of_counts(cls, counts: IntArray) -> Coverage:
+        """Take the number of samples of each class, (C,)."""
+        unseen = np.flatnonzero(counts == 0)
+        scarce = np.flatnonzero((counts > 0) & (counts < FEW))
+        left_out = len(unseen) > max(_LEFT_OUT * int(np.count_nonzero(counts == 1)), _SHARE * len(counts))
+        return cls(len(counts), tuple(unseen.tolist()), tuple(scarce.tolist()), bool(left_out))
+
+    def lacks(self, what: str, names: Sequence[str] | None) -> list[str]:
+        """Name the classes that lack samples, in a phrase each for those with none and those with few."""
+        phrases = []
+        for group, count in ((self.unseen, "no sample"), (self.scarce, f"fewer than {FEW} samples")):
+            if group:
+                listed = [names[c] if names else str(c) for c in group[:_MAX_NAMES]]
+                if len(group) > _MAX_NAMES:
+                    listed.append(f"{len(group) - _MAX_NAMES:,} more")
+                counted = f"{len(group):,} of {self.classes:,}"
+                phrases.append(f"{count} {what.format(counted)} ({', '.join(listed)})")
+        return phrases
+
+    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
+        """Name the classes that lack samples, in one sentence; empty if none do.
+
+        >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
+        'the calibration data have no sample of 1 of 2 classes (dog)'
+        """
+        return _sentence(subject, self.lacks("of {} classes", class_names))
+
+
+def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
+    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
+
+    `marks`: (N, C) of 0 and 1.
+
+    >>> label_coverage_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
+    'the data have no sample with 1 of 2 labels (dog)'
+    """
+    positives = marks.sum(axis=0)
+    held = Coverage.of_counts(positives).lacks("with {} labels", names)
+    return _sentence(subject, held + Coverage.of_counts(len(marks) - positives).lacks("without {} labels", names))
+
+
+def _sentence(subject: str, phrases: list[str]) -> str:
+    return f"{subject} have {' and '.join(phrases)}" if phrases else ""

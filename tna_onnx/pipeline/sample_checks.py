@@ -14,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.coverage import FEW, Coverage, label_coverage_text
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, sample_labels
-from tna_onnx.data.suspicion import checked_labels, checked_warnings, order_warning
+from tna_onnx.data.suspicion import (
+    Coverage,
+    checked_labels,
+    checked_warnings,
+    label_coverage_text,
+    order_warning,
+)
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
@@ -105,9 +110,7 @@ def _check_marks(task: Task) -> LabelCheck:
         warnings.append(warning)
     marks = task.source.labels
     rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
-    unseen = tuple(np.flatnonzero(rarer == 0).tolist())
-    scarce = tuple(np.flatnonzero((rarer > 0) & (rarer < FEW)).tolist())
-    coverage = Coverage(marks.shape[1], unseen, scarce, left_out=False)
+    coverage = replace(Coverage.of_counts(rarer), left_out=False)
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), job.settings.trust_labels)
 
 
