@@ -113,7 +113,7 @@ def test_unknown_names_show_both_lists() -> None:
 def test_names_that_the_model_has_twice() -> None:
     birds = ["crane", "cat", "crane"]
     np.testing.assert_array_equal(label_indices(np.array([1, 2]), 2, 3, "calib", birds), [1, 2])
-    assert "'crane' is class 0 and 2" in refusal(["crane", "cat"], 3, birds)
+    assert "class 0 is 'crane', class 2 is 'crane'" in refusal(["crane", "cat"], 3, birds)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import foreign_json, parse_json, plain_column, read_text, text_lines
+from tna_onnx.data.foreign import foreign_json, parse_json, plain_column, read_text, repeated, text_lines
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
@@ -36,18 +36,15 @@ if TYPE_CHECKING:
 
 def check_integral(flat: AnyArray, where: str) -> None:
     """Refuse values that are not whole numbers."""
-    if flat.dtype.kind in "iu":
-        return
-    if flat.dtype.kind != "f":
+    found = str(flat.dtype)
+    if flat.dtype.kind == "f":
+        wrong = np.flatnonzero(~np.isfinite(flat) | (flat != np.trunc(flat)))
+        if not wrong.size:
+            return
+        found = f"{wrong.size} of {len(flat)} values that are not, first {flat[wrong[0]]} in row {wrong[0]}"
+    if flat.dtype.kind not in "iu":
         raise DataError(
-            f"{where}: expected integers, found {flat.dtype}; store the index of each sample's class (0, 1, ...)"
-        )
-    wrong = ~np.isfinite(flat) | (flat != np.trunc(flat))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(
-            f"{where}: expected integers, found {np.count_nonzero(wrong)} of {len(flat)} values that are not, first "
-            f"{flat[row]} in row {row}; store the index of each sample's class (0, 1, ...)"
+            f"{where}: expected integers, found {found}; store the index of each sample's class (0, 1, ...)"
         )
 
 
@@ -65,6 +62,15 @@ def check_range(values: AnyArray, n_classes: int, where: str) -> None:
         f"{where}: the model has {n_classes} classes, so labels must lie in 0 to {n_classes - 1}, but {outside} of "
         f"{len(values)} do not (smallest {low}, largest {high}); {hint}"
     )
+
+
+def check_two_classes(values: AnyArray, where: str) -> None:
+    """Refuse labels of one class: a map fitted to them says nothing about the others."""
+    if np.all(values == values[0]):
+        raise DataError(
+            f"{where}: every label is {values[0]}; at least two different classes are needed: "
+            "draw the samples from all classes"
+        )
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
@@ -89,12 +95,7 @@ def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -
     check_integral(flat, where)
     check_range(flat, n_classes, where)
     indices = flat.astype(np.int64)
-    # A map fitted to samples of one class says nothing about the others.
-    if np.all(indices == indices[0]):
-        raise DataError(
-            f"{where}: every label is {indices[0]}; at least two different classes are needed: "
-            "draw the samples from all classes"
-        )
+    check_two_classes(indices, where)
     return indices
 
 
@@ -206,7 +207,13 @@ def name_indices(
             _check_indices([str(index) for index in indices.values()], where, class_names)
         return indices
     if class_names is not None:  # their order is known, so the alphabet must not decide
-        raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
+        model_names = set(class_names)
+        unknown = [name for name in names if name not in model_names]
+        raise DataError(
+            f"{where}: {len(unknown)} of {len(names)} {noun} are not class names of the model: {listed(unknown)}. The "
+            f"model's {len(class_names)} class names are {listed(class_names)}. Correct one of the two lists, or use "
+            "class indices"
+        )
     if len(names) != n_classes:
         odd = [name for name in names if not _INTEGER.fullmatch(name)]
         detail = f"found {listed(sorted(names))}"
@@ -244,29 +251,16 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Sequence[str]) -> dict[str, int]:
-    indices_of: dict[str, list[int]] = {}
-    for index, name in enumerate(class_names):
-        indices_of.setdefault(name, []).append(index)
     # ImageNet has two classes called "crane". That is an error only for samples that carry such a name.
-    twice = [name for name in names if len(indices_of[name]) > 1]
-    if twice:
-        places = ", ".join(f"{name!r} is class {' and '.join(map(str, indices_of[name]))}" for name in twice)
+    shared = set(repeated(class_names)).intersection(names)
+    if shared:
+        places = ", ".join(f"class {index} is {name!r}" for index, name in enumerate(class_names) if name in shared)
         raise DataError(
             f"{where}: {noun} whose name the model has more than once ({places}); make the class names unique, or "
             "use class indices"
         )
-    return {name: indices_of[name][0] for name in names}
-
-
-def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str:
-    """Describe the names that the model does not have."""
-    model_names = set(class_names)
-    unknown = [name for name in names if name not in model_names]
-    return (
-        f"{len(unknown)} of {len(names)} {noun} are not class names of the model: {listed(unknown)}. "
-        f"The model's {len(class_names)} class names are {listed(class_names)}. Correct one of the two lists, or use "
-        "class indices"
-    )
+    index_of = {name: index for index, name in enumerate(class_names)}
+    return {name: index_of[name] for name in names}
 
 
 def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
@@ -421,38 +415,29 @@ def _parsed(text: str) -> Any:
 
 
 def _name_list(value: Any, where: str) -> tuple[str, ...]:
+    """Return the names in a list, in {index: name} or {name: index}, or in one of these under a known key."""
     if isinstance(value, dict):
-        for key in _KEYS:
-            # A dict {name: index} may have a class called "names": only what can hold names is followed.
-            if isinstance(value.get(key), (dict, list)):
-                value = value[key]
-                break
-        value = _by_index(value, where)
+        # A dict {name: index} may have a class called "names": only what can hold names is followed.
+        value = next((value[key] for key in _KEYS if isinstance(value.get(key), (dict, list))), value)
+    if isinstance(value, dict):
+        pairs = list(value.items())
+        if not all(_is_index(index) for index, _ in pairs):
+            pairs = [(index, name) for name, index in pairs]
+        if all(_is_index(index) for index, _ in pairs):
+            by_index = {int(index): name for index, name in pairs}  # JSON's keys are text
+            # A gap or a repeat would leave a class without its name.
+            if sorted(by_index) != list(range(len(pairs))):
+                raise DataError(
+                    f"{where}: expected a name for each of the indices 0 to {len(pairs) - 1}, found indices "
+                    f"{sorted(by_index)!r:.80}; give every index once"
+                )
+            value = [by_index[index] for index in range(len(pairs))]
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise DataError(
             f"{where}: expected class names, as a list of text or a dict of index and name, found "
             f"{value!r:.80}; write one name per class"
         )
     return tuple(value)
-
-
-def _by_index(value: Any, where: str) -> Any:
-    """Convert {index: name} or {name: index} to a list of names, class 0 first; return other values unchanged."""
-    if not isinstance(value, dict):
-        return value
-    by_index = value
-    if not all(_is_index(key) for key in value):
-        if not all(_is_index(index) for index in value.values()):
-            return value
-        by_index = {index: name for name, index in value.items()}
-    by_index = {int(index): name for index, name in by_index.items()}  # JSON's keys are text
-    # A gap or a repeat would leave a class without its name.
-    if sorted(by_index) != list(range(len(value))):
-        raise DataError(
-            f"{where}: expected a name for each of the indices 0 to {len(value) - 1}, found indices "
-            f"{sorted(by_index)!r:.80}; give every index once"
-        )
-    return [by_index[index] for index in range(len(value))]
 
 
 def _is_index(value: object) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
-from tna_onnx.data.labels import check_integral, check_range
+from tna_onnx.data.labels import check_integral, check_range, check_two_classes
 from tna_onnx.data.options import PositionOptions
 from tna_onnx.data.source import (
     AnyArray,
@@ -48,35 +48,13 @@ _COMPARED = 1000  # samples of which labels and inputs are compared
 
 
 def placed_labels(
-    values: AnyArray, n_samples: int, n_classes: int, where: str, several: PositionOptions
+    labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int
 ) -> tuple[IntArray, IntArray]:
-    """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none."""
-    placed = _checked(np.asarray(values), n_samples, n_classes, where, several.ignore_label)
-    return row_digests({"labels": placed}).view(np.int64), placed
-
-
-def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> None:
-    """Refuse labels equal to the model's input at the same position: the labels of a language model are shifted by
-    one.
-    """
-    rows = np.arange(min(len(placed), _COMPARED))
-    labelled = placed[rows] != _NONE
-    for name, column in columns.items():
-        if column.dtype.kind not in "iu" or tuple(column.shape) != placed.shape or not labelled.any():
-            continue
-        if np.array_equal(column[rows][labelled], placed[rows][labelled]):
-            raise DataError(
-                f"{where}: every label is the value of {name!r} at its own position; for a language model give the "
-                "next one, labels[:, t] = input_ids[:, t + 1], and -100 at the last position"
-            )
-
-
-def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int) -> IntArray:
-    """Return labels by position as class indices, a new int64 array (N, P...) with -1 where there is none.
+    """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none.
 
     `labels`: integers, or floats without a fraction, of shape (N, P...).
 
-    >>> _checked(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100).tolist()
+    >>> placed_labels(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100)[1].tolist()
     [[2, -1], [0, 1]]
     """
     if labels.ndim < 2:
@@ -100,15 +78,27 @@ def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignor
             f"no label, add --ignore-label {int(outside[0])} (now {ignore_label})"
         )
     check_range(flat, n_classes, where)
-    if np.all(flat == flat[0]):
-        raise DataError(
-            f"{where}: every label is {flat[0]}; at least two different classes are needed: "
-            "draw the samples from all classes"
-        )
+    check_two_classes(flat, where)
     # never in the dtype of the file: in an unsigned one, -1 is its largest number
     placed = np.full(labels.shape, _NONE, np.int64)
     placed[labelled] = flat
-    return placed
+    return row_digests({"labels": placed}).view(np.int64), placed
+
+
+def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> None:
+    """Refuse labels equal to the model's input at the same position: the labels of a language model are shifted by
+    one.
+    """
+    rows = np.arange(min(len(placed), _COMPARED))
+    labelled = placed[rows] != _NONE
+    for name, column in columns.items():
+        if column.dtype.kind not in "iu" or tuple(column.shape) != placed.shape or not labelled.any():
+            continue
+        if np.array_equal(column[rows][labelled], placed[rows][labelled]):
+            raise DataError(
+                f"{where}: every label is the value of {name!r} at its own position; for a language model give the "
+                "next one, labels[:, t] = input_ids[:, t + 1], and -100 at the last position"
+            )
 
 
 def first_batches(source: Source, size: int, max_rows: int) -> int:

@@ -73,13 +73,18 @@ def require_beside(data: Data, source: Source) -> None:
             )
 
 
-def _texts(values: Any, n: int, where: str) -> AnyArray:
-    """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
+def _cells(values: Any, n: int, where: str) -> list[Any]:
     array = any_array(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
+    cells: list[Any] = array.tolist()
+    return cells
+
+
+def _texts(values: Any, n: int, where: str) -> AnyArray:
+    """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
     texts = []
-    for row, cell in enumerate(array.tolist()):
+    for row, cell in enumerate(_cells(values, n, where)):
         if isinstance(cell, bytes):
             text = cell.decode("utf-8", "backslashreplace").strip()
         elif isinstance(cell, float) and cell.is_integer():
@@ -101,10 +106,7 @@ def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> Data
 
 def _weights(values: Any, n: int, where: str) -> AnyArray:
     """Return n weights as float64, (n,)."""
-    array = any_array(values)
-    if array.shape != (n,):
-        raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
-    cells = array.tolist()
+    cells = _cells(values, n, where)
     for row, cell in enumerate(cells):
         try:
             valid = 0 <= float(cell) < np.inf

@@ -110,9 +110,9 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
             f"{path}: expected a list with an object for each sample, as pandas writes it by "
             "frame.to_json(path, orient='records')"
         )
-    names = list(records[0])
-    wrong = next((number for number, record in enumerate(records) if list(record) != names), None)
-    if wrong is not None and set(records[wrong]) != set(names):
+    names = records[0].keys()
+    wrong = next((number for number, record in enumerate(records) if record.keys() != names), None)
+    if wrong is not None:
         raise DataError(
             f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
             f"{listed(records[wrong])} as number {wrong + 1}"

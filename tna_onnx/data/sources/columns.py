@@ -150,7 +150,9 @@ def open_columns(
     elif request.several is None:
         indices = class_indices(request, labels, n_samples, labels_where)
     else:
-        indices, placed = placed_labels(labels, n_samples, request.n_classes, labels_where, request.several)
+        indices, placed = placed_labels(
+            np.asarray(labels), n_samples, request.n_classes, labels_where, request.several.ignore_label
+        )
         refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
     values = values_beside(request, where, sample_info or {}, indices)
     digest = functools.cache(lambda: hashed(indices))

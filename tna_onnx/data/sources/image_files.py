@@ -73,9 +73,8 @@ class ImageSource:
 
     def describe(self) -> str:
         text = f"{self.title} ({len(self):,} images{classes_text(self.labels)})"
-        if not self.skipped:
-            return text
-        text += f", {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_MAX_SKIPPED])}"
+        if self.skipped:
+            text += f", {len(self.skipped):,} unreadable skipped: {', '.join(self.skipped[:_MAX_SKIPPED])}"
         if len(self.skipped) > _MAX_SKIPPED:
             text += f" and {len(self.skipped) - _MAX_SKIPPED:,} more"
         return text
@@ -101,7 +100,10 @@ class ImageSource:
 
     @cached_property
     def _digest(self) -> str:
-        return self.files.digest(self.rows, self.labels, lambda: self._contents)
+        if isinstance(self.files, TableImages):
+            return files_sha256(self.files.files, self.labels)
+        names = (self.files.names[row] for row in self.rows.tolist())
+        return tree_sha256(zip(names, self.labels.tolist(), self._contents, strict=True))
 
     @cached_property
     def _contents(self) -> tuple[bytes, ...]:
@@ -110,10 +112,8 @@ class ImageSource:
         def sha256(row: int) -> bytes:
             file = self.files.open(row)
             where = self.files.name(row)
-            if not isinstance(file, Path):
-                return stream_sha256(file)
             try:
-                with open_image_file(file, where, self.limits) as stream:
+                with open_image_file(file, where, self.limits) if isinstance(file, Path) else file as stream:
                     return stream_sha256(stream)
             except OSError as error:
                 raise DataError(f"{where}: cannot be read ({error.strerror}); check that it still exists") from error
@@ -218,20 +218,12 @@ class FolderImages:
         return len(self.names)
 
     def name(self, row: int) -> str:
-        """Return the path of file `row`."""
-        return str(self.root / self.names[row])
+        """Return what messages call file `row`."""
+        return str(self.open(row))
 
     def open(self, row: int) -> Path:
         """Return the path of file `row`."""
         return self.root / self.names[row]
-
-    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
-        """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order.
-
-        `contents`: gives the SHA-256 (32 bytes) of each of them.
-        """
-        names = (self.names[row] for row in rows.tolist())
-        return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +238,7 @@ class TableImages:
         return len(self.column)
 
     def name(self, row: int) -> str:
-        """Return the path of the table and the row."""
+        """Return what messages call image `row`."""
         return f"{self.path}: row {row}"
 
     def open(self, row: int) -> io.BytesIO:
@@ -258,19 +250,15 @@ class TableImages:
             raise DataError(f"{self.name(row)}: holds no bytes of an image; list paths in a CSV, path,label")
         return io.BytesIO(content)
 
-    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
-        """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
-        return files_sha256(self.files, labels)
-
 
 def open_folder(root: Path, request: Request) -> ImageSource:
     """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped."""
     image_input = prepared_input(request, str(root))
     try:
-        labelled = _by_labels
         if request.labels is None:
-            labelled = _by_class
-        names, labels, columns = labelled(root, request)
+            names, labels, columns = _by_class(root, request)
+        else:
+            names, labels, columns = _by_labels(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
     except RecursionError as error:
@@ -285,21 +273,18 @@ def folder_names(source: object) -> dict[int, str]:
     """Class -> folder, if every folder holds the images of one class, and every class has one folder."""
     if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
         return {}
-    pairs = set()
-    for row, label in zip(source.rows.tolist(), source.labels.tolist(), strict=True):
-        folder, slash, _ = source.files.names[row].partition("/")
-        pairs.add((label, folder if slash else ""))
+    names = [source.files.names[row] for row in source.rows.tolist()]
+    folders = [name.rpartition("/")[0].partition("/")[0] for name in names]
+    pairs = set(zip(source.labels.tolist(), folders, strict=True))
     folder_of = dict(pairs)
-    one_to_one = len(pairs) == len(folder_of) == len(set(folder_of.values()))
-    if one_to_one and "" not in folder_of.values():
-        return folder_of
-    return {}
+    if "" in folders or not len(pairs) == len(folder_of) == len(set(folders)):
+        return {}
+    return folder_of
 
 
 def require_files(root: Path, names: Sequence[str], where: str) -> None:
     """Check that each of `names` is a file below `root`."""
-    missing = [name for name in names if not _is_file(root, name)]
-    if missing:
+    if missing := [name for name in names if not _is_file(root, name)]:
         raise DataError(
             f"{where}: {len(missing):,} of {len(names):,} files are not there ({listed(missing)}); paths are "
             f"relative to {root}"
