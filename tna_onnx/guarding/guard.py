@@ -5,6 +5,7 @@ sets; all thresholds come from the other.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,26 +27,18 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
-from tna_onnx.guarding.deciding import EXCHANGEABLE, FittedDecision, promise_of, rule_of
+from tna_onnx.guarding.deciding import EXCHANGEABLE, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
-from tna_onnx.guarding.measure import (
-    check_decisions,
-    largest_change,
-    measure,
-    measure_detection,
-)
+from tna_onnx.guarding.measure import check_decisions, largest_change, measure, measure_detection
 from tna_onnx.guarding.thresholds import (
     NotReached,
     Thresholds,
-    Unreached,
     Values,
     choose_thresholds,
     collect_values,
     new_outputs,
-    operable,
-    reachable,
     require_enough,
 )
 from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
@@ -54,7 +47,7 @@ from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.record import DecisionStep, write_decisions
 from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
-from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.measured import check_positive
 from tna_onnx.results.outcomes import Decisions, Guard
 from tna_onnx.results.report import Report
@@ -67,15 +60,12 @@ _log = logging.getLogger("tna_onnx.guard")
 class _Chosen:
     """What is to be written: formulas, thresholds, and the scores that they come from."""
 
-    settings: GuardSettings  # without what the samples cannot promise
-    unreached: tuple[Unreached, ...]  # what that is
     guarded: Guarded  # formulas of the scores
     thresholds: Thresholds  # what they are compared with
     scores: Values  # of the samples that decide
     # those of them that thresholds come from: one of each group where samples come in groups
     rows: npt.NDArray[np.int64]
     fresh: npt.NDArray[np.bool_]  # which of `rows` no score was fitted to
-    operated: FittedDecision | None  # thresholds of the decision; None without one
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
@@ -89,11 +79,10 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     if job.dry_run:
         target = None
     chosen = _choose(job, opened, progress)
-    settings = chosen.settings
     thresholds = chosen.thresholds
-    metadata = _metadata(opened, chosen)
+    settings = thresholds.settings
     step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs)
-    proto = write_decisions(step, metadata)
+    proto = write_decisions(step, _metadata(opened, chosen))
     with checked_file(model, proto, target, opened.device) as (path, written):
         change = _checked(opened, chosen, written, progress)
         decisions = _measured(opened, chosen, written, progress)
@@ -105,8 +94,8 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     rule = chosen.guarded.decision
     whom = EXCHANGEABLE[chosen.scores.clusters is not None]
     promise = ""
-    if rule is not None and chosen.operated is not None:
-        promise = promise_of(settings, rule, chosen.operated.point, opened.names, whom)
+    if rule is not None and thresholds.point is not None:
+        promise = promise_of(settings, rule, thresholds.point, opened.names, whom)
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
     shown = score or SetScore()
     return Guard(
@@ -126,11 +115,15 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
         bytes=size - total_size(model.proto, model.large_values),
         max_change=change,
-        omitted=tuple(missing.role for missing in chosen.unreached),
-        lowest_risk=next((missing.lowest_risk for missing in chosen.unreached if missing.role == "accept"), None),
-        notes=(*opened.notes, *(missing.note for missing in chosen.unreached), *thresholds.notes),
+        omitted=tuple(thresholds.omitted),
+        lowest_risk=thresholds.lowest_risk,
+        notes=(
+            *opened.notes,
+            *(f"{role} is left out: {why}" for role, why in thresholds.omitted.items()),
+            *thresholds.notes,
+        ),
         provider=opened.session.provider,
-        operating_point=None if chosen.operated is None else chosen.operated.point,
+        operating_point=thresholds.point,
     )
 
 
@@ -152,22 +145,18 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
         )
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
     rows = opened.deciding(settings.seed)
-    deciding = scores.take(rows)
     fresh = opened.fresh[rows]
     where = opened.source.describe()
-    settings, left_out = reachable(deciding, settings, where)
-    settings, operated, undecided = operable(deciding, settings, rule, opened.names, where)
-    if operated is None:
+    thresholds = choose_thresholds(scores.take(rows), fresh, settings, rule, opened.names, where)
+    if "decision" in thresholds.omitted:
         guarded = replace(guarded, decision=None)
-    thresholds = choose_thresholds(deciding, fresh, settings, opened.output.n_classes, where, operated)
     _log.info("thresholds: %s samples", f"{len(rows):,}")
-    unreached = tuple(missing for missing in (left_out, undecided) if missing is not None)
-    return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh, operated)
+    return _Chosen(guarded, thresholds, scores, rows, fresh)
 
 
 def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
-    names = chosen.settings.outputs
+    names = chosen.thresholds.settings.outputs
     size = opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
@@ -179,26 +168,24 @@ def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: 
 
 
 def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
-    names = chosen.settings.outputs
-    level = chosen.settings.confidence_level
+    settings = chosen.thresholds.settings
+    level = settings.confidence_level
     reported = opened.held_out or opened.source
     rule = chosen.guarded.decision
+    cost = rule.cost if rule is not None and rule.cost.size else None
 
     def decided(source: Source) -> Values:
-        return collect_values(written, opened.output, names, source, opened.batch_size, progress, stage="decide")
+        return collect_values(
+            written, opened.output, settings.outputs, source, opened.batch_size, progress, stage="decide"
+        )
 
-    in_distribution = decided(reported)
+    known = decided(reported)
     detection = None
     if opened.unknown is not None:
-        unknown = decided(opened.unknown).values
-        detection = measure_detection(
-            in_distribution.values["ood"], unknown["ood"], unknown["ood_alarm"], level, opened.unknown.describe()
-        )
+        unknown = decided(opened.unknown)
+        detection = measure_detection(known, unknown, level, opened.unknown.describe())
     fresh = opened.held_out is not None
-    return measure(
-        in_distribution, opened.names, level, reported.describe(), fresh=fresh, detection=detection,
-        cost=None if rule is None or not rule.cost.size else rule.cost,
-    )  # fmt: skip
+    return measure(known, opened.names, level, reported.describe(), fresh=fresh, detection=detection, cost=cost)
 
 
 def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
@@ -209,7 +196,7 @@ def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     return {
         **entries,
         **output,
-        **guard_entries(chosen.settings, chosen.guarded, chosen.thresholds.values, opened.names),
+        **guard_entries(chosen.thresholds.settings, chosen.guarded, chosen.thresholds.values, opened.names),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
@@ -225,8 +212,8 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, progress: Progress)
             raise UsageError("--min-recall beside --decide needs --eval: the thresholds are chosen on the samples")
         gates = replace(gates, min_recall=None)  # of the decision, which the recalibration does not make
     target, fit, decide = _split(job, settings)
-    guarding = _Guarding(job, settings, fit, decide, target, progress)
-    return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, guarding.finish)
+    finish = functools.partial(_with_decisions, job, settings, fit, decide, target, progress)
+    return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, finish)
 
 
 def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
@@ -262,78 +249,69 @@ def _data(data: Data, part: Part) -> Data:
     return replace(data, samples=part, labels=None)
 
 
-@dataclass(frozen=True, eq=False)
-class _Guarding:
-    """Adds decisions to a recalibrated file before it is written."""
+def _with_decisions(
+    job: Job,
+    settings: GuardSettings,
+    fit: Part,
+    decide: Part,
+    target: Path,
+    progress: Progress,
+    path: Path,
+    report: Report,
+    final: FinalFile,
+) -> Report:
+    """Add decisions to the recalibrated file at `path`, and write the result to `target`."""
+    report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
+    gated = bool(settings.decide and job.gates.min_recall)
+    job_of_decisions = GuardJob(
+        model=path,
+        calib=replace(_data(job.calib, decide), expect_accuracy=None),
+        held_out=job.held_out,
+        fit=_data(job.calib, fit),
+        # it says itself what its output is
+        options=job.options,
+        settings=settings,
+        output=target,
+        overwrite=True,
+        dry_run=job.dry_run,
+        device=job.device,
+        batch_size=job.batch_size,
+    )
+    reports: list[Report] = []
 
-    job: Job
-    settings: GuardSettings
-    fit: Part
-    decide: Part
-    target: Path
-    progress: Progress
+    def check(written: Path, decisions: Decisions) -> None:
+        if gated:
+            _require_recall(job.gates, report, decisions)
+        reports.append(final.report(report, written))
 
-    def finish(self, path: Path, report: Report, final: FinalFile) -> Report:
-        """Add the decisions to the file at `path`, and write the result."""
-        job = self.job
-        report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
-        job_of_decisions = GuardJob(
-            model=path,
-            calib=replace(_data(job.calib, self.decide), expect_accuracy=None),
-            held_out=job.held_out,
-            fit=_data(job.calib, self.fit),
-            # it says itself what its output is
-            options=job.options,
-            settings=self.settings,
-            output=self.target,
-            overwrite=True,
-            dry_run=job.dry_run,
-            device=job.device,
-            batch_size=job.batch_size,
-        )
-        reports: list[Report] = []
-
-        def check(written: Path, decisions: Decisions) -> None:
-            self._require_recall(report, decisions)
-            reports.append(final.report(report, written))
-
-        try:
-            guarded = guard(job_of_decisions, self.progress, check)
-        except NotReached as error:
-            if self.settings.if_unreachable == "fail" or self._gated:
-                raise
-            return self._without(path, report, final, str(error))
-        except GateMissed:
+    try:
+        guarded = guard(job_of_decisions, progress, check)
+    except NotReached as error:
+        if settings.if_unreachable == "fail" or gated:
             raise
-        except TnaError as error:
-            raise type(error)(str(error).replace(str(path), str(self.target))) from error
-        note = (
-            f"decisions: {len(self.fit):,} of the {len(self.fit.source):,} samples fit weight and map, the other "
-            f"{len(self.decide):,} give the thresholds"
-        )
-        guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
-        (report,) = reports
-        return replace(report, guard=guarded, notes=(*report.notes, note, *guarded.notes))
-
-    @property
-    def _gated(self) -> bool:
-        """Whether a gate is about the decision."""
-        return bool(self.settings.decide and self.job.gates.min_recall)
-
-    def _require_recall(self, report: Report, decisions: Decisions) -> None:
-        """Refuse a decision that finds too few of a class."""
-        if not self._gated:
-            return
-        missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so there is no decision",)
-        if decisions.decision is not None:
-            recall = {class_result.name: class_result.recall for class_result in decisions.decision.classes}
-            missed = self.job.gates.classes_missed(recall, f"{decisions.n:,} held-out samples")
-        if missed:
-            raise GateMissed(replace(report, missed=missed, output="", files=()), "; no file was written")
-
-    def _without(self, path: Path, report: Report, final: FinalFile, why: str) -> Report:
-        """Write the recalibrated file without decisions, as the samples can promise none."""
+        # the recalibrated file alone
         model = load_model(path)
-        with pending(model, model.proto, None if self.job.dry_run else self.target, verbatim=True) as written:
+        with pending(model, model.proto, None if job.dry_run else target, verbatim=True) as written:
             report = final.report(report, written)
-        return replace(report, notes=(*report.notes, f"no decision is added: {why}"))
+        return replace(report, notes=(*report.notes, f"no decision is added: {error}"))
+    except GateMissed:
+        raise
+    except TnaError as error:
+        raise type(error)(str(error).replace(str(path), str(target))) from error
+    note = (
+        f"decisions: {len(fit):,} of the {len(fit.source):,} samples fit weight and map, the other {len(decide):,} "
+        "give the thresholds"
+    )
+    guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
+    (report,) = reports
+    return replace(report, guard=guarded, notes=(*report.notes, note, *guarded.notes))
+
+
+def _require_recall(gates: Gates, report: Report, decisions: Decisions) -> None:
+    """Refuse a decision that finds too few of a class."""
+    missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so there is no decision",)
+    if decisions.decision is not None:
+        recall = {class_result.name: class_result.recall for class_result in decisions.decision.classes}
+        missed = gates.classes_missed(recall, f"{decisions.n:,} held-out samples")
+    if missed:
+        raise GateMissed(replace(report, missed=missed, output="", files=()), "; no file was written")

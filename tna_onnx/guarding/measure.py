@@ -106,12 +106,9 @@ def _groups(decided: Values) -> list[ConfidenceGroup]:
     order = np.argsort(decided.confidence, kind="stable")
     groups = []
     for rows in np.array_split(order, min(_GROUPS, len(order))):
-        confidence = decided.confidence[rows]
-        sets = decided.values["set"][rows]
-        size = float(decided.sizes[rows].mean())
-        low = float(confidence[0])
-        high = float(confidence[-1])
-        groups.append(ConfidenceGroup(min(low, 1.0), min(high, 1.0), len(rows), float(sets.mean()), size))
+        low, high = (min(float(decided.confidence[row]), 1.0) for row in rows[[0, -1]])
+        coverage = float(decided.values["set"][rows].mean())
+        groups.append(ConfidenceGroup(low, high, len(rows), coverage, float(decided.sizes[rows].mean())))
     return groups
 
 
@@ -122,25 +119,15 @@ def _by_class(values: NDArray[Any], labels: NDArray[np.int64], n_classes: int) -
     return tuple(total / n if n else None for total, n in zip(sums, counts, strict=True))
 
 
-def measure_detection(
-    known: NDArray[np.floating[Any]],
-    unknown: NDArray[np.floating[Any]],
-    alarms: NDArray[np.bool_],
-    confidence_level: float,
-    data: str,
-) -> Detection:
-    """Say how well outlier scores tell known from unknown samples.
-
-    `known`: outlier scores of samples that the model should know, (N,); `unknown`: of samples that it should not, (M,);
-    `alarms`: what the file says of the unknown ones, (M,); `confidence_level`: of the interval, in per cent.
-    """
-    interval = share_interval(alarms, check_level(confidence_level))
+def measure_detection(known: Values, unknown: Values, confidence_level: float, data: str) -> Detection:
+    """Say how well outlier scores tell samples that the model should know from others. The level is in per cent."""
+    alarms = unknown.values["ood_alarm"]
     return Detection(
         data=data,
         n=len(unknown),
-        auroc=area_under(known, unknown),
+        auroc=area_under(known.values["ood"], unknown.values["ood"]),
         detected=float(alarms.mean()),
-        detected_interval=interval,
+        detected_interval=share_interval(alarms, check_level(confidence_level)),
     )
 
 
@@ -225,24 +212,19 @@ def _of_class(
 _ROLES = (*ADDITIONS, "ood_alarm", "decision")
 
 
-def guards_of(model: Model) -> dict[str, str]:
-    """Return role -> graph output of a model's decisions; none where it has none.
+def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
+    """Return role -> graph output of the decisions about the classes of an output.
 
-    What the file says of itself counts only where it has such outputs.
+    What the file says of itself counts only where it has such outputs; those of another head are about other labels.
     """
+    entries = provenance(model)
     try:
-        prefix = json.loads(provenance(model).get("guard", "")).get("prefix", "")
+        prefix = json.loads(entries.get("guard", "")).get("prefix", "")
     except (ValueError, AttributeError, RecursionError):  # not written by this tool
         return {}
-    return decision_outputs(model, {role: f"{prefix}{role}" for role in _ROLES})
-
-
-def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
-    """Return the decisions about the classes of an output; those of another head are about other labels."""
-    about = provenance(model).get("output")
-    if about not in (None, output.name):
+    if entries.get("output") not in (None, output.name):
         return {}
-    return guards_of(model)
+    return decision_outputs(model, {role: f"{prefix}{role}" for role in _ROLES})
 
 
 def outlier_scores(model: Model, output: ClassOutput) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
 from tna_onnx.graph.outputs import ClassOutput, require_rows
-from tna_onnx.guarding.deciding import FittedDecision, operate
+from tna_onnx.guarding.deciding import operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     accept_above,
@@ -31,7 +31,7 @@ from tna_onnx.numerics.conformal import (
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.progress import Progress
-from tna_onnx.results.outcomes import GuardOutput
+from tna_onnx.results.outcomes import GuardOutput, OperatingPoint
 
 Floats = NDArray[np.float32]
 
@@ -169,56 +169,93 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """What scores are compared with."""
+    """What scores are compared with, and what is left out because the samples cannot promise it."""
 
+    settings: GuardSettings  # without what is left out
     # `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of the
     # probabilities, [] or [C]; float32
-    values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    covered: int = 0  # how many of the samples that the one threshold of sets comes from are in it
-    notes: tuple[str, ...] = ()  # what the user should know, in sentences
+    values: dict[str, NDArray[np.float32]]
+    covered: int  # how many of the samples that the one threshold of sets comes from are in it
+    point: OperatingPoint | None  # of the decision; None without one
+    omitted: dict[str, str]  # role of each output that is left out -> why, in a sentence
+    lowest_risk: float | None  # at which `accept` would not be left out, a fraction; None up to one half
+    notes: tuple[str, ...]  # what the user should know, in sentences
+
+
+class NotReached(DataError):
+    """No threshold keeps the risk, and there is nothing else to add."""
 
 
 def choose_thresholds(
     values: Values,
     fresh: NDArray[np.bool_],
     settings: GuardSettings,
-    n_classes: int,
+    rule: DecisionRule | None,
+    names: Sequence[str],
     where: str,
-    operated: FittedDecision | None = None,
 ) -> Thresholds:
-    """Choose all thresholds that are asked for, of settings that are reachable.
+    """Choose all thresholds that are asked for and can be promised.
 
-    `fresh`: those of them that no score was fitted to, (N,). `operated`: thresholds of the decision; None without one.
+    `fresh`: those of the samples that no score was fitted to, (N,). `rule`: of the decision; None without one.
     """
     levels: dict[str, NDArray[np.float32]] = {}
-    vacuous: tuple[int, ...] = ()
+    omitted: dict[str, str] = {}
+    lowest: float | None = None
     covered = 0
     notes: list[str] = []
     if "accept" in settings.add:
-        accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
-        assert accepted is not None  # noqa: S101 - `reachable` has left out what is not
-        levels["accept"] = np.asarray(accepted, np.float32)
+        risk = settings.risk / 100
+        delta = settings.delta / 100
+        accepted = accept_above(values.values["confidence"], values.hit, risk, delta)
+        if accepted is not None:
+            levels["accept"] = np.asarray(accepted, np.float32)
+        else:
+            lowest = lowest_risk(values.values["confidence"], values.hit, delta)
+            omitted["accept"] = _why_none_accepted(values, settings, lowest)
+            others = tuple(name for name in settings.add if name != "accept")
+            settings = _left_out(settings, f"{where}: {omitted['accept']}", add=others)
+    operated = None if rule is None else operate(rule, values.values["decision"], values.labels, settings, names)
+    if operated is not None and operated.thresholds is None:
+        (omitted["decision"],) = operated.notes
+        why = f"{where}: {omitted['decision']}; give more samples, or another goal"
+        settings = _left_out(settings, why, decide="", positive="")
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
-        calibrating = fresh if settings.fits_sets else np.ones_like(fresh)
-        own = values.values["set"][calibrating]
-        levels["set"], vacuous = _of_sets(own, values.labels[calibrating], settings, n_classes, where)
-        if vacuous:
-            needed = samples_needed(settings.coverage / 100)
-            notes.append(
-                f"every set holds the classes {listed(map(str, vacuous))}: they have fewer than the {needed:,} samples "
-                "that the coverage needs"
-            )
-        if not settings.per_class:
-            covered = int(np.count_nonzero(own <= levels["set"]))
-            notes += _tie_notes(own, levels["set"], settings)
+        rows = fresh if settings.fits_sets else np.ones_like(fresh)
+        own = values.values["set"][rows]
+        levels["set"], covered, notes = _of_sets(own, values.labels[rows], settings, len(names), where)
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
         levels["ood"] = np.asarray(conformal_quantile(known, 1 - settings.false_alarm / 100), np.float32)
+    point = None
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
+        point = operated.point
         notes += [f"decision: {note}" for note in operated.notes]
-    return Thresholds(levels, covered, tuple(notes))
+    return Thresholds(settings, levels, covered, point, omitted, lowest, tuple(notes))
+
+
+def _left_out(settings: GuardSettings, why: str, **changes: Any) -> GuardSettings:
+    """Return settings without an output that the samples cannot promise; refuse that where nothing else is added."""
+    remaining = {"add": settings.add, "decide": settings.decide, **changes}
+    if settings.if_unreachable == "fail" or not (remaining["add"] or remaining["decide"]):
+        raise NotReached(why)
+    return replace(settings, **changes)
+
+
+def _why_none_accepted(values: Values, settings: GuardSettings, lowest: float | None) -> str:
+    needed = errorless_needed(settings.risk / 100, settings.delta / 100)
+    surest = np.argsort(-values.values["confidence"], kind="stable")[:needed]
+    wrong = int(np.count_nonzero(~values.hit[surest]))
+    passing = "none passes below a risk of 50 %"
+    if lowest is not None:
+        passing = f"the lowest risk that passes is {100 * lowest:g} %"
+    return (
+        f"no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % with "
+        f"{100 - settings.delta:g} % certainty: it takes {needed:,} accepted samples without an error, or more with "
+        f"few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; {passing}; "
+        "give more samples, or a higher --risk"
+    )
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
@@ -270,76 +307,27 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
 
 def _of_sets(
     own: NDArray[np.float32], labels: NDArray[np.int64], settings: GuardSettings, n_classes: int, where: str
-) -> tuple[NDArray[np.float32], tuple[int, ...]]:
-    """Return the threshold, [] or [C], and the classes that have too few samples for one of their own."""
+) -> tuple[NDArray[np.float32], int, list[str]]:
+    """Return the threshold, [] or [C], how many samples one for all classes covers, and notes."""
     level = settings.coverage / 100
     if not settings.per_class:
-        return np.asarray(conformal_quantile(own, level), np.float32), ()
+        threshold = np.asarray(conformal_quantile(own, level), np.float32)
+        return threshold, int(np.count_nonzero(own <= threshold)), _tie_notes(own, threshold, settings)
     limits = [conformal_quantile(own[labels == c], level) for c in range(n_classes)]
-    vacuous = tuple(c for c, threshold in enumerate(limits) if math.isinf(threshold))
+    vacuous = [str(c) for c, threshold in enumerate(limits) if math.isinf(threshold)]
+    needed = samples_needed(level)
     if len(vacuous) == n_classes:
         raise DataError(
-            f"{where}: sets with a coverage of {settings.coverage:g} % in each class need {samples_needed(level):,} "
+            f"{where}: sets with a coverage of {settings.coverage:g} % in each class need {needed:,} "
             "samples of a class, and no class has so many; give more, or leave --per-class out"
         )
-    return np.array(limits, np.float32), vacuous
-
-
-def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:
-    """Return the settings without what the samples cannot promise, and what that is; None if it is nothing."""
-    confidence = values.values.get("confidence", values.confidence)
-    risk = settings.risk / 100
-    delta = settings.delta / 100
-    if "accept" not in settings.add or accept_above(confidence, values.hit, risk, delta) is not None:
-        return settings, None
-    lowest = lowest_risk(confidence, values.hit, delta)
-    needed = errorless_needed(risk, delta)
-    surest = np.argsort(-confidence, kind="stable")[:needed]
-    wrong = int(np.count_nonzero(~values.hit[surest]))
-    why = (
-        f"no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % with "
-        f"{100 - settings.delta:g} % certainty: it takes {needed:,} accepted samples without an error, or more with "
-        f"few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; "
-    )
-    passing = "none passes below a risk of 50 %"
-    if lowest is not None:
-        passing = f"the lowest risk that passes is {100 * lowest:g} %"
-    why += f"{passing}; give more samples, or a higher --risk"
-    remaining = tuple(name for name in settings.add if name != "accept")
-    if settings.if_unreachable == "fail" or not (remaining or settings.decide):
-        raise NotReached(f"{where}: {why}")
-    return replace(settings, add=remaining), Unreached("accept", lowest, f"accept is left out: {why}")
-
-
-def operable(
-    values: Values, settings: GuardSettings, rule: DecisionRule | None, names: Sequence[str], where: str
-) -> tuple[GuardSettings, FittedDecision | None, Unreached | None]:
-    """Return the thresholds of the decision, and the settings without it where no sample can promise its bound.
-
-    `rule`: of the decision; None without one.
-    """
-    if rule is None:
-        return settings, None, None
-    operated = operate(rule, values.values["decision"], values.labels, settings, names)
-    if operated.thresholds is not None:
-        return settings, operated, None
-    (why,) = operated.notes
-    if settings.if_unreachable == "fail" or not settings.add:
-        raise NotReached(f"{where}: {why}; give more samples, or another goal")
-    return replace(settings, decide="", positive=""), None, Unreached("decision", None, f"decision is left out: {why}")
-
-
-class NotReached(DataError):
-    """No threshold keeps the risk, and there is nothing else to add."""
-
-
-@dataclass(frozen=True)
-class Unreached:
-    """A decision that is left out."""
-
-    role: str  # of the output
-    lowest_risk: float | None  # at which there would be a threshold, a fraction; None up to one half
-    note: str  # why, in a sentence
+    notes = []
+    if vacuous:
+        notes.append(
+            f"every set holds the classes {listed(vacuous)}: they have fewer than the {needed:,} samples that the "
+            "coverage needs"
+        )
+    return np.array(limits, np.float32), 0, notes
 
 
 def new_outputs(
