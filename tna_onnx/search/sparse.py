@@ -10,12 +10,11 @@ step. The sparse search (paper, section "Experimental Details") goes
 Angle 0, the original weight, is always a candidate.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +64,7 @@ class Walk:
         best = pick(self.pool, self._values)
         new = range(len(self.pool) - len(candidates), len(self.pool))
         for k in {*new, self._best} - {best}:  # weights are large, and can be made again
-            self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
+            self.pool[k] = replace(self.pool[k], weight=None)
         self._best = best
         if self._progress:
             # how many members accuracy will ask for is not known: the total may grow
@@ -84,24 +83,16 @@ class Walk:
         """Whether this angle was scored with so many members."""
         return any(self.quarters(c) == quarters and c.ensemble_size == members for c in self.pool)
 
-    def level(self, members: int) -> list[Candidate]:
-        """Acceptable candidates with so many members, and the original weight, the best first."""
+    def ranked(self, members: int) -> list[tuple[float, Candidate]]:
+        """Acceptable candidates with so many members, and the original weight, with their values, the best first."""
         # an infinite value: too much accuracy is lost
         ranked = sorted((value, k) for k, value in enumerate(self._values) if value < math.inf)
-        return [self.pool[k] for _, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
+        level = [(value, k) for value, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
+        return [(value, self.pool[k]) for value, k in level]
 
     def best(self, members: int) -> Candidate:
         """Return the best acceptable candidate of a level."""
-        return self.level(members)[0]
-
-    def least(self, members: int) -> float:
-        """Return the value of the best acceptable candidate of a level."""
-        best = self.best(members)
-        return min(value for value, candidate in zip(self._values, self.pool, strict=True) if candidate is best)
-
-    def last(self, members: int) -> int:
-        """Largest angle of a level."""
-        return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
+        return self.ranked(members)[0][1]
 
     def falls_short(self, near: int, members: int) -> bool:
         """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much.
@@ -123,7 +114,8 @@ class Walk:
         tried: set[int] = set()  # angles past the end of the paths are not asked for again
         while stride > 1:
             stride //= 2
-            near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}
+            best = [candidate for _, candidate in self.ranked(members)[:centres]]
+            near = {q for c in best for q in self.around(self.quarters(c), (-stride, stride))}
             new = sorted(q for q in near - tried if not self.has(q, members))
             tried.update(new)
             if new:
@@ -149,24 +141,25 @@ def search_sparse(
 
     `scored`: makes and scores candidates on all calibration samples. `rows`: (N,) samples to search on; all by default.
     """
-    take = functools.partial(_some, rows)
+
+    def take(scores: SampleScores) -> SampleScores:
+        if rows is None:
+            return scores
+        return scores.take(rows)
+
     walk = Walk(Candidate(0.0, 1, 0.0, take(scored.original)), settings, progress)
     target = _target(walk.original, settings, lambda angle: take(scored.limit(angle)))
-    search = _Search(scored, settings, walk, take)
-    # step 1
-    search.look_along(target)
-    # step 2
-    level = search.add_members(target)
-    extend = functools.partial(search.extend, members=level.members)
-    walk.refine(level.stride, extend, level.members, level.centres)  # step 3
+
+    def extend(quarters: Sequence[int], members: int) -> None:
+        new = [q for q in quarters if not walk.has(q, members)]
+        for candidates in scored.candidates(settings.angles(new), members):
+            walk.add([replace(candidate, scores=take(candidate.scores)) for candidate in candidates])
+
+    _look_along(walk, settings, target, extend)
+    members, stride, centres = _add_members(walk, settings, target, extend, len(scored.ensemble.weight))
+    walk.refine(stride, functools.partial(extend, members=members), members, centres)  # step 3
     walk.end()
     return tuple(walk.pool)
-
-
-def _some(rows: NDArray[np.bool_] | None, scores: SampleScores) -> SampleScores:
-    if rows is None:
-        return scores
-    return scores.take(rows)
 
 
 def _target(original: Candidate, settings: SearchSettings, scores_at: Callable[[float], SampleScores]) -> int:
@@ -182,93 +175,67 @@ def _target(original: Candidate, settings: SearchSettings, scores_at: Callable[[
     return limit.quarters(limit.best(LIMIT))
 
 
-@dataclass(frozen=True)
-class _Level:
-    """Where step 3 begins: with so many members, `stride` quarters of the grid step around the best `centres`."""
-
-    members: int
-    stride: int
-    centres: int
+_Extend: TypeAlias = Callable[[Sequence[int], int], object]
+"""Scores those of some angles, in quarters of the grid step, that were not scored with so many members."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """Steps 1 and 2; `walk` is where the candidates are kept.
+def _look_along(walk: Walk, settings: SearchSettings, target: int, extend: _Extend) -> None:
+    """Step 1: up to two coarse steps past the target, and on while the best angle is the last one."""
+    members = settings.ensemble_size
+    coarse = settings.steps(settings.coarse)
+    # few members carry noise: their best angle may lie past that of the limit
+    end = target + 2 * settings.coarse if settings.adaptive else coarse[-1]
+    extend([q for q in coarse if q <= end], members)
+    for q in coarse:
+        if q <= end:
+            continue
+        last = max(walk.quarters(c) for c in walk.pool if c.angle == 0 or c.ensemble_size == members)
+        if last != walk.quarters(walk.best(members)):
+            return
+        extend([q], members)
+        if not walk.has(q, members):  # paths end before
+            return
 
-    Angles are whole numbers of quarters of the grid step.
+
+def _add_members(
+    walk: Walk, settings: SearchSettings, target: int, extend: _Extend, classes: int
+) -> tuple[int, int, int]:
+    """Step 2, where it is needed: add members around the target until accuracy allows it, or there are too many.
+
+    Return the members, the distance from the best angles in quarters of the grid step, and how many of these, for
+    step 3.
     """
-
-    scored: Scorer
-    settings: SearchSettings
-    walk: Walk
-    take: Callable[[SampleScores], SampleScores]
-
-    def extend(self, quarters: Sequence[int], members: int) -> None:
-        """Score those of the angles that were not scored with so many members."""
-        new = [q for q in quarters if not self.walk.has(q, members)]
-        for scored in self.scored.candidates(self.settings.angles(new), members):
-            self.walk.add([replace(candidate, scores=self.take(candidate.scores)) for candidate in scored])
-
-    def look_along(self, target: int) -> None:
-        """Step 1: up to two coarse steps past the target, and on while the best angle is the last one."""
-        walk = self.walk
-        members = self.settings.ensemble_size
-        coarse = self.settings.steps(self.settings.coarse)
-        # few members carry noise: their best angle may lie past that of the limit
-        end = target + 2 * self.settings.coarse if self.settings.adaptive else coarse[-1]
-        self.extend([q for q in coarse if q <= end], members)
-        for q in coarse:
-            if q <= end:
-                continue
-            if walk.last(members) != walk.quarters(walk.best(members)):
-                return
-            self.extend([q], members)
-            if not walk.has(q, members):  # paths end before
-                return
-
-    def add_members(self, target: int) -> _Level:
-        """Step 2, where it is needed."""
-        members = self.settings.ensemble_size
-        level = _Level(members, self.settings.coarse, centres=2)
-        # the target is the original weight, or there is no noise that members could shrink
-        if target == 0 or members == LIMIT or not self.settings.grows:
-            return level
-        # half degrees, or quarters of a larger grid step (see `_NEAR`)
-        unit = max(1, self.settings.coarse // (4 * QUARTERS))
-        near = self.walk.around(target, (-8 * unit, 0, 8 * unit))
-        self.extend(near, members)
-        cap = _cap(self.walk.pool, self.settings.angles([target])[0], len(self.scored.ensemble.weight), self.settings)
-        # accuracy does not stand in the way
-        if not self.walk.falls_short(near[0], members):
-            return level
-        return self._grow(target, unit, cap)
-
-    def _grow(self, target: int, unit: int, cap: int) -> _Level:
-        """Add members around the target until accuracy allows it, or there are `cap` of them."""
-        walk = self.walk
-        members = self.settings.ensemble_size
-        near = walk.around(target, [unit * k for k in _NEAR])
-        while members < cap and walk.falls_short(near[0], members):
-            members = min(more_members(members), cap)
-            # The target tells whether more members are needed; only the last level needs its neighbours.
-            self.extend([target], members)
-            if members == cap or not walk.falls_short(near[0], members):
-                self.extend(near, members)
-        if walk.falls_short(near[0], members):
-            self.extend(near, LIMIT)
-            # of two that keep the constraint, the better one
-            members = min((members, LIMIT), key=walk.least)
-        return _Level(members, QUARTERS * unit, centres=1)
-
-
-def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
-    """Return the most members that the search may average: as set, at most 2^30 turned class vectors a candidate."""
-    turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
+    members = settings.ensemble_size
+    unchanged = (members, settings.coarse, 2)
+    # the target is the original weight, or there is no noise that members could shrink
+    if target == 0 or members == LIMIT or not settings.grows:
+        return unchanged
+    # half degrees, or quarters of a larger grid step (see `_NEAR`)
+    unit = max(1, settings.coarse // (4 * QUARTERS))
+    ends = walk.around(target, (-8 * unit, 0, 8 * unit))
+    extend(ends, members)
+    # accuracy does not stand in the way
+    if not walk.falls_short(ends[0], members):
+        return unchanged
+    angle = settings.angles([target])[0]
+    turned = classes * max([1.0, *(c.rotations for c in walk.pool if c.angle <= angle)])  # none in the limit
     # the bound is for sizes that the search chooses: the one asked for stands
-    return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))
+    cap = max(members, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))
+    near = walk.around(target, [unit * k for k in _NEAR])
+    while members < cap and walk.falls_short(near[0], members):
+        members = min(more_members(members), cap)
+        # The target tells whether more members are needed; only the last level needs its neighbours.
+        extend([target], members)
+        if members == cap or not walk.falls_short(near[0], members):
+            extend(near, members)
+    if walk.falls_short(near[0], members):
+        extend(near, LIMIT)
+        # of two that keep the constraint, the better one
+        members = min((members, LIMIT), key=lambda size: walk.ranked(size)[0][0])
+    return members, QUARTERS * unit, 1
 
 
-ScoreFit = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
+ScoreFit: TypeAlias = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
 """(weight, map to start from) -> scores of all samples after a map fitted for this weight, and that map."""
 
 
