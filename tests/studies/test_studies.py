@@ -293,8 +293,7 @@ def test_a_table_tells_how_far_its_searches_are(protocol: str, monkeypatch: pyte
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    # within the searches of the first repeat, too
-    assert len([share for share in shares if 0 < share < 0.35]) >= 5
+    assert len(shares) == len({*shares}) > 10
 
 
 def test_members_and_rotations_are_those_that_were_asked_for() -> None:

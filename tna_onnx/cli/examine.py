@@ -196,7 +196,7 @@ def verify(**arguments: Any) -> None:
     type=options.Words([*EXPERIMENTS]),
     callback=options.flat,
     help="Studies to make: "
-    + "; ".join(f"{name} ({row.measures} against {row.varies})" for name, row in EXPERIMENTS.items())
+    + "; ".join(f"{name} ({row.shows})" for name, row in EXPERIMENTS.items())
     + ".  [default: all]",
 )
 @options.field_options(StudySettings)

@@ -25,8 +25,8 @@ from tna_onnx.studies.main_table import (
     mean,
     mean_cells,
     mean_interval,
-    measured,
     metric_columns,
+    metrics_of,
     numbers,
     with_hidden,
 )
@@ -39,8 +39,6 @@ from tna_onnx.studies.recalibrations import (
     plain,
     scored,
     sparse,
-    stratified,
-    table_rows,
 )
 from tna_onnx.studies.settings import StudySettings
 
@@ -68,11 +66,6 @@ def repeated(
     return values
 
 
-def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> Repeat:
-    metrics = Metrics.of(data.scores(weight), settings.bins)
-    return {name: float(getattr(metrics, name)) for name in NAMES}
-
-
 def _line(
     name: str, points: Mapping[Any, Sequence[float]], factor: float, rank: int, *, interval: bool = False
 ) -> Iterator[Line]:
@@ -85,14 +78,12 @@ def _line(
         return
     y = tuple(map(mean, shown.values()))
     ends: list[tuple[float, float]] = []
-    for x, values, middle in zip(shown, shown.values(), y, strict=True):
+    for (x, values), middle in zip(shown.items(), y, strict=True):
         spread = deviation(values) or 0.0
-        band: tuple[float, float] | None = (middle - spread, middle + spread)
-        if interval:
-            band = None
-            if x < max(shown):
-                band = mean_interval(values)
-        ends.append(band or (middle, middle))
+        if not interval:
+            ends.append((middle - spread, middle + spread))
+        else:
+            ends.append((x < max(shown) and mean_interval(values)) or (middle, middle))
     low, high = zip(*ends, strict=True)
     yield Line(name, tuple(shown), y, low, high, rank)
 
@@ -146,9 +137,8 @@ def angle(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
         walked = averages(data.weight, grid, size, Draws(settings.seed))
         for k, average in enumerate(itertools.chain([original], walked)):
             for part, table in parts.items():
-                metrics = Metrics.of(data.logits(table, average.weight).scores(), settings.bins)
-                values = (float(getattr(metrics, name)) for name in METRICS)
-                rows.append((words, part, average.angle, average.reached, *values))
+                values = metrics_of(data.logits(table, average.weight).scores(), settings.bins, tuple(METRICS))
+                rows.append((words, part, average.angle, average.reached, *values.values()))
             progress(k, len(grid))
     columns = (
         Column("members", "Members"),
@@ -194,13 +184,17 @@ def members(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
     most = _MAX_MEMBERS[data.weight.size <= _LARGE]
     sizes = [size for size in _SIZES if size <= most]
     values: Measured[tuple[float, int]] = {}
+
+    def measure(weight: NDArray[Any]) -> Repeat:
+        return metrics_of(data.scores(weight), settings.bins, NAMES)
+
     for repeat in range(settings.repeats):
         for degrees, size, weight in _growing(data.weight, sizes, settings.seed, repeat):
-            values.setdefault((degrees, size), []).append(_metrics(data, weight, settings))
+            values.setdefault((degrees, size), []).append(measure(weight))
             progress(repeat * most + size, settings.repeats * most)
     for average in averages(data.weight, _ANGLES, LIMIT, Draws(settings.seed)):
-        values[average.angle, LIMIT] = [_metrics(data, average.weight, settings)]
-    untilted = _metrics(data, data.weight, settings)
+        values[average.angle, LIMIT] = [measure(average.weight)]
+    untilted = measure(data.weight)
     rows: list[tuple[Cell, ...]] = [(0.0, "not tilted", *mean_cells([untilted], NAMES))]
     for degrees, size in sorted(values, key=lambda key: (key[0], key[1] or math.inf)):
         rows.append((degrees, str(size or "limit of many"), *mean_cells(values[degrees, size], NAMES)))
@@ -267,15 +261,14 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
         fewer = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
         seed = settings.seed + repeat
         try:
-            if method == "tna":
-                return measured(scored(data, sparse(fewer, settings, seed)), settings.bins)
-            return measured(scored(data, plain(fewer, method, settings, seed)), settings.bins)
+            result = sparse(fewer, settings, seed) if method == "tna" else plain(fewer, method, settings, seed)
         except DataError:
             return None
+        return metrics_of(scored(data, result), settings.bins, NAMES)
 
     cases = [(size, method) for method in ("tna", *maps_for(len(data.weight))) for size in sizes]
     values = repeated(cases, settings.repeats, measure, progress)
-    level = measured(data.scores(), settings.bins)
+    level = metrics_of(data.scores(), settings.bins, NAMES)
     lowest = []
     for size in (sizes[0], sizes[-1]):
         errors = {method: mean(numbers(repeats, "ece")) for (n, method), repeats in values.items() if n == size}
@@ -347,18 +340,16 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
     (n', n) matrix P with orthonormal rows, and so are the class vectors: logits are (W P') (P z) + b, which for n' = n
     are the model's own.
     """
-    features = np.concatenate([data.calibration.features, data.held_out.features]).astype(np.float32)
-    labels = np.concatenate([data.calibration.labels, data.held_out.labels])
+    joined = data.joined()
+    features = joined.features.astype(np.float32)
     weight = data.weight
     n = features.shape[1]
     if dimension < n:
         basis = np.linalg.qr(rng.standard_normal((n, dimension)))[0].astype(np.float32)
         features = features @ basis
         weight = np.ascontiguousarray(weight @ basis)
-    joined = FeatureTable(features, labels)
-    first = stratified(labels, len(labels) // 2, rng)
-    remaining = np.setdiff1d(np.arange(len(labels)), first)
-    return replace(data, weight=weight, calibration=table_rows(joined, first), held_out=table_rows(joined, remaining))
+    table = FeatureTable(features, joined.labels)
+    return replace(data, weight=weight).divided(table, len(table) // 2, rng)
 
 
 def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Found:

@@ -44,11 +44,7 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
     deviations: list[Line] = []
     for k, (theta_s, alpha, beta) in enumerate(shapes):
         tilt = TiltParameters(alpha, beta, theta_s)
-
-        def tick(share: float, k: int = k) -> None:
-            progress(round(1000 * (k + share)), 1000 * len(shapes))
-
-        walked = list(_walked(data.weight, tilt, draws, end, (settings.seed, k), tick))
+        walked = list(_walked(data.weight, tilt, draws, end, (settings.seed, k)))
         x, mrc, spread, over_classes = zip(*walked, strict=True)
         expected = tuple(expected_angle(n, rotations, tilt) for rotations in x)
         rows += [(theta_s, alpha, beta, *each, angle) for each, angle in zip(walked, expected, strict=True)]
@@ -57,7 +53,7 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
         means.append(Line(name, x, mrc, low, high, k))
         means.append(Line(f"{name}, expected", x, expected, rank=k, dashed=True, marked=False))
         deviations.append(Line(name, x, over_classes, rank=k))
-        tick(1.0)
+        progress(k + 1, len(shapes))
     gap = max(abs(row[4] - row[7]) for row in rows)
     return Found(
         f"mRC rises with the rotations towards 90 degrees (up to {max(row[4] for row in rows):.1f}), as theta_s and "
@@ -100,12 +96,7 @@ def _last_rotation(n: int, shapes: Sequence[tuple[float, float, float]]) -> int:
 
 
 def _walked(
-    weight: NDArray[Any],
-    tilt: TiltParameters,
-    draws: int,
-    end: int,
-    seed: tuple[int, int],
-    tick: Callable[[float], None],
+    weight: NDArray[Any], tilt: TiltParameters, draws: int, end: int, seed: tuple[int, int]
 ) -> Iterator[tuple[int, float, float, float]]:
     """Yield n_r, mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
     by_step: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
@@ -114,7 +105,6 @@ def _walked(
         rng = np.random.default_rng([*seed, first])
         for stop in walk(weight, min(together, draws - first), tilt, rng, end, max(1, end // _POINTS)):
             by_step.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
-            tick((first + min(together, draws - first) * min(1.0, stop.rotations / end)) / draws)
     for rotations, parts in by_step.items():
         mrc, deviations = (np.concatenate(values) for values in zip(*parts, strict=True))
         yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())
@@ -233,24 +223,22 @@ def _shares(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def _line(name: str, degrees: NDArray[np.float64], rank: int, dashed: bool) -> Line:
-    """Return the histogram as a line over its non-empty bins and one more on each side."""
-    shares = _shares(degrees)
-    filled = np.flatnonzero(shares)
-    bins = range(max(0, filled[0] - 1), min(len(shares), filled[-1] + 2))
-    x = tuple(float(_EDGES[k] + _WIDTH / 2) for k in bins)
-    return Line(name, x, tuple(float(100 * shares[k]) for k in bins), rank=rank, dashed=dashed, marked=False)
-
-
 def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], by_weight: Angles) -> Chart:
     """Return the histograms of (weight, kind, name of the line, dashed), as far as there are such angles."""
     weights = list(dict.fromkeys(weight for weight, *_ in groups))
-    lines = tuple(
-        _line(name, by_weight[weight, kind], 1 + weights.index(weight), dashed)
-        for weight, kind, name, dashed in groups
-        if len(by_weight.get((weight, kind), ()))
-    )
-    return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", lines)
+    lines = []
+    for weight, kind, name, dashed in groups:
+        degrees = by_weight.get((weight, kind), np.zeros(0))
+        if not len(degrees):
+            continue
+        shares = 100 * _shares(degrees)
+        filled = np.flatnonzero(shares)
+        # non-empty bins, and one more on each side
+        bins = slice(max(0, filled[0] - 1), filled[-1] + 2)
+        x = tuple((_EDGES[:-1] + _WIDTH / 2)[bins].tolist())
+        rank = 1 + weights.index(weight)
+        lines.append(Line(name, x, tuple(shares[bins].tolist()), rank=rank, dashed=dashed, marked=False))
+    return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", tuple(lines))
 
 
 def _angle_charts(by_weight: Angles) -> Iterator[Chart]:

@@ -4,7 +4,7 @@ Splits overlap, so the mean of R differences has the variance (1/R + n_2/n_1) s^
 Source: Nadeau & Bengio (2003), "Inference for the generalization error", section 3, the corrected resampled t-test.
 """
 
-import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -254,33 +254,28 @@ def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
     )
 
 
-def measured(scores: SampleScores, bins: int) -> dict[str, float]:
-    """Return all metrics of the scores by name."""
+def metrics_of(scores: SampleScores, bins: int, names: Sequence[str]) -> Repeat:
+    """Return some metrics of the scores by name."""
     metrics = Metrics.of(scores, bins)
-    values = {name: float(getattr(metrics, name)) for name in METRICS}
-    cumulative = CumulativeTest.of(scores).kolmogorov_smirnov
-    return values | {"ece_debiased": debiased_ece(scores, bins), "cumulative": cumulative}
+    return {name: float(getattr(metrics, name)) for name in names}
 
 
 def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Make the table."""
     runs = Runs()
-    names = maps_for(len(data.weight))
-    rows = list(_rows(names))
+    rows = list(_rows(maps_for(len(data.weight))))
+    steps = settings.repeats * (2 + len(rows))
+    done = itertools.count(1)
     for repeat in range(settings.repeats):
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
-
-        def report(share: float, start: float, end: float, repeat: int = repeat) -> None:
-            done = repeat + start + share * (end - start)
-            progress(round(_UNITS * done), settings.repeats * _UNITS)
-
-        # shares of a repeat, roughly as long as they take: both searches, and behind them the rows
-        tilted = sparse(split, settings, seed, functools.partial(report, start=0.0, end=0.2))
-        pairs = complete(split, PAPER_MAPS, settings, seed, functools.partial(report, start=0.2, end=0.7))
-        for k, row in enumerate(rows, start=1):
+        tilted = sparse(split, settings, seed)
+        progress(next(done), steps)
+        pairs = complete(split, PAPER_MAPS, settings, seed)
+        progress(next(done), steps)
+        for row in rows:
             _run(row, split, settings, seed, tilted, pairs, runs)
-            report(k / len(rows), 0.7, 1.0)
+            progress(next(done), steps)
     complete_rows = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
     cells = tuple(tuple(cells_of(row, runs, sizes)) for row in complete_rows)
@@ -291,10 +286,6 @@ def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     ]
     footnotes = footnotes_of(complete_rows, runs, sizes)
     return Found(sentence(complete_rows, runs, sizes), columns(), cells, notes=tuple(notes), footnotes=footnotes)
-
-
-# Steps of the progress of a repeat.
-_UNITS = 1000
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:
@@ -338,5 +329,9 @@ def _run(
     except DataError as error:
         runs.failed[row] = str(error)
         return
-    runs.values.setdefault(row, []).append(measured(scored(data, result), settings.bins))
+    scores = scored(data, result)
+    values = metrics_of(scores, settings.bins, tuple(METRICS))
+    values["ece_debiased"] = debiased_ece(scores, settings.bins)
+    values["cumulative"] = CumulativeTest.of(scores).kolmogorov_smirnov
+    runs.values.setdefault(row, []).append(values)
     runs.results.setdefault(row, []).append(result)

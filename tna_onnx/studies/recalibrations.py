@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,15 +64,20 @@ class StudyData:
         """Scores of the held-out samples under a weight."""
         return self.logits(self.held_out, weight).scores()
 
+    def joined(self) -> FeatureTable:
+        """Return the samples of both sets."""
+        features = np.concatenate([self.calibration.features, self.held_out.features])
+        return FeatureTable(features, np.concatenate([self.calibration.labels, self.held_out.labels]))
+
+    def divided(self, table: FeatureTable, samples: int, rng: np.random.Generator) -> StudyData:
+        """Return a stratified draw of a table as calibration samples, and the others as held-out ones."""
+        rows = stratified(table.labels, samples, rng)
+        others = np.setdiff1d(np.arange(len(table)), rows)
+        return replace(self, calibration=table_rows(table, rows), held_out=table_rows(table, others))
+
     def split(self, repeat: int, seed: int) -> StudyData:
         """Return all samples split anew into sets of the same sizes, stratified by class."""
-        features = np.concatenate([self.calibration.features, self.held_out.features])
-        labels = np.concatenate([self.calibration.labels, self.held_out.labels])
-        rng = np.random.default_rng([seed, repeat])
-        rows = stratified(labels, len(self.calibration), rng)
-        remaining = np.setdiff1d(np.arange(len(labels)), rows)
-        joined = FeatureTable(features, labels)
-        return replace(self, calibration=table_rows(joined, rows), held_out=table_rows(joined, remaining))
+        return self.divided(self.joined(), len(self.calibration), np.random.default_rng([seed, repeat]))
 
     def fewer(self, samples: int, rng: np.random.Generator) -> StudyData:
         """Return a stratified draw of the calibration samples, and all held-out ones."""
@@ -111,10 +116,6 @@ def data_of_task(task: Task) -> StudyData:
     # a study goes over them hundreds of times, and splits them
     calibration, held_out = (FeatureTable(np.asarray(table.features), table.labels) for table in tables)
     return StudyData(head.weight, head.bias, calibration, held_out, task.settings.tilt_bias, task.placement)
-
-
-Tick: TypeAlias = Callable[[float], None]
-"""Called with the share of a search that is done."""
 
 
 PAPER = Settings(
@@ -199,12 +200,11 @@ def search_printed(
     weight: NDArray[Any],
     score: Callable[[NDArray[Any]], SampleScores | None],
     settings: SearchSettings,
-    tick: Tick = lambda _: None,
 ) -> tuple[Recalibration, int]:
     """Score the average of n_e members after every n_t rotations; return the best, and its place among them.
 
     `weight`: (C, n) class vectors. `score`: scores all calibration samples with a weight; None where that cannot be
-    done, and it is no candidate. `tick`: called with the share of the search that is done.
+    done, and it is no candidate.
     """
 
     def value_of(candidate: NDArray[Any]) -> float:
@@ -213,24 +213,20 @@ def search_printed(
             return math.inf
         return metric_value(scores, settings.objective, settings.bins)
 
-    best = weight
-    angle = 0.0
+    best = Recalibration(weight, members=settings.ensemble_size)
     index = 0
     least = value_of(weight)
-    count = 1
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
-    for stop in walk(weight, settings.ensemble_size, settings.tilt, rng, last, settings.tilt.n_t):
+    stops = walk(weight, settings.ensemble_size, settings.tilt, rng, last, settings.tilt.n_t)
+    for place, stop in enumerate(stops, start=1):
         average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
         value = value_of(average)
         if value < least:
             least = value
-            best = average
-            angle = float(stop.mrc.mean())
-            index = count
-        count += 1
-        tick(stop.rotations / last)
-    return Recalibration(best, None, angle, settings.ensemble_size), index
+            index = place
+            best = replace(best, weight=average, angle=float(stop.mrc.mean()))
+    return best, index
 
 
 def maps_for(classes: int) -> tuple[str, ...]:
@@ -269,51 +265,36 @@ def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -
     return kind.fit(reduce, start=start, **options)
 
 
-def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = lambda _: None) -> Recalibration:
-    """Search the weight alone; `tick` is called with the share that is done."""
+def sparse(data: StudyData, settings: StudySettings, seed: int) -> Recalibration:
+    """Search the weight alone."""
     search = settings.search(seed)
 
     def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return search_printed(data.weight, lambda weight: score([weight])[0], search, tick)[0]
+        return search_printed(data.weight, lambda weight: score([weight])[0], search)[0]
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
-
-    def scored_so_far(done: int, total: int) -> None:
-        tick(min(1.0, done / max(1, total)))
-
-    candidates = search_sparse(Scorer(search.ensemble(data.weight), score, scaled), search, scored_so_far)
+    candidates = search_sparse(Scorer(search.ensemble(data.weight), score, scaled), search, lambda *_: None)
     best = candidates[choose(candidates, search)]
     return _from_candidate(best, candidate_weight(data.weight, best, search))
 
 
-def complete(
-    data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = lambda _: None
-) -> dict[str, Recalibration]:
+def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Recalibration]:
     """Search pairs of a weight and a map fitted for it; one pass over the grid serves all maps.
 
-    `tick` is called with the share that is done. A map that cannot be fitted on the original weight is left out.
+    A map that cannot be fitted on the original weight is left out.
     """
     search = settings.search(seed)
     if settings.printed:
-        pairs = {}
-        for k, name in enumerate(names):
-
-            def tick_part(share: float, k: int = k) -> None:
-                tick((k + share) / len(names))
-
-            result = _complete_printed(data, name, settings, search, tick_part)
-            if result is not None:
-                pairs[name] = result
-        return pairs
+        printed = {name: _complete_printed(data, name, settings, search) for name in names}
+        return {name: pair for name, pair in printed.items() if pair is not None}
     # of all weights, a walk keeps the best
     walks: dict[str, Walk] = {}
     members = search.ensemble_size
     original = Average(0.0, data.weight, 0.0, 0.0)
     grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
-    for k, average in enumerate(itertools.chain([original], averages(data.weight, grid, members, search.draws))):
-        tick(k / (1 + len(grid)))
+    for average in itertools.chain([original], averages(data.weight, grid, members, search.draws)):
         logits = data.logits(data.calibration, average.weight)
         if average is not original:
             names = [*walks]
@@ -331,11 +312,11 @@ def complete(
                 walks[name] = Walk(candidate, search)
         logits.forget()
     best = {name: walk.pool[choose(walk.pool, search)] for name, walk in walks.items()}
-    return {name: _from_candidate(best_candidate, best_candidate.weight) for name, best_candidate in best.items()}
+    return {name: _from_candidate(candidate, candidate.weight) for name, candidate in best.items()}
 
 
 def _complete_printed(
-    data: StudyData, name: str, settings: StudySettings, search: SearchSettings, tick: Tick
+    data: StudyData, name: str, settings: StudySettings, search: SearchSettings
 ) -> Recalibration | None:
     """Search pairs by the printed algorithm; return None if no map can be fitted."""
     fitted_maps: list[CalibrationMap | None] = []
@@ -350,7 +331,7 @@ def _complete_printed(
             return None
         return logits.mapped_scores(fitted_maps[-1])
 
-    printed, index = search_printed(data.weight, score, search, tick)
+    printed, index = search_printed(data.weight, score, search)
     fitted = fitted_maps[index]
     if fitted is None:
         return None

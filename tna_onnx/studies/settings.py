@@ -18,37 +18,40 @@ class Experiment(NamedTuple):
     """A row of the table of experiments."""
 
     title: str
-    measures: str  # what it draws
-    varies: str  # against what
+    shows: str  # what it draws, and against what
     element: str  # figure, table or section of the paper
     made_by: str  # module:function in `tna_onnx.studies`; it returns a `tna_onnx.results.study.Found`
 
 
 EXPERIMENTS = {
-    "table": Experiment("Main results", "all metrics", "map and search", "main table", "main_table:table"),
+    "table": Experiment("Main results", "all metrics against map and search", "main table", "main_table:table"),
     "rotations": Experiment(
-        "mRC against the number of rotations", "mRC", "rotations", "plots of mRC against n_r", "geometry:rotations"
+        "mRC against the number of rotations",
+        "mRC against rotations",
+        "plots of mRC against n_r",
+        "geometry:rotations",
     ),
     "angles": Experiment(
         "Angles between class vectors and features",
-        "share of samples",
-        "angle to class vectors",
+        "share of samples against angle to class vectors",
         "distribution plots of the angles",
         "geometry:angles",
     ),
     "members": Experiment(
-        "Members averaged", "accuracy, ECE and NLL", "averaged members", "accuracy against n_e", "curves:members"
+        "Members averaged",
+        "accuracy, ECE and NLL against averaged members",
+        "accuracy against n_e",
+        "curves:members",
     ),
     "angle": Experiment(
-        "Metrics against the angle", "ECE, accuracy and NLL", "angle", "optimisation curve", "curves:angle"
+        "Metrics against the angle", "ECE, accuracy and NLL against angle", "optimisation curve", "curves:angle"
     ),
     "samples": Experiment(
-        "Data efficiency", "ECE and NLL", "calibration samples", "data efficiency plot", "curves:samples"
+        "Data efficiency", "ECE and NLL against calibration samples", "data efficiency plot", "curves:samples"
     ),
     "dimension": Experiment(
         "Feature dimension",
-        "ECE and accuracy",
-        "dimension of features",
+        "ECE and accuracy against dimension of features",
         "table and figure on the dimension n",
         "curves:dimension",
     ),
@@ -136,19 +139,14 @@ class StudySettings:
 
     def calibration(self, seed: int, **words: Any) -> Settings:
         """Return the settings of an equivalent `calibrate` call, with overrides."""
-        keywords: dict[str, Any] = {"search": "sparse", "map": "none"}
-        defaults: dict[str, Any] = {
-            "objective": self.objective,
-            "bins": self.bins,
-            "seed": seed,
-            "tilt_bias": self.tilt_bias,
-        }
+        keywords: dict[str, Any] = {"search": "sparse", "map": "none", "seed": seed, "tilt_bias": self.tilt_bias}
         if self.printed:
-            defaults["n_t"] = PAPER_N_T
-        names = ("alpha", "beta", "theta_s", "n_t", "ensemble_size")
-        requested = {name: getattr(self, name) for name in names}
-        defaults |= {name: value for name, value in requested.items() if value is not None}
-        return Settings(**{**keywords, **defaults, **words})
+            keywords["n_t"] = PAPER_N_T
+        for name in ("objective", "bins", "alpha", "beta", "theta_s", "n_t", "ensemble_size"):
+            value = getattr(self, name)
+            if value is not None:
+                keywords[name] = value
+        return Settings(**{**keywords, **words})
 
     @property
     def by_default(self) -> StudySettings:
