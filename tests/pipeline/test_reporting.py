@@ -80,7 +80,7 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     recall = Recall.of(before.labelled(np.zeros(len(before), np.int64)), before, ["0"])
     honest = Compared(before, before, before, compared or comparison(), recall, given["changed"], given["folds"])
     task = replace(task, job=job_of(small, **fields))
-    return notes_on(task, outcome, honest, given["changes"], given["drift"], given["labels"])
+    return [*notes_on(task, outcome, honest, given["changes"], given["drift"], given["labels"])]
 
 
 def scored(nll: float, samples: int = 40) -> SampleScores:

@@ -230,7 +230,6 @@ def run_model(
 def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> ComparedModel:
     """Reduce a run to its metrics, and to paired differences to the first one, with intervals at a level."""
     agreement = _agreement(run, first)
-    together = run.scores.pooled()
     differences: dict[str, Interval] = {}
     what = "labels" if run.output.multi_label else "class"
     subgroups: tuple[Subgroup, ...] = ()
@@ -256,7 +255,7 @@ def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -
         output=run.output.name,
         output_kind=run.output.kind,
         metrics=replace(Metrics.of(run.scores, bins), positive=new.worst(bins, level)),
-        reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
+        reliability=Bins.of_scores(run.scores, bins),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,

@@ -241,7 +241,6 @@ def _evaluation(
     notes: tuple[str, ...],
 ) -> Evaluation:
     source = opened.source
-    together = scores.pooled()
     scores = scores.labelled(source.labels)
     metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
     parts = source.sample_info.get("by")
@@ -257,7 +256,7 @@ def _evaluation(
         output_kind=opened.output.kind,
         data=source.describe(),
         metrics=metrics,
-        reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
+        reliability=Bins.of_scores(scores, bins),
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         recipe_search=source_search(source),

@@ -251,7 +251,7 @@ def worst_positive(
         return None
     worst = _worst(positives)
     scores = alone[worst]
-    diagram = Bins.of(scores.confidence, scores.hit, bins, scores.weights)
+    diagram = Bins.of_scores(scores, bins)
     found = replace(with_slope(positives[worst], scores, level), reliability=diagram)
     if len(positives) == 1:
         return found

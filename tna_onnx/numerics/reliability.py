@@ -53,6 +53,12 @@ class Bins:
         return cls.of_sums(np.bincount(index, weights, bins), *sums)
 
     @classmethod
+    def of_scores(cls, scores: SampleScores, bins: int) -> Bins:
+        """Bin scores; of several labels a sample, all of them together."""
+        together = scores.pooled()
+        return cls.of(together.confidence, together.hit, bins, together.weights)
+
+    @classmethod
     def of_sums(cls, count: NDArray[Any], confidence: NDArray[Any], hits: NDArray[Any]) -> Bins:
         """Divide (B,) sums by their counts."""
         size = np.where(count > 0, count, 1)  # sums of an empty bin are 0, and stay 0
@@ -84,7 +90,7 @@ class Reliability:
     @classmethod
     def of(cls, before: SampleScores, after: SampleScores, bins: int) -> Reliability:
         """Bin paired scores."""
-        return cls(*(Bins.of(scores.confidence, scores.hit, bins, scores.weights) for scores in (before, after)))
+        return cls(Bins.of_scores(before, bins), Bins.of_scores(after, bins))
 
 
 SAME = 2.0**-20

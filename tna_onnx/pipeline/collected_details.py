@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -45,13 +44,15 @@ from tna_onnx.results.details import (
     Scored,
     Step,
 )
-from tna_onnx.search.candidates import Candidate, candidate_weights
+from tna_onnx.results.report import Report
+from tna_onnx.search.candidates import candidate_weights
 
 # Classes that a row names beside the one that they are taken for.
 _MAX_CONFUSED = 3
+# Samples of either kind.
+_WORST_MAX_SAMPLES = 6
 
-MappedLogits = tuple[Logits, CalibrationMap | None]
-"""Logits, and the map behind them."""
+_AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first", CLASSES_LAST: "last"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +65,19 @@ class _Sums:
     def __add__(self, other: _Sums) -> _Sums:
         return _Sums(self.bins + other.bins, self.counts + other.counts)
 
-    @classmethod
-    def of(cls, logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
-        """Sum up all samples after a map."""
 
-        def of_chunk(logits: Any, labels: Any, features: Any) -> _Sums:
-            mapped = apply_map(fitted, logits, features)
-            weights = getattr(labels, "weights", None)
-            indices = plain_labels(labels)
-            counts = ClassCounts.of(np.argmax(mapped, axis=1), indices, mapped.shape[1], weights)
-            return cls(class_sums(mapped, indices, bins, weights), counts)
+def _summed(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
+    """Sum up all samples after a map."""
 
-        sums: _Sums = logits.reduce(features=fitted is not None and fitted.needs_features)(of_chunk)
-        return sums
+    def of_chunk(logits: Any, labels: Any, features: Any) -> _Sums:
+        mapped = apply_map(fitted, logits, features)
+        weights = getattr(labels, "weights", None)
+        indices = plain_labels(labels)
+        counts = ClassCounts.of(np.argmax(mapped, axis=1), indices, mapped.shape[1], weights)
+        return _Sums(class_sums(mapped, indices, bins, weights), counts)
 
-    def result(self, c: int, names: tuple[str, ...], confused: list[tuple[int, int]]) -> ClassResult:
-        """Return the predictions of class c; `confused` is what it is taken for."""
-        named = tuple(Confusion(names[predicted], round(n)) for predicted, n in confused)
-        return ClassResult(round(self.counts.predicted[c]), round(self.counts.right[c]), named)
+    sums: _Sums = logits.reduce(features=fitted is not None and fitted.needs_features)(of_chunk)
+    return sums
 
 
 def class_sums(
@@ -92,38 +88,41 @@ def class_sums(
     `logits`: (N, C); `labels`: (N,); `weights`: (N,), which stand for numbers of samples.
     """
     p = softmax(logits.astype(np.float64))
-    shape = (logits.shape[1], bins)
+    each = np.ones(len(labels)) if weights is None else weights
+    size = p.shape[1] * bins
     # class and bin in one index: one count for all classes
-    index = np.arange(shape[0]) * bins + bin_of(p, bins)
-    of_label = index[np.arange(len(labels)), labels]
-    if weights is None:
-        sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(of_label))
-    else:
-        each = np.repeat(weights, shape[0])
-        sums = (
-            np.bincount(index.ravel(), each),
-            np.bincount(index.ravel(), p.ravel() * each),
-            np.bincount(of_label, weights),
-        )
-    # bincount ends at the last bin that holds something
-    return np.stack([np.pad(values, (0, shape[0] * bins - len(values))).reshape(shape) for values in sums])
+    index = np.arange(p.shape[1]) * bins + bin_of(p, bins)
+    sums = (
+        np.bincount(index.ravel(), np.repeat(each, p.shape[1]), size),
+        np.bincount(index.ravel(), (p * each[:, None]).ravel(), size),
+        np.bincount(index[np.arange(len(labels)), labels], each, size),
+    )
+    return np.stack(sums).reshape(3, -1, bins)
 
 
-def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
-    """Return the diagrams of all classes before and after."""
-    old = _Sums.of(*before, bins)
-    new = _Sums.of(*after, bins)
-    confused_old = old.counts.confused(_MAX_CONFUSED)
-    confused_new = new.counts.confused(_MAX_CONFUSED)
-    samples = old.bins[2].sum(axis=1)
+def class_bins(
+    names: tuple[str, ...],
+    before: tuple[Logits, CalibrationMap | None],
+    after: tuple[Logits, CalibrationMap | None],
+    bins: int,
+) -> tuple[ClassBins, ...]:
+    """Return the diagrams of all classes before and after, from logits and the map behind them."""
+    sides = [_summed(*side, bins) for side in (before, after)]
+    confused = [side.counts.confused(_MAX_CONFUSED) for side in sides]
+
+    def result(side: int, c: int) -> ClassResult:
+        counts = sides[side].counts
+        named = tuple(Confusion(names[predicted], round(n)) for predicted, n in confused[side].get(c, []))
+        return ClassResult(round(counts.predicted[c]), round(counts.right[c]), named)
+
     return tuple(
         ClassBins(
             name,
-            round(float(samples[c])),
-            Bins.of_sums(*old.bins[:, c]),
-            Bins.of_sums(*new.bins[:, c]),
-            old.result(c, names, confused_old.get(c, [])),
-            new.result(c, names, confused_new.get(c, [])),
+            round(float(sides[0].bins[2, c].sum())),
+            Bins.of_sums(*sides[0].bins[:, c]),
+            Bins.of_sums(*sides[1].bins[:, c]),
+            result(0, c),
+            result(1, c),
         )
         for c, name in enumerate(names)
     )
@@ -136,8 +135,8 @@ def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores
         ClassBins(
             name,
             round(float(one.weigh(one.hit).sum())),
-            Bins.of(one.confidence, one.hit, bins, one.weights),
-            Bins.of(two.confidence, two.hit, bins, two.weights),
+            Bins.of_scores(one, bins),
+            Bins.of_scores(two, bins),
             first,
             second,
         )
@@ -153,81 +152,63 @@ def _results(scores: SampleScores) -> list[ClassResult]:
     return [ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
 
 
-@dataclass(frozen=True)
-class Started:
-    """The moment in which a run began; `monotonic` for durations, in seconds."""
-
-    date: datetime = field(default_factory=lambda: datetime.now(UTC))
-    monotonic: float = field(default_factory=time.monotonic)
-
-
-_AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first", CLASSES_LAST: "last"}
-
-
-def made_by(task: Task, started: Started) -> RunInfo:
+def _made_by(task: Task, started: datetime) -> RunInfo:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
+    output = task.opened.output
     return RunInfo(
         # a page is read by people: fractions of a second say nothing
-        date=started.date.isoformat(timespec="seconds"),
-        seconds=time.monotonic() - started.monotonic,
+        date=started.isoformat(timespec="seconds"),
+        seconds=max(0.0, (datetime.now(UTC) - started).total_seconds()),
         calibration_sha256=task.source.digest(),
         held_out_sha256="" if task.held_out is None else task.held_out.source.digest(),
         inputs=tuple(Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
-        output=task.opened.output.name,
-        output_kind=task.opened.output.kind,
-        mapped=task.opened.output.mapped,
-        several=_AXES[task.opened.output.class_axis],
+        output=output.name,
+        output_kind=output.kind,
+        mapped=output.mapped,
+        several=_AXES[output.class_axis],
     )
 
 
-# Samples of either kind.
-_WORST_MAX_SAMPLES = 6
-
-
-def worst_samples(
+def _worst_samples(
     collected: Collected,
     names: tuple[str, ...],
     before: SampleScores,
     after: SampleScores,
     logits: Logits,
     fitted: CalibrationMap | None,
-) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+) -> list[tuple[Sample, ...]]:
     """Return wrong predictions with the highest confidence, and right ones with the lowest."""
-    over, under = worst_rows(after)
-    rows = np.unique(np.r_[over, under])
-    predicted = _predicted(logits, fitted, rows)
-
-    def sample(row: int) -> Sample:
-        return Sample(
-            row=row,
-            file=_file(collected.source, row),
-            label=names[int(collected.table.labels[row])],
-            predicted=names[predicted[row]],
-            before=float(before.confidence[row]),
-            after=float(after.confidence[row]),
-        )
-
-    return tuple(map(sample, over.tolist())), tuple(map(sample, under.tolist()))
-
-
-def worst_rows(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of wrong predictions by falling confidence, and of right ones by rising; some of each."""
-    wrong = np.flatnonzero(~scores.hit)
-    right = np.flatnonzero(scores.hit)
-    # stable: samples of one confidence keep their order, so a run shows the same ones again
-    over = wrong[np.argsort(-scores.confidence[wrong], kind="stable")][:_WORST_MAX_SAMPLES]
-    under = right[np.argsort(scores.confidence[right], kind="stable")][:_WORST_MAX_SAMPLES]
-    return over, under
-
-
-def _predicted(logits: Logits, fitted: CalibrationMap | None, rows: NDArray[Any]) -> dict[int, int]:
-    """Row -> class that the result predicts."""
+    kinds = worst_rows(after)
+    rows = np.unique(np.concatenate(kinds))
     mask = np.zeros(len(logits), bool)
     mask[rows] = True
     chunks = logits.chunks(mask, features=fitted is not None and fitted.needs_features)
     classes = [np.argmax(apply_map(fitted, values, features), axis=1) for values, _, features in chunks]
     # rows ascend, as the chunks do
-    return dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
+    predicted = dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
+    return [
+        tuple(
+            Sample(
+                row=row,
+                file=_file(collected.source, row),
+                label=names[int(collected.table.labels[row])],
+                predicted=names[predicted[row]],
+                before=float(before.confidence[row]),
+                after=float(after.confidence[row]),
+            )
+            for row in kind.tolist()
+        )
+        for kind in kinds
+    ]
+
+
+def worst_rows(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of wrong predictions by falling confidence, and of right ones by rising; some of each."""
+    # stable: samples of one confidence keep their order, so a run shows the same ones again
+    rising = np.argsort(scores.confidence, kind="stable")
+    falling = np.argsort(-scores.confidence, kind="stable")
+    hit = scores.hit
+    return falling[~hit[falling]][:_WORST_MAX_SAMPLES], rising[hit[rising]][:_WORST_MAX_SAMPLES]
 
 
 def _file(source: Source, row: int) -> str:
@@ -238,9 +219,15 @@ def _file(source: Source, row: int) -> str:
 
 
 def collect_details(
-    task: Task, outcome: Outcome, compared: Compared, written: Path, started: Started, progress: Progress
+    report: Report,
+    task: Task,
+    outcome: Outcome,
+    compared: Compared,
+    written: Path,
+    started: datetime,
+    progress: Progress,
 ) -> Details:
-    """Compute the numbers behind all figures of a report."""
+    """Compute the numbers behind all figures of a report. `written`: the new file; `started`: when the run began."""
     settings = task.settings
     reported = task.reported
     original = task.logits(task.weight, on=reported)
@@ -256,15 +243,15 @@ def collect_details(
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)
     else:
-        over, under = worst_samples(reported, names, before, after, logits, outcome.fitted)
+        over, under = _worst_samples(reported, names, before, after, logits, outcome.fitted)
         classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
     return Details(
         data=reported.source.describe(),
         held_out=task.held_out is not None,
         preprocessing=reported.source.recipe(),
         device=f"cuda:{task.device.index}" if task.device.kind == "cuda" else task.device.kind,
-        before=_diagram(compared.before, settings),
-        after=_diagram(compared.after, settings),
+        before=report.reliability.before,
+        after=report.reliability.after,
         risk_before=RiskCoverage.of(compared.before.decisions()),
         risk_after=RiskCoverage.of(compared.after.decisions()),
         steps=_steps(task, outcome, progress),
@@ -275,13 +262,8 @@ def collect_details(
         underconfident=under,
         # of the file as it was written, not of what was meant
         changes=prove(task.model, load_model(written, NO_MODEL_LIMITS)).differences,
-        made=made_by(task, started),
+        made=_made_by(task, started),
     )
-
-
-def _diagram(scores: SampleScores, settings: Settings) -> Bins:
-    together = scores.pooled()
-    return Bins.of(together.confidence, together.hit, settings.bins, together.weights)
 
 
 def _scored(scores: SampleScores, settings: Settings) -> Scored:
@@ -289,23 +271,21 @@ def _scored(scores: SampleScores, settings: Settings) -> Scored:
 
 
 def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]:
+    """Return the candidates with their scores on both sets; of one number of members, weights come together."""
+    candidates = outcome.candidates
     held_out: dict[int, Scored] = {}
+    weights: Iterable[tuple[int, NDArray[Any] | None]] = ()
     if task.held_out is not None:
-        held_out.update(_on_held_out(task, outcome.candidates, progress))
-    return tuple(
-        Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
-        for k, c in enumerate(outcome.candidates)
-    )
-
-
-def _on_held_out(task: Task, candidates: Sequence[Candidate], progress: Progress) -> Iterator[tuple[int, Scored]]:
-    """Yield (index, scores) of the candidates, those of one number of members together."""
-    weights: Iterable[tuple[int, NDArray[Any] | None]] = ((k, None) for k in range(len(candidates)))
-    if task.weight is not None:
-        weights = candidate_weights(Ensemble(task.weight, task.settings.for_search.draws), candidates)
+        weights = ((k, None) for k in range(len(candidates)))
+        if task.weight is not None:
+            weights = candidate_weights(Ensemble(task.weight, task.settings.for_search.draws), candidates)
     for done, (k, weight) in enumerate(weights, start=1):
         logits = task.logits(weight, on=task.reported)
         fitted = candidates[k].fitted
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
-        yield k, _scored(scores, task.settings)
+        held_out[k] = _scored(scores, task.settings)
         progress("search curve", done, len(candidates))
+    return tuple(
+        Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
+        for k, c in enumerate(candidates)
+    )

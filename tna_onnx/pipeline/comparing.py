@@ -61,7 +61,7 @@ class Compared:
     folds: tuple[str, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
     kept_label: KeptLabel | None = None  # labels that stay, whatever the likeliest class is
-    in_order: float = 0.0  # standard errors by which samples next to one another err alike
+    in_order: float = 0.0  # standard errors by which samples next to one another err alike; 0 by chance
 
     @property
     def changed_labels(self) -> float:
@@ -121,7 +121,7 @@ def compare_heads(
         recall = recall.holding(classes)
         differences = {subgroup.name: subgroup.differences for subgroup in other_parts}
         subgroups = tuple(subgroup.holding(differences[subgroup.name]) for subgroup in subgroups)
-    if in_order > _IN_ORDER:  # a likelihood ratio takes samples for independent
+    if in_order:  # a likelihood ratio takes samples for independent
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
     compared_heads = Compared(
@@ -261,20 +261,14 @@ _IN_ORDER = 4.0
 
 
 def _order_dependence(task: Task, before: SampleScores, original: Logits) -> float:
-    """Return by how many standard errors samples next to one another err alike, where nothing is said of groups."""
+    """Return by how many standard errors samples next to one another err alike; 0 by chance, or of named groups."""
     if before.clusters is not None or before.predicted is not None or task.teacher is not None:
         return 0.0
     labels = np.asarray(task.reported.table.labels)
-    return order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
-
-
-def order_note(source: Source, z: float) -> list[str]:
+    z = order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
     if z <= _IN_ORDER:
-        return []
-    return [
-        f"{source.describe()}: samples next to one another err alike (z {z:.1f}), like those of one "
-        "person, device or recording; intervals are then too narrow. Name the column of groups by --group-column"
-    ]
+        return 0.0
+    return z
 
 
 FloatArray = NDArray[np.float64]

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.clamp import Clamped
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
-from tna_onnx.pipeline.collected_details import Started, collect_details
+from tna_onnx.pipeline.collected_details import collect_details
 from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, require_plausible
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
@@ -31,9 +32,7 @@ from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.measured import check_positive
-from tna_onnx.results.report import (
-    Report,
-)
+from tna_onnx.results.report import Report
 from tna_onnx.runtime import require_address_space, trim_memory
 
 Finish: TypeAlias = Callable[[Path, Report, FinalFile], Report]
@@ -48,14 +47,14 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
     MemoryError: a limit leaves no room for libraries.
     """
     require_address_space()
-    started = Started()
+    started = datetime.now(UTC)
     task = open_task(job, progress, verified=True)
     # nothing is written before the device has done its part, and the features are here
     with computing():
         return _recalibrate(task, started, progress, finish)
 
 
-def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finish | None) -> Report:
+def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Finish | None) -> Report:
     job = task.job
     # wrong labels would make every later number meaningless: before the search
     labels = check_task_labels(task)
@@ -102,7 +101,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         report = report_on(writing, outcome, compared, after, labels, rewritten, verification)
         if job.details:
-            report = replace(report, details=collect_details(task, outcome, compared, path, started, progress))
+            report = replace(report, details=collect_details(report, task, outcome, compared, path, started, progress))
         if task.teacher is not None:
             report = with_teacher(report, task, after)
         # raised inside of `pending`: no file gets its name
