@@ -71,6 +71,8 @@ _ROUNDINGS = 16
 _DRAWS = 4
 # Logits so far below another have the probability 0, however they are rounded.
 _GONE = 100.0
+# What makes probabilities of logits.
+_ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
 # A bias so far below another masks its class, where products of features and weights are smaller.
 _MASK = 1e3
 # Types coarser than this (float16, bfloat16) are bounded as if their rounding errors had random signs: the sum of all
@@ -112,9 +114,6 @@ def probability_bounds(
     return bounded
 
 
-_ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
-
-
 def _cast_moves(task: Task, logits: FloatArray) -> FloatArray:
     """Return by how much casts on the way from the logits to the output move a probability, (R,) (rule 5)."""
     moved = np.zeros(len(logits))
@@ -140,9 +139,10 @@ def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
         casts.append((epsilon(readout.logits_type), True))
     for k in ancestors(model, readout.output) - before:
         node = model.proto.graph.node[k]
-        types = [FLOAT_TYPES.get(a.i) for a in node.attribute if a.name == "to"] if node.op_type == "Cast" else []
-        operators = {model.proto.graph.node[j].op_type for j in ancestors(model, node.output[0]) - before}
-        casts += [(epsilon(name), bool(operators & {*_ACTIVATIONS})) for name in types if name is not None]
+        names = [FLOAT_TYPES.get(a.i) for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
+        if names and names[0] is not None:
+            operators = {model.proto.graph.node[j].op_type for j in ancestors(model, node.output[0]) - before}
+            casts.append((epsilon(names[0]), not operators.isdisjoint(_ACTIVATIONS)))
     return casts
 
 
@@ -187,7 +187,6 @@ def logit_sizes(
     if head is None:
         assert logits is not None  # noqa: S101 - there is nothing else to look at
         return _largest(task, logits)
-    eps = _unit(task)
     weight = head.weight
     bias = head.bias.astype(np.float64)
     # a folded map may have made them larger
@@ -195,9 +194,9 @@ def logit_sizes(
         weight = to_host(source.head.weight)
         bias = np.asarray(to_host(source.head.bias), np.float64)
     masked = (bias < np.max(bias) - _MASK) & (not task.readout.multi_label)
-    largest = _largest_sizes(task, features, weight, np.where(masked, 0, bias), eps)
+    largest = _largest_sizes(task, features, weight, np.where(masked, 0, bias))
     if np.any(masked) and 2 * np.max(largest) + _GONE > _MASK:  # they may be above another class all the same
-        return _largest_sizes(task, features, weight, bias, eps)
+        return _largest_sizes(task, features, weight, bias)
     return largest
 
 
@@ -207,24 +206,20 @@ def _largest(task: Task, logits: FloatArray) -> FloatArray:
     return np.asarray(np.max(np.abs(logits), axis=1, where=alive | task.readout.multi_label, initial=0))
 
 
-def _largest_sizes(task: Task, features: FloatArray, weight: Any, bias: FloatArray, eps: float) -> FloatArray:
+def _largest_sizes(task: Task, features: FloatArray, weight: Any, bias: FloatArray) -> FloatArray:
+    """Return the largest a_i of any class under a weight, (R,)."""
     largest = np.zeros(len(features))
     for block, w in class_blocks(weight):
-        np.maximum(largest, np.max(_sizes_of(task, features, w, bias[block], eps), axis=1), out=largest)
+        b = bias[block]
+        if task.probed.tail is not None:  # rule 2
+            length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
+            sizes = length * np.linalg.norm(w, axis=1) + np.abs(b)
+        elif _unit(task) < _COARSE:  # all rounding errors with one sign: the worst case
+            sizes = np.abs(features) @ np.abs(w.T) + np.abs(b)
+        else:  # random signs: errors add up like the root of the sum of squares
+            sizes = (np.sqrt(features**2 @ (w**2).T + b**2) + np.abs(features @ w.T + b)) / 2
+        np.maximum(largest, np.max(sizes, axis=1), out=largest)
     return largest
-
-
-def _sizes_of(task: Task, features: FloatArray, weight: FloatArray, bias: FloatArray, eps: float) -> FloatArray:
-    """Return a_i per sample and class, (R, c), of some classes."""
-    if task.probed.tail is not None:  # rule 2
-        length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
-        return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))
-    # all rounding errors with one sign: the worst case
-    if eps < _COARSE:
-        return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
-    # random signs: errors add up like the root of the sum of squares
-    squares = np.sqrt(features**2 @ (weight**2).T + bias**2)
-    return np.asarray((squares + np.abs(features @ weight.T + bias)) / 2)
 
 
 def _magnified(
@@ -265,19 +260,18 @@ _TOGETHER = 2**20
 
 def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
     """Run checks 3 and 4 on a file. `checker`: what `check_file` says of it."""
-    verification = _checked(task, checked, shipped, path, checker=checker)
-    return dataclasses.replace(verification, batch=min(task.batch_size, len(checked.source)))
 
+    def run(rows: NDArray[np.int64], size: int) -> Verification:
+        part = dataclasses.replace(task, batch_size=size)
+        verification = _check_rows(part, checked, rows, shipped, path, checker=checker)
+        return dataclasses.replace(verification, batch=min(task.batch_size, len(checked.source)))
 
-def _checked(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
     rows = _rows(task, checked)
     others = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
     if checked.samples.given or not others:
-        return _check_rows(task, checked, rows, shipped, path, checker=checker)
+        return run(rows, task.batch_size)
     try:
-        reordered, size = other_batches(len(rows), task.batch_size)
-        in_parts = dataclasses.replace(task, batch_size=size)
-        return _check_rows(in_parts, checked, reordered, shipped, path, checker=checker)
+        return run(*other_batches(len(rows), task.batch_size))
     except CheckFailed:
         _log.debug("check: samples in other batches differ", exc_info=True)
     # the model's own fault, or rounding that differs between batches
@@ -287,7 +281,7 @@ def _checked(task: Task, checked: Collected, shipped: Shipped, path: Path, *, ch
         task.model, opened.session, opened.output, checked.source, task.batch_size, tensors, least=VERIFIED
     )
     opened.close()
-    return _check_rows(task, checked, rows, shipped, path, checker=checker)
+    return run(rows, task.batch_size)
 
 
 def _check_rows(
@@ -397,11 +391,10 @@ def check_probabilities(
         for block in blocks
     ]
     difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
-    _check_each(task, checked, rows, difference, bound)
     # as for a quantised output: every sample is rounded there, and none of it averages out
     casts = [_cast_moves(task, np.asarray(shipped.logits.at(rows[block]), np.float64)) for block in blocks]
-    cast = float(np.mean(np.concatenate(casts)))
-    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack + cast)
+    constant = task.readout.output_step / 2 + task.readout.slack + float(np.mean(np.concatenate(casts)))
+    _require_close(task, checked, rows, difference, bound, constant)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(differs)))
 
@@ -414,67 +407,59 @@ def _differences(
     shipped: Shipped,
     sizes: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
+    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs.
+
+    Refuses a file that changes a prediction which its map keeps; the bound of near ties is 1.
+    """
     # float64: the rounding that is left is the runtime's
     z = np.asarray(checked.table.features[rows], np.float64)
     logits = shipped.logits.given if shipped.fitted is None else shipped.logits
     s = np.asarray(logits.at(rows), np.float64)
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
-    differs = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
-    _require_kept(task, checked, rows, np.argmax(actual, axis=1), s, bound, shipped)
+    first = np.argmax(actual, axis=1)
+    differs = first != np.argmax(expected, axis=1)
     if task.readout.multi_label:
         differs = np.any((actual > 0.5) != (expected > 0.5), axis=1)
+    elif isinstance(shipped.fitted, Clamped):
+        changed = (first != np.argmax(s, axis=1)) & (bound < 1)
+        if changed.any():
+            raise CheckFailed(
+                f"verification: the written file gives sample {rows[changed][0]} of {checked.source.describe()} "
+                "another class than the input does; use --map ts, or --predictions change"
+            )
     return np.max(np.abs(actual - expected), axis=1, initial=0), bound, differs
 
 
-def _require_kept(
+def _require_close(
     task: Task,
     checked: Collected,
     rows: NDArray[np.int64],
-    actual: NDArray[np.int64],
-    logits: FloatArray,
+    difference: FloatArray,
     bound: FloatArray,
-    shipped: Shipped,
+    constant: float,
 ) -> None:
-    """Refuse a file that changes a prediction which its map keeps; the bound of near ties is 1."""
-    if not isinstance(shipped.fitted, Clamped) or task.readout.multi_label:
-        return
-    changed = (actual != np.argmax(logits, axis=1)) & (bound < 1)
-    if changed.any():
-        raise CheckFailed(
-            f"verification: the written file gives sample {rows[changed][0]} of {checked.source.describe()} another "
-            "class than the input does; use --map ts, or --predictions change"
-        )
+    """Refuse a difference of a sample, or a mean one, that rounding does not explain.
 
-
-def _check_each(
-    task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray
-) -> None:
+    `constant` moves every sample alike, and so stays in the mean: an output that is quantised is off by up to half a
+    step, whatever the sample.
+    """
     # bounds differ from sample to sample
     worst = int(np.argmax(difference - bound))
-    if difference[worst] <= bound[worst]:
-        return
-    reason = ""
-    if task.readout.output_step:
-        reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
-    elif bound[worst] == _MAX_BOUND and task.head is not None:
-        reason = (
-            "; the logits are so large that rounding alone explains more than that: subtract from the bias what all "
-            "classes have in common"
+    if difference[worst] > bound[worst]:
+        reason = ""
+        if task.readout.output_step:
+            reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
+        elif bound[worst] == _MAX_BOUND and task.head is not None:
+            reason = (
+                "; the logits are so large that rounding alone explains more than that: subtract from the bias what "
+                "all classes have in common"
+            )
+        raise CheckFailed(
+            f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability "
+            f"that differs by {difference[worst]:.3g} from what tna-onnx computed; expected at most "
+            f"{bound[worst]:.3g}{reason}"
         )
-    raise CheckFailed(
-        f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability "
-        f"that differs by {difference[worst]:.3g} from what tna-onnx computed; expected at most "
-        f"{bound[worst]:.3g}{reason}"
-    )
-
-
-def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> None:
-    """Refuse a mean difference that rounding does not explain; `constant` moves every sample alike, and so stays in it.
-
-    An output that is quantised is off by up to half a step, whatever the sample.
-    """
     mean = float(np.mean(difference))
     if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
         raise CheckFailed(
@@ -494,26 +479,24 @@ def first_rows(source: Source, batch_size: int) -> NDArray[np.int64]:
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
 
-    `is_verified_in_other_batches` says where.
+    `is_verified_in_other_batches` says where. The last batch may be a shorter one: it comes last here too, so that none
+    is cut in another way.
     """
     n = len(checked.source)
+    size = task.batch_size
     together = isinstance(checked.source, PositionSource) and task.provider == CUDA
     if task.head is None or together or quantizes_batches(task.model):
-        return first_rows(checked.source, task.batch_size)
-    if task.provider == CUDA:
-        return _whole_batches(n, task.batch_size)
+        return first_rows(checked.source, size)
     # spread, because files often come sorted by class
-    return np.unique(np.linspace(0, n - 1, min(VERIFIED, n)).astype(np.int64))
+    if task.provider != CUDA:
+        return _spread(n, VERIFIED)
+    batches = _spread(-(-n // size), max(1, VERIFIED // size)).tolist()
+    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in batches])
 
 
-def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
-    """Return the samples of some batches of `size`, all over n samples.
-
-    The last batch may be a shorter one: it comes last here too, so that none is cut in another way.
-    """
-    batches = -(-n // size)
-    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, VERIFIED // size), batches)).astype(np.int64))
-    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
+def _spread(n: int, most: int) -> NDArray[np.int64]:
+    """Return some of n numbers, as far apart as they can be."""
+    return np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64))
 
 
 def with_file(report: Report, path: Path) -> Report:
@@ -542,11 +525,7 @@ class FinalFile:
 
 
 def _with_added(changes: Changes, differences: tuple[Difference, ...]) -> Changes:
-    def names(part: str) -> set[str]:
-        return {
-            difference.name for difference in differences if difference.part == part and difference.change == "added"
-        }
-
-    nodes = tuple(sorted({*changes.nodes} | names("node")))
-    added = tuple(sorted({*changes.added} | names("tensor")))
-    return dataclasses.replace(changes, nodes=nodes, added=added)
+    added = {(difference.part, difference.name) for difference in differences if difference.change == "added"}
+    nodes = {*changes.nodes, *(name for part, name in added if part == "node")}
+    tensors = {*changes.added, *(name for part, name in added if part == "tensor")}
+    return dataclasses.replace(changes, nodes=tuple(sorted(nodes)), added=tuple(sorted(tensors)))
