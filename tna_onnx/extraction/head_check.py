@@ -23,6 +23,7 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import (
     OutputCheck,
     check_independence,
+    is_verified_enough,
     is_verified_in_other_batches,
     spread_batches,
 )
@@ -182,7 +183,8 @@ def check_readout(
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
         _check_output(model, readout, logits, tensors)
-    run_later = verified and is_verified_in_other_batches(model, readout, source, session.provider if session else "")
+    run_later = verified and is_verified_enough(source, batch_size)
+    run_later &= is_verified_in_other_batches(model, readout, source, session.provider if session else "")
     further = () if run_later else spread_batches(source, batch_size)
     # what is found at once saves the run of the other batches, where there are any
     most_parts = min(1, len(source) // (batch_size + 1)) if run_later else None

@@ -1,9 +1,9 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
 The first batch is run again, some samples alone and all in eight parts in another order; so is a fortieth of all
-samples. What a share q of the samples does to others, n of them miss with a probability of (1 - q)^n. A model is
-refused where probabilities, features or outlier scores move by more than rounding explains; the limit is wider for
-dynamic quantisation.
+samples, unless the check of the written file runs as many in other batches. What a share q of the samples does to
+others, n of them miss with a probability of (1 - q)^n. A model is refused where probabilities, features or outlier
+scores move by more than rounding explains; the limit is wider for dynamic quantisation.
 """
 
 from __future__ import annotations
@@ -94,20 +94,25 @@ def quantizes_batches(model: Model) -> bool:
     return any(node.op_type in _DYNAMIC for node in model.proto.graph.node)
 
 
+def is_verified_enough(source: Source, batch_size: int) -> bool:
+    """Whether the check of a written file runs as many samples as are run again here, or all."""
+    return min(len(source), batch_size + max(batch_size, len(source) // _SPREAD)) <= VERIFIED
+
+
 def is_verified_in_other_batches(model: Model, readout: Readout, source: Source, provider: str) -> bool:
-    """Whether the check of a written file runs all samples of a source, in other batches than they were collected in.
+    """Whether the check of a written file runs samples of a source in other batches than they were collected in.
 
     Without a float head the model may quantise each batch in its own way; dynamic quantisation does. On CUDA the
     algorithm of a product or a convolution may depend on the size of the batch.
     """
     own_ranges = not isinstance(readout, Head) or quantizes_batches(model)
-    return not (own_ranges or provider == CUDA or isinstance(source, PositionSource)) and len(source) <= VERIFIED
+    return not (own_ranges or provider == CUDA or isinstance(source, PositionSource))
 
 
-def other_batches(samples: int, batch_size: int) -> tuple[NDArray[np.int64], int]:
-    """Return all samples in parts as those of a batch, one after the other, and how many at most to run together."""
-    parts = [part for part, _ in _parts(samples, None)]
-    return np.concatenate(parts), min(batch_size, len(parts[0]))
+def other_batches(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], int]:
+    """Return samples in parts as those of a batch, one after the other, and how many at most to run together."""
+    parts = [part for part, _ in _parts(len(rows), None)]
+    return rows[np.concatenate(parts)], min(batch_size, len(parts[0]))
 
 
 def require_independence(

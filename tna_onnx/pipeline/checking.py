@@ -271,7 +271,7 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     if checked.samples.given or not others:
         return run(rows, task.batch_size)
     try:
-        return run(*other_batches(len(rows), task.batch_size))
+        return run(*other_batches(rows, task.batch_size))
     except CheckFailed:
         _log.debug("check: samples in other batches differ", exc_info=True)
     # the model's own fault, or rounding that differs between batches
