@@ -21,6 +21,7 @@ from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
+from tna_onnx.graph.readers import LabelOutput, answer_of
 from tna_onnx.graph.readout import Readout
 from tna_onnx.runtime import AT_ONCE, Device, Session, require_address_space
 
@@ -164,8 +165,15 @@ class OpenModel(Classifier):
         computing = (self.model.producers, self.readout.joined)
         return list(dict.fromkeys(name for name in names if any(name in nodes for nodes in computing)))
 
+    @functools.cached_property
+    def decided(self) -> LabelOutput | None:
+        """The output with a classifier's own decisions, which need not be the likeliest classes; None without one."""
+        answer = answer_of(self.model, self.output)
+        return None if answer is None or answer.first else answer
+
     def _tensors(self) -> list[str]:
-        return self.computed([self.readout.main, self.readout.logits, self.readout.output])
+        decided = [] if self.decided is None else [self.decided.name]
+        return self.computed([self.readout.main, self.readout.logits, self.readout.output, *decided])
 
 
 def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:

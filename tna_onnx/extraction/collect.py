@@ -26,6 +26,7 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.sessions import batch_in_rows
 from tna_onnx.extraction.store import data_key, model_key, open_store
+from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.progress import Progress
@@ -55,6 +56,8 @@ class FeatureTable:
     # (N,) which of the N belong to one sample of the data, where those have several predictions; else None
     clusters: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None  # (N,) how much each sample counts; None where all count the same
+    # (N,) places of the classes of `OpenModel.decided`, -1 for others; None where not all were run
+    decided: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -183,7 +186,8 @@ def collect_features(
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     if not given:
         opened.divide_cores(math.ceil(len(source) / batch_size))
-    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, given))
+    decided = opened.decided if tensors.computed and not given else None
+    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, given), decided)
     if cache is None:
         column = own_features(readout, source, tensors, batch_size)
         return column or collector.run(TemporaryRows(len(source)).array, progress)
@@ -203,6 +207,7 @@ class BatchRows:
 
     arrays: dict[str, NDArray[Any]]  # by name in the store, a row per sample
     rows: int  # rows of the feature tensor per sample, where there are several; else 0
+    decided: NDArray[np.int64] | None  # places of the classes of the output `decided`
 
 
 class Collector:
@@ -216,7 +221,9 @@ class Collector:
         batch_size: int,
         tensors: Tensors,
         session: Session | None,
+        decided: LabelOutput | None = None,
     ) -> None:
+        self._decided = decided
         self.readout = readout
         self.source = source
         self.batch_size = batch_size
@@ -247,10 +254,13 @@ class Collector:
         total = len(self.source)
         arrays: dict[str, NDArray[Any]] = {}
         rows_a_sample = 0
+        decided: list[NDArray[np.int64]] = []
         progress("collect features", done, total)
         at_once = self._session.at_once if self._session else 1
         for batch, rows in side_by_side(self.rows, self._batches(done), at_once):
             rows_a_sample = rows.rows
+            if rows.decided is not None:
+                decided.append(rows.decided)
             for name, values in rows.arrays.items():
                 arrays[name] = new_array(name, values.shape[1:], values.dtype)
                 if done < total:
@@ -262,7 +272,10 @@ class Collector:
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        return self.table(arrays, rows_a_sample)
+        table = self.table(arrays, rows_a_sample)
+        if sum(map(len, decided)) == total:  # else an earlier run did the first ones
+            table = replace(table, decided=np.concatenate(decided))
+        return table
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
@@ -280,6 +293,8 @@ class Collector:
         """Run one batch and return what is kept of it."""
         results = batch_in_rows(self._session, batch)
         names = list(self.tensors.computed)
+        if self._decided is not None:
+            names.append(self._decided.name)
         if self._session is not None and names:  # else the samples hold all of it themselves
             results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
@@ -288,7 +303,8 @@ class Collector:
         if self.tensors.logits is not None and self._head:
             arrays["logits"] = results[self.tensors.logits]
         as_several = self._head is not None and not self._head.linear and len(raw) != count
-        return BatchRows(arrays, arrays["features"].shape[1] if as_several else 0)
+        decided = None if self._decided is None else self._decided.places(results[self._decided.name])
+        return BatchRows(arrays, arrays["features"].shape[1] if as_several else 0, decided)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""

@@ -259,6 +259,8 @@ def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, b
         return batch
     if opened.is_whole(session) and _is_checked(opened.model, readout):
         missing.append(readout.output)
+    if opened.is_whole(session) and opened.decided is not None:  # for the collection, which runs no batch again
+        missing.append(opened.decided.name)
     results = dict(zip(missing, session.run(missing, batch), strict=True))
     return {**batch_in_rows(session, batch), **results}
 

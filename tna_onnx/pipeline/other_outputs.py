@@ -227,17 +227,18 @@ def labels_of_samples(
 ) -> NDArray[np.int64]:
     """Return the places (N,) of the classes that a label output gives samples.
 
-    `first`: (N,) the model's likeliest classes, which most labels are; those of other classifiers are run.
+    `first`: (N,) the model's likeliest classes, which most labels are.
     """
     if label.first or collected.samples.given:
         return first
-    runner = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
-    source = collected.source
-    every = np.arange(len(source), dtype=np.int64)
-    values = _outputs(runner, [label.name], source.batches(task.batch_size, every)).get(label.name)
-    if values is None or values.size != len(first):
-        return first
-    places = label.places(values)
+    places = collected.table.decided
+    if places is None or label != task.opened.decided:  # an earlier run collected without them
+        runner = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
+        source = collected.source
+        values = _outputs(runner, [label.name], source.batches(task.batch_size)).get(label.name)
+        if values is None or values.size != len(first):
+            return first
+        places = label.places(values)
     return np.where(places < 0, first, places)
 
 
