@@ -86,7 +86,7 @@ def features_by_ray(
             # a CPU that is kept for writing is one that no network runs on
             _mapped(slices, extractor, options or {}).write_parquet(
                 folder.root,
-                filesystem=folder.arrow_system(),
+                filesystem=folder.system,
                 min_rows_per_file=_FILE_ROWS,
                 ray_remote_args={"num_cpus": 0},
             )

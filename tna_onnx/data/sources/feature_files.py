@@ -115,78 +115,61 @@ class FeatureFolder:
 
     Attributes:
         place: as the user named it.
-        system: of fsspec; None for a folder here.
+        system: Arrow's file system.
         root: its path in that system.
     """
 
     def __init__(self, place: str | Path) -> None:
         """Make the folder."""
+        load_pyarrow()
+        import pyarrow.fs as arrow_fs  # noqa: PLC0415 - optional
+
         self.place = local_path(str(place))
-        self.system: Any = None
+        self.system: Any = arrow_fs.LocalFileSystem()
         self.root = str(Path(self.place).absolute())
-        self._written = 0
+        self._remote: Any = None  # fsspec's; None for a folder here
+        self._written: list[str] = []
         if is_url(self.place):
-            self.system, self.root = file_system(self.place)
+            self._remote, self.root = file_system(self.place)
+            self.system = arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(self._remote))
         try:
-            if self.system is not None:
-                names = self.system.find(self.root) if self.system.exists(self.root) else []
-            else:
-                names = list(Path(self.root).iterdir()) if Path(self.root).exists() else []
-            if names:
+            if self.system.get_file_info(arrow_fs.FileSelector(self.root, allow_not_found=True)):
                 raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
-            with self.open(UNFINISHED):
-                pass
+            self.system.create_dir(self.root)
+            self._open(UNFINISHED).close()
         except OSError as error:
             raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
 
-    def open(self, name: str) -> Any:
-        """Return a stream to write a file."""
-        if self.system is not None:
-            self.system.makedirs(self.root, exist_ok=True)
-            return self.system.open(f"{self.root}/{name}", "wb")
-        Path(self.root).mkdir(parents=True, exist_ok=True)
-        return Path(self.root, name).open("wb")
-
-    def arrow_system(self) -> Any:
-        """Return the file system as Arrow's."""
-        import pyarrow.fs as arrow_fs  # noqa: PLC0415 - optional
-
-        if self.system is None:
-            return arrow_fs.LocalFileSystem()
-        return arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(self.system))
+    def _open(self, name: str) -> Any:
+        self._written.append(f"{self.root}/{name}")
+        return self.system.open_output_stream(self._written[-1])
 
     def write(self, tables: Iterable[Any]) -> None:
         """Write tables (`features_table`), a new file after some hundred MB; of a run that fails, none here stay."""
-        try:
-            self._write(tables)
-        except BaseException:
-            if self.system is None:
-                for path in (Path(self.root, UNFINISHED), *Path(self.root).glob("part-*.parquet")):
-                    path.unlink(missing_ok=True)
-            raise
-
-    def _write(self, tables: Iterable[Any]) -> None:
         parquet = load_parquet()
-        with ExitStack() as stack:
-            writer = None
-            size = 0
-            for table in tables:
-                if writer is None or size > _FILE:
-                    stack.close()
-                    stream = stack.enter_context(self.open(f"part-{self._written:05}.parquet"))
-                    writer = stack.enter_context(parquet.ParquetWriter(stream, table.schema))
-                    self._written += 1
-                    size = 0
-                writer.write_table(table)
-                size += table.nbytes
+        try:
+            with ExitStack() as stack:
+                writer = None
+                size = 0
+                for table in tables:
+                    if writer is None or size > _FILE:
+                        stack.close()
+                        stream = stack.enter_context(self._open(f"part-{len(self._written) - 1:05}.parquet"))
+                        writer = stack.enter_context(parquet.ParquetWriter(stream, table.schema))
+                        size = 0
+                    writer.write_table(table)
+                    size += table.nbytes
+        except BaseException:
+            if self._remote is None:
+                for path in self._written:
+                    Path(path).unlink(missing_ok=True)
+            raise
 
     def finish(self) -> tuple[Kind, int, int, np.dtype[Any]]:
         """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype."""
-        if self.system is not None:
-            self.system.rm(f"{self.root}/{UNFINISHED}")
-            self.system.invalidate_cache()
-        else:
-            Path(self.root, UNFINISHED).unlink()
+        self.system.delete_file(f"{self.root}/{UNFINISHED}")
+        if self._remote is not None:
+            self._remote.invalidate_cache()
         files = find_table_files(f"{self.place.rstrip('/')}/")
         if files is None:
             raise DataError(f"{self.place}: no sample was written; give data with samples")
