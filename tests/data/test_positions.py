@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import positions
 from tna_onnx.data.formats import open_source
-from tna_onnx.data.options import PositionOptions
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, first_batches
 from tna_onnx.data.source import InputSpec, sample_labels
 from tna_onnx.errors import DataError
@@ -20,9 +19,9 @@ LABELS = np.array([[0, 1, -100], [-100, -100, -100], [2, -100, 0], [1, 1, 2]])
 VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def opened(labels: Any = LABELS, several: PositionOptions | None = None, **arrays: NDArray[Any]) -> PositionSource:
+def opened(labels: Any = LABELS, n_features: int = 0, **arrays: NDArray[Any]) -> PositionSource:
     data = {"x": VALUES, "labels": labels, **arrays}
-    source = open_source(data, SPECS, 3, several=several or PositionOptions())
+    source = open_source(data, SPECS, 3, several=True, n_features=n_features)
     assert isinstance(source, PositionSource)
     return source
 
@@ -60,7 +59,7 @@ def test_pixels_are_counted_row_by_row() -> None:
     labels[:, 1, 0] = [0, 1, 2, 1]
     labels[0, 0, 2] = 1
     data = {"x": VALUES, "labels": labels}
-    source = open_source(data, SPECS, 3, several=PositionOptions(ignore_label=255))
+    source = open_source(data, SPECS, 3, several=True, ignore_label=255)
     (batch,) = source.batches(4)
     assert batch[SHAPE].tolist() == [2, 3]
     assert batch[POSITIONS].tolist() == [2, 3, 9, 15, 21]
@@ -88,7 +87,7 @@ def test_an_unsigned_type_holds_no_negative_number() -> None:
     """Stored as uint8, -1 is 255, a class of 256."""
     data = {"x": VALUES, "labels": LABELS.astype(np.uint8)}
     with pytest.raises(DataError, match="without a -1"):
-        open_source(data, SPECS, 256, several=PositionOptions(ignore_label=-1))
+        open_source(data, SPECS, 256, several=True, ignore_label=-1)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.float32])
@@ -96,7 +95,7 @@ def test_no_label_stays_none_in_any_dtype(dtype: type) -> None:
     """With 256 classes the largest number of uint8 is a class: -1 in that dtype would be taken for it."""
     missing = 100
     labels = np.where(LABELS == -100, missing, LABELS)
-    source = open_source({"x": VALUES, "labels": labels.astype(dtype)}, SPECS, 256, several=PositionOptions(missing))
+    source = open_source({"x": VALUES, "labels": labels.astype(dtype)}, SPECS, 256, several=True, ignore_label=missing)
     assert isinstance(source, PositionSource)
     assert source.labels.dtype == np.int64
     assert source.labels.tolist() == opened().labels.tolist()
@@ -121,19 +120,19 @@ def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(positions, "_MIN_ROWS", 1)
     monkeypatch.setattr(positions, "_MIN_SAMPLES", 1)
     monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 5)  # five rows of ten numbers
-    source = opened(several=PositionOptions(n_features=10))
+    source = opened(n_features=10)
     assert 1 <= len(source) <= 5
     whole = opened()
     for sample in source.owners:  # all rows of a sample, or none
         assert np.sum(source.owner == sample) == np.sum(whole.owner == sample)
     assert "taken at random" in source.notes[-1]
-    assert opened(several=PositionOptions(n_features=10)).labels.tolist() == source.labels.tolist()
+    assert opened(n_features=10).labels.tolist() == source.labels.tolist()
 
 
 def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "_MIN_ROWS", 1)
     monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 4)
-    source = opened(several=PositionOptions(n_features=10))
+    source = opened(n_features=10)
     assert len(source) == 4
     assert "and positions of those" in source.notes[-1]
     assert rows_of(source, 2) == rows_of(source, 64)
@@ -149,9 +148,9 @@ def test_labels_that_are_the_input_are_refused() -> None:
     specs = (InputSpec("input_ids", (None, None), np.dtype(np.int64)),)
     ids = np.array([[0, 1, 2], [2, 1, 0]])
     with pytest.raises(DataError, match=r"labels\[:, t\] = input_ids\[:, t \+ 1\]"):
-        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=PositionOptions())
+        open_source({"input_ids": ids, "labels": ids}, specs, 3, several=True)
     following = np.c_[ids[:, 1:], [-100, -100]]
-    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=PositionOptions())) == 4
+    assert len(open_source({"input_ids": ids, "labels": following}, specs, 3, several=True)) == 4
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=12), st.integers(1, 5), st.integers(1, 20))

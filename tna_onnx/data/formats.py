@@ -15,14 +15,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.multi_label import LabelSource
-from tna_onnx.data.options import Data, PositionOptions, Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.sample_info import require_beside
 from tna_onnx.data.source import InputSpec
@@ -71,12 +70,7 @@ def request_of(
     n_features: int = 0,
     multi_label: bool = False,
 ) -> Request:
-    """Return what a model's inputs need of the samples.
-
-    `several`: whether the model gives several predictions a sample: each labelled position is a row then.
-    `n_features`: numbers that are kept for each of those; 0 if none are. `multi_label`: whether each of the model's
-    classes is a label by itself: labels are (N, C) of 0 and 1 then.
-    """
+    """Return what a model's inputs need of the samples; the keywords are fields of `Request`."""
     if not several and data.ignore_label is not None:
         raise UsageError(
             "--ignore-label is for models with several predictions a sample (tokens, pixels), and "
@@ -86,10 +80,6 @@ def request_of(
         raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {data._flag('weight')} out")
     if data.class_prior is not None and (several or multi_label):
         raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
-    positions = None
-    if several:
-        ignore_label = IGNORED if data.ignore_label is None else data.ignore_label
-        positions = PositionOptions(ignore_label, n_features)
     said = with_prior(data, n_classes, names)
     return Request(
         **{**vars(said), "preprocessing": stated_recipe(data)},
@@ -97,7 +87,8 @@ def request_of(
         n_classes=n_classes,
         class_names=names,
         model_file=model_file,
-        several=positions,
+        several=several,
+        n_features=n_features,
         multi_label=multi_label,
     )
 
@@ -114,12 +105,10 @@ def open_request(request: Request) -> Source:
     source = _open(request.samples, request)
     require_beside(request, source)
     if request.multi_label:
-        if source.labels.ndim > 1:
-            return source
-        return LabelSource.of(source)
-    if request.several is None:
-        return source
-    return PositionSource.of(source, request.n_classes, request.several)
+        return source if source.labels.ndim > 1 else LabelSource.of(source)
+    if request.several:
+        return PositionSource.of(source, request.n_classes, request.n_features)
+    return source
 
 
 def _open(data: Any, request: Request) -> Source:

@@ -149,7 +149,7 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
         table = read_label_file(request.labels, request.label_column, is_path=lambda _: False, limits=request.limits)
         return table.labels
     columns = getattr(request.labels, "columns", ())
-    if len(columns) > 1 and not request.multi_label and request.several is None:
+    if len(columns) > 1 and not request.multi_label and not request.several:
         raise DataError(
             f"labels: expected one column, found {len(columns)} ({listed(map(str, columns))}); where each is 1 for its "
             "class and 0 for others, give labels.idxmax(axis=1)"

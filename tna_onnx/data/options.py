@@ -213,14 +213,6 @@ class Data:
         return BESIDE[role][1]
 
 
-@dataclass(frozen=True)
-class PositionOptions:
-    """How labels by position are read, for a model with several predictions per sample."""
-
-    ignore_label: int = IGNORED  # stands for no label
-    n_features: int = 0  # length of the features that are kept for a position; 0 if nothing is kept
-
-
 @dataclass(frozen=True, eq=False)
 class Request(Data):
     """Labelled samples as a model wants them: what the user says of them, and what the model says."""
@@ -230,8 +222,8 @@ class Request(Data):
     # the model's class names, in the order of its output; labels may then be names. None if not known.
     class_names: Sequence[str] | None = None
     model_file: Path | None = None  # the model's file, perhaps beside a `tokenizer.json`; None for a model in memory
-    # what a model with several predictions a sample wants of labels; None for one prediction a sample
-    several: PositionOptions | None = None
+    several: bool = False  # whether the model gives several predictions a sample: each labelled position is a row
+    n_features: int = 0  # numbers that are kept for each of these positions; 0 if none are
     multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
 
     def __post_init__(self) -> None:
@@ -255,6 +247,11 @@ class Request(Data):
                 "store the samples as arrays (.npz), with labels of 0 and 1 of shape (N, "
                 f"{self.n_classes})"
             )
+
+    @property
+    def no_label(self) -> int:
+        """What stands for no label where labels are given by position."""
+        return IGNORED if self.ignore_label is None else self.ignore_label
 
     @property
     def takes_images(self) -> bool:

@@ -8,6 +8,7 @@ positions.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,7 @@ import numpy as np
 from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import check_integral, check_range, check_two_classes
-from tna_onnx.data.options import PositionOptions
-from tna_onnx.data.source import (
-    AnyArray,
-    Batch,
-    IntArray,
-    Source,
-    SourceView,
-    split_rows,
-)
+from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, SourceView, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -120,7 +113,7 @@ class PositionSource(SourceView):
     notes: tuple[str, ...] = ()  # lines that reports show
 
     @classmethod
-    def of(cls, source: Source, n_classes: int, several: PositionOptions) -> PositionSource:
+    def of(cls, source: Source, n_classes: int, n_features: int) -> PositionSource:
         """Make the labelled positions of samples the rows of a source."""
         placed: IntArray | None = getattr(source, "placed", None)
         if placed is None:
@@ -131,7 +124,7 @@ class PositionSource(SourceView):
         shape = placed.shape[1:]
         flat_labels = placed.reshape(len(placed), -1)
         clusters, flat = np.nonzero(flat_labels != _NONE)
-        selected, note = _within_memory(clusters, max(n_classes, several.n_features) if several.n_features else 0)
+        selected, note = _within_memory(clusters, max(n_classes, n_features) if n_features else 0)
         clusters = clusters[selected]
         flat = flat[selected]
         size = max(1, _BATCH_BYTES // (4 * n_classes * flat_labels.shape[1]))
@@ -195,7 +188,10 @@ class PositionSource(SourceView):
             first = number * size
             last = min(first + size, len(samples))
             inside = selected[ends[first] : ends[last]]
-            yield self._placed(batch, inside, np.searchsorted(samples[first:last], self.owner[inside]))
+            places = (
+                np.searchsorted(samples[first:last], self.owner[inside]) * math.prod(self.shape) + self.flat[inside]
+            )
+            yield {POSITIONS: places.astype(np.int64), SHAPE: np.array(self.shape, np.int64), **batch}
 
     def first_batches(self, size: int, max_rows: int) -> int:
         """Return the number of rows in the first batches: at most `max_rows`, but at least one batch."""
@@ -211,11 +207,6 @@ class PositionSource(SourceView):
         ends = np.append(starts, len(self))[1:]
         most = max(1, max_rows // samples)
         return np.concatenate([np.arange(starts[k], min(ends[k], starts[k] + most)) for k in range(samples)])
-
-    def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
-        """Add the positions of the rows to a batch; `samples` are the indices of their samples in it."""
-        places = samples * int(np.prod(self.shape)) + self.flat[rows]
-        return {POSITIONS: places.astype(np.int64), SHAPE: np.array(self.shape, np.int64), **batch}
 
 
 def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], tuple[str, ...]]:

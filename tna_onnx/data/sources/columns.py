@@ -147,13 +147,12 @@ def open_columns(
     placed = None
     if request.multi_label and labels is not NO_LABELS:
         indices, placed = marked_labels(labels, n_samples, request.n_classes, labels_where)
-    elif request.several is None:
-        indices = class_indices(request, labels, n_samples, labels_where)
-    else:
-        indices, placed = placed_labels(
-            np.asarray(labels), n_samples, request.n_classes, labels_where, request.several.ignore_label
-        )
+    elif request.several:
+        stored = np.asarray(labels)
+        indices, placed = placed_labels(stored, n_samples, request.n_classes, labels_where, request.no_label)
         refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
+    else:
+        indices = class_indices(request, labels, n_samples, labels_where)
     values = values_beside(request, where, sample_info or {}, indices)
     digest = functools.cache(lambda: hashed(indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
@@ -170,15 +169,9 @@ def check_arrays(request: Request, where: str) -> None:
 
 
 def check_names(
-    where: str,
-    names: Sequence[str],
-    inputs: Sequence[InputSpec],
-    *,
-    need_labels: bool = True,
-    noun: str = "array",
-    label: str = LABELS,
+    where: str, names: Sequence[str], inputs: Sequence[InputSpec], *, need_labels: bool = True, label: str = LABELS
 ) -> None:
-    """Check that every input and the labels have a column of that name."""
+    """Check that every input and the labels have an array of that name."""
     input_names = [spec.name for spec in inputs]
     if LABELS in input_names:
         raise DataError(
@@ -189,23 +182,21 @@ def check_names(
     missing = [name for name in input_names if name not in names]
     if missing:
         candidates = [name for name in names if name != LABELS]
-        advice = f"name the {noun}s after the model's inputs"
+        advice = "name the arrays after the model's inputs"
         if "arr_0" in names:
             advice += f": numpy.savez(file, {', '.join(f'{name}=...' for name in input_names)}, {LABELS}=...)"
         if len(input_names) == 1 and len(candidates) == 1:
             advice = f"if {candidates[0]!r} is that input, store it in the model's shape and dtype"
         raise DataError(
-            f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(input_names)}, the "
+            f"{where}: no array for the model's input {listed(missing)}; the model wants {listed(input_names)}, the "
             f"file has {stored}; {advice}"
         )
     if need_labels and label not in names:
         # what else is stored may be the labels under another name
-        error: type[DataError] = DataError
-        if set(names) <= set(input_names):
-            error = NoLabels
+        error = NoLabels if set(names) <= set(input_names) else DataError
         raise error(
-            f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as "
-            f"{label!r}, or say with --label-column which {noun} it is"
+            f"{where}: no array {label!r}; the file has {stored}; add the class index of each sample as {label!r}, or "
+            "say with --label-column which array it is"
         )
 
 
@@ -216,28 +207,25 @@ def check_column(column: AnyArray, spec: InputSpec, where: str) -> None:
             f"{where}: the model does not say which shape its input {spec.name!r} has; export it again with shapes of "
             "its inputs, samples along axis 0"
         )
-    n_axes = len(column.shape)
-    fits = n_axes == len(spec.shape) and all(
+    fits = column.ndim == len(spec.shape) and all(
         expected in (None, length) for expected, length in zip(spec.shape[1:], column.shape[1:], strict=True)
     )
-    if n_axes == 0 or not fits:
+    if not fits:
         raise DataError(
             f"{where}: expected shape {shape_text(spec.shape)}, found {column.shape}; store the samples along axis 0, "
             "each with the shape that the model takes"
         )
-    if not _widens(column.dtype, spec.dtype):
-        raise DataError(
-            f"{where}: expected dtype {spec.dtype}, found {column.dtype}; preprocess the samples as for the model and "
-            f"store them with .astype({spec.dtype.name!r})"
-        )
-
-
-def _widens(stored: np.dtype[Any], target: np.dtype[Any]) -> bool:
     # NumPy also calls int16 -> float32 safe. The values survive, but they are pixels or codes, not model inputs.
-    if target.kind == "O":
-        return stored.kind in "OU"
+    stored, target = column.dtype, spec.dtype
     same_kind = any(stored.kind in kind and target.kind in kind for kind in _KINDS)
-    return stored == target or (same_kind and np.can_cast(stored, target, "safe"))
+    widens = stored == target or (same_kind and np.can_cast(stored, target, "safe"))
+    if target.kind == "O":
+        widens = stored.kind in "OU"
+    if not widens:
+        raise DataError(
+            f"{where}: expected dtype {target}, found {stored}; preprocess the samples as for the model and store them "
+            f"with .astype({target.name!r})"
+        )
 
 
 def require_text(where: str, values: AnyArray, rows: IntArray) -> None:
