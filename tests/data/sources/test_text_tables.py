@@ -15,7 +15,7 @@ from tna_onnx.data.formats import open_source
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.columns import stack
-from tna_onnx.data.sources.layout import InputColumns, Kind, lay_out
+from tna_onnx.data.sources.layout import Kind, lay_out
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError
 
@@ -139,7 +139,9 @@ ONE = [spec("X", (None, 4))]
 EACH = [spec(name, (None, 1)) for name in "dcba"]
 
 
-def laid(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str, label: str | None = "label") -> InputColumns:
+def laid(
+    kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str, label: str | None = "label"
+) -> tuple[dict[str, tuple[str, ...]], str]:
     return lay_out("calib.csv", kinds, Request(inputs=inputs, n_classes=3, columns=columns), label)
 
 
@@ -151,20 +153,20 @@ def refusal(kinds: dict[str, Kind], inputs: list[InputSpec], *columns: str) -> s
 
 def test_all_numbers_fill_the_only_input_in_the_order_of_the_table() -> None:
     layout = laid(NUMBERS, ONE)
-    assert layout.columns == {"X": ("a", "b", "c", "d")}
-    assert layout.note == "columns of input 'X': 'a', 'b', 'c', 'd' in the order of the table; label 'label'"
+    assert layout[0] == {"X": ("a", "b", "c", "d")}
+    assert layout[1] == "columns of input 'X': 'a', 'b', 'c', 'd' in the order of the table; label 'label'"
 
 
 def test_names_decide_where_inputs_have_them() -> None:
-    assert laid(NUMBERS, EACH).columns == {name: (name,) for name in "dcba"}
+    assert laid(NUMBERS, EACH)[0] == {name: (name,) for name in "dcba"}
     # the label may have the name of no input, and the table more columns
-    assert laid({**NUMBERS, "e": "number"}, EACH[:2]).columns == {"d": ("d",), "c": ("c",)}
+    assert laid({**NUMBERS, "e": "number"}, EACH[:2])[0] == {"d": ("d",), "c": ("c",)}
 
 
 def test_signs_and_case_do_not_count_where_that_is_unambiguous() -> None:
     kinds: dict[str, Kind] = {"Petal Length (cm)": "number", "b": "number"}
     inputs = [spec("petal_length_cm", (None, 1)), spec("B", (None, 1))]
-    assert laid(kinds, inputs, label=None).columns["petal_length_cm"] == ("Petal Length (cm)",)
+    assert laid(kinds, inputs, label=None)[0]["petal_length_cm"] == ("Petal Length (cm)",)
     message = refusal({**kinds, "petal-length-cm": "number", "label": "number"}, inputs)
     assert "no column for the model's input 'petal_length_cm'" in message
     assert "--columns" in message
@@ -172,42 +174,42 @@ def test_signs_and_case_do_not_count_where_that_is_unambiguous() -> None:
 
 def test_columns_that_are_named_fill_the_inputs_in_the_models_order() -> None:
     layout = laid(NUMBERS, ONE, "d", "b", "a", "c")
-    assert layout.columns == {"X": ("d", "b", "a", "c")}
+    assert layout[0] == {"X": ("d", "b", "a", "c")}
     two = [spec("x", (None, 3)), spec("z", (None, 1))]
-    assert laid(NUMBERS, two, "d", "b", "a", "c").columns == {"x": ("d", "b", "a"), "z": ("c",)}
+    assert laid(NUMBERS, two, "d", "b", "a", "c")[0] == {"x": ("d", "b", "a"), "z": ("c",)}
     free = [spec("x", (None, None))]
-    assert laid(NUMBERS, free, "d", "b").columns == {"x": ("d", "b")}
+    assert laid(NUMBERS, free, "d", "b")[0] == {"x": ("d", "b")}
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
 def test_row_numbers_of_pandas_are_no_feature(name: str) -> None:
     layout = laid({name: "number", **NUMBERS}, ONE)
-    assert layout.columns == {"X": ("a", "b", "c", "d")}
-    assert "not used: " in layout.note
+    assert layout[0] == {"X": ("a", "b", "c", "d")}
+    assert "not used: " in layout[1]
 
 
 def test_text_beside_the_numbers_is_left_out_and_said() -> None:
     layout = laid({"customer": "text", **NUMBERS}, ONE)
-    assert layout.columns == {"X": ("a", "b", "c", "d")}
-    assert layout.note.endswith("not used: 'customer'")
+    assert layout[0] == {"X": ("a", "b", "c", "d")}
+    assert layout[1].endswith("not used: 'customer'")
 
 
 def test_columns_read_beside_the_inputs_are_not_called_unused() -> None:
     kinds: dict[str, Kind] = {"site": "number", **NUMBERS, "w": "number", "customer": "text"}
     request = Request(inputs=ONE, n_classes=3, group_column="site", weight_column="w")
     layout = lay_out("calib.csv", kinds, request, "label")
-    assert layout.columns == {"X": ("a", "b", "c", "d")}
-    assert layout.note.endswith("label 'label'; groups 'site'; weights 'w'; not used: 'customer'")
+    assert layout[0] == {"X": ("a", "b", "c", "d")}
+    assert layout[1].endswith("label 'label'; groups 'site'; weights 'w'; not used: 'customer'")
 
 
 def test_the_only_column_of_lists_is_the_input() -> None:
     layout = laid({"id": "number", "embedding": "list", "label": "number"}, [spec("X", (None, 3, 8))])
-    assert layout == InputColumns({"X": ("embedding",)})
+    assert layout == ({"X": ("embedding",)}, "")
 
 
 def test_a_single_number_a_sample() -> None:
     for shape in ((None,), (None, 1), (None, None)):
-        assert laid({"a": "number", "label": "text"}, [spec("X", shape)]).columns == {"X": ("a",)}
+        assert laid({"a": "number", "label": "text"}, [spec("X", shape)])[0] == {"X": ("a",)}
 
 
 @pytest.mark.parametrize(
@@ -235,12 +237,12 @@ def test_layouts_refused(
 
 def test_labels_apart_make_no_feature_of_those_in_the_table() -> None:
     """With a free width, or one that happens to fit."""
-    assert laid(NUMBERS, [spec("X", (None, None))], label=None).columns == {"X": ("a", "b", "c", "d")}
+    assert laid(NUMBERS, [spec("X", (None, None))], label=None)[0] == {"X": ("a", "b", "c", "d")}
     five = [spec("X", (None, 5))]
     with pytest.raises(DataError, match="takes 5 columns of numbers, the table has 4"):
         laid(NUMBERS, five, label=None)
-    assert laid(NUMBERS, five, *NUMBERS, label=None).columns == {"X": tuple(NUMBERS)}
-    assert laid(NUMBERS, [spec("label", (None, 1))], label=None).columns == {"label": ("label",)}
+    assert laid(NUMBERS, five, *NUMBERS, label=None)[0] == {"X": tuple(NUMBERS)}
+    assert laid(NUMBERS, [spec("label", (None, 1))], label=None)[0] == {"label": ("label",)}
 
 
 # ---- Numbers side by side: converted to the model's dtype, and refused where that would change them

@@ -12,65 +12,54 @@ Row numbers that pandas has stored as a column without a name are never an input
 from __future__ import annotations
 
 import contextlib
-import math
+import itertools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tna_onnx.data.foreign import repeated
-from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates
+from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import BESIDE
 from tna_onnx.data.source import NO_LABELS, shape_text
-from tna_onnx.errors import DataError, NoLabels
+from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray, InputSpec
+    from tna_onnx.data.source import InputSpec
 
 Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
 
-_ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name
+ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name
 _LABELS = ("label", "labels")  # columns that are never features, unless --columns or an input names them
 _ID = re.compile(r"(.*_)?(id|ids|idx|index|uuid|guid)|row|rownumber|row_number|rowid|key", re.IGNORECASE)
 _MAX_NAMED = 4  # names in a note before they are cut
 
 
-@dataclass(frozen=True)
-class InputColumns:
-    """Columns of each input."""
-
-    columns: Mapping[str, tuple[str, ...]]  # input name -> names of its columns; a column of lists stands alone
-    note: str = ""  # what reports say about the choice; empty where it is plain
-
-
-def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> InputColumns:
-    """Decide which columns fill which inputs.
+def lay_out(
+    where: str, kinds: Mapping[str, Kind], request: Request, label: str | None
+) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Return the columns of each input, of which one of lists stands alone, and what reports say about the choice.
 
     `kinds`: name of a column -> what it holds, in the order of the table. `label`: the column with the labels; None if
     they are not in the table.
     """
     inputs = list(request.inputs)
-    unknown = [name for name in request.drop_columns if name not in kinds]
-    if unknown:
-        raise DataError(
-            f"{where}: no column {listed(unknown)}, which --drop-columns names; the columns are {listed(kinds)}"
-        )
+    _require(where, request.drop_columns, kinds, "--drop-columns")
     left_out = no_inputs(where, kinds, request, label)
-    data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     by = request.sample_info.get("by")
-    width = _width(inputs[0]) if len(inputs) == 1 else None
-    if isinstance(by, str) and kinds.get(by) == "number" and list(data_columns.values()).count("number") + 1 == width:
+    if isinstance(by, str) and kinds.get(by) == "number" and len(inputs) == 1:
+        numbers = [name for name, kind in kinds.items() if kind == "number" and name not in left_out]
         # an age, say, by which subgroups are made, is a feature where the others are too few
-        left_out -= {by} - {label, *request.drop_columns}
-        data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
-    order = "in the order of --columns"
+        if len(numbers) + 1 == width_of(inputs[0]):
+            left_out -= {by} - {label, *request.drop_columns}
+    data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     if request.columns:
         columns = by_user(where, kinds, inputs, request.columns)
-    elif (by_name := _by_name(data_columns, inputs)) and _wide_enough(data_columns, inputs, by_name):
+        order = "in the order of --columns"
+    elif by_name := _by_name(data_columns, inputs):
         columns = by_name
         order = "by name"
     elif len(inputs) == 1:
@@ -80,12 +69,12 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         raise _missing(where, kinds, inputs, data_columns)
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
-    return InputColumns(columns, _note(columns, kinds, request, label, order))
+    return columns, _note(columns, kinds, request, label, order)
 
 
 def no_inputs(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> set[str | None]:
     """Return the columns that fill no input unless the user names them for that."""
-    left_out = {label, *_ROW_NUMBERS, *request.no_inputs}
+    left_out = {label, *ROW_NUMBERS, *request.no_inputs}
     if label is not None:
         return left_out
     # labels apart do not make a feature of those in the table: unlabelled data may still have that column
@@ -103,47 +92,14 @@ def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
     return ("number",)
 
 
-def label_in(
-    where: str, kinds: Mapping[str, Kind], request: Request, values_of: Callable[[str], AnyArray]
-) -> str | None:
-    """Return the column with the labels; None where they are given apart.
-
-    `values_of`: the values of a column, each at least once, (N,), for advice on which one it may be.
-    """
-    if request.labels is not None:
-        return None
-    not_labels = {*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns}
-    columns = [name for name in kinds if name not in not_labels]
-    names = label_candidates(columns, request.no_inputs, request.label_column)
-
-    def classes_in(name: str) -> bool:
-        if kinds[name] not in ("number", "text"):
-            return False
-        with contextlib.suppress(DataError):  # empty cells, say
-            return holds_classes(values_of(name), request)
-        return False
-
-    try:
-        return find_label_column(names, request.label_column, where, classes_in=classes_in)
-    except DataError as error:
-        needed = sum(_width(spec) or math.inf for spec in request.inputs)
-        left = {*kinds} - {*_ROW_NUMBERS, *request.no_inputs}
-        # with a column more than the inputs need, that may be the label under an unknown name
-        if request.label_column is None and len(left) in (1, needed):
-            raise NoLabels(str(error)) from error
-        raise
-
-
 def by_user(
     where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the columns of each input where the user names them, in the model's order."""
-    unknown = [name for name in names if name not in kinds]
-    if unknown:
-        raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")
+    _require(where, names, kinds, "--columns")
     if twice := repeated(names):
         raise DataError(f"{where}: --columns names {listed(twice)} several times; name each column once")
-    widths = [_width(spec) for spec in inputs]
+    widths = [width_of(spec) for spec in inputs]
     if all(kinds[name] == "list" for name in names):
         widths = [1 for _ in inputs]
     if len(inputs) == 1 and widths[0] is None:
@@ -157,37 +113,33 @@ def by_user(
             f"{where}: --columns names {len(names)} columns, the model takes {total} ({', '.join(shapes)}); name each "
             "one, in the order in which the model was trained on them"
         )
-    columns = {}
-    at = 0
-    for spec, width in zip(inputs, widths, strict=True):
-        columns[spec.name] = tuple(names[at : at + (width or 1)])
-        at += width or 1
-    return columns
+    left = iter(names)
+    taken = zip(inputs, widths, strict=True)
+    return {spec.name: tuple(itertools.islice(left, width or 1)) for spec, width in taken}
+
+
+def _require(where: str, names: Sequence[str], kinds: Mapping[str, Kind], flag: str) -> None:
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise DataError(f"{where}: no column {listed(unknown)}, which {flag} names; the columns are {listed(kinds)}")
 
 
 def _by_name(data_columns: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[str, tuple[str, ...]] | None:
-    if all(spec.name in data_columns for spec in inputs):
-        return {spec.name: (spec.name,) for spec in inputs}
-    spelled: dict[str, list[str]] = {}
-    for name in data_columns:
-        spelled.setdefault(folded(name), []).append(name)
-    matches = [spelled.get(folded(spec.name), []) for spec in inputs]
-    # two columns that differ in signs only: which of them is meant is not for us to say
-    if any(len(names) != 1 for names in matches) or len({names[0] for names in matches}) < len(matches):
-        return None
-    return {spec.name: tuple(names) for spec, names in zip(inputs, matches, strict=True)}
-
-
-def _wide_enough(
-    data_columns: Mapping[str, Kind], inputs: Sequence[InputSpec], columns: Mapping[str, Sequence[str]]
-) -> bool:
-    """Tell whether the only input, if it takes several numbers a row, was not matched to a column of numbers."""
-    if len(inputs) > 1:
-        return True
+    columns: dict[str, tuple[str, ...]] = {spec.name: (spec.name,) for spec in inputs}
+    if not set(columns) <= set(data_columns):
+        spelled: dict[str, list[str]] = {}
+        for name in data_columns:
+            spelled.setdefault(folded(name), []).append(name)
+        columns = {spec.name: tuple(spelled.get(folded(spec.name), ())) for spec in inputs}
+        # two columns that differ in signs only: which of them is meant is not for us to say
+        if any(len(names) != 1 for names in columns.values()) or len(set(columns.values())) < len(columns):
+            return None
     spec = inputs[0]
-    multi_column = len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
-    # with one column alone there is nothing else that the name could mean
-    return not multi_column or len(data_columns) == 1 or data_columns[columns[spec.name][0]] not in plain_kinds(spec)
+    several_numbers = len(inputs) == 1 and len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
+    # they are not in one column of numbers; with one column alone there is nothing else that the name could mean
+    if several_numbers and len(data_columns) > 1 and data_columns[columns[spec.name][0]] in plain_kinds(spec):
+        return None
+    return columns
 
 
 def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
@@ -196,7 +148,7 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
         return {spec.name: tuple(lists or data_columns)}
     numbers = [name for name, kind in data_columns.items() if kind in plain_kinds(spec)]
     texts = [name for name in numbers if data_columns[name] == "text"]
-    if len(numbers) != _width(spec) and len(texts) == (_width(spec) or 1):
+    if len(numbers) != width_of(spec) and len(texts) == (width_of(spec) or 1):
         numbers = texts
     if len(numbers) == 1 and len(spec.shape) == 1:
         return {spec.name: tuple(numbers)}
@@ -290,7 +242,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{listed(names[:2])}, ..., {listed(names[-1:])} ({len(names)})"
 
 
-def _width(spec: InputSpec) -> int | None:
+def width_of(spec: InputSpec) -> int | None:
     """Return the number of values in one row of an input; None if its shape leaves that open."""
     if len(spec.shape) == 2:
         return spec.shape[1]

@@ -5,6 +5,7 @@ Parquet and Arrow (`tna_onnx.data.sources.tables`) come some rows at a time; tex
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 from dataclasses import dataclass, replace
@@ -14,16 +15,24 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column
-from tna_onnx.data.labelfile import labels_apart
+from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.multi_label import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
-from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, no_inputs, plain_kinds
+from tna_onnx.data.sources.layout import (
+    ROW_NUMBERS,
+    Kind,
+    by_user,
+    folded,
+    lay_out,
+    no_inputs,
+    plain_kinds,
+    width_of,
+)
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
-from tna_onnx.data.textfile import read_columns
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, NoLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +93,29 @@ def open_in_memory(
 
 def label_of(table: Table, request: Request) -> str | None:
     """Return the column with the labels; None where they are given apart."""
-    return label_in(table.where, table.kinds, request, table.distinct)
+    if request.labels is not None:
+        return None
+    kinds = table.kinds
+    not_labels = {*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns}
+    columns = [name for name in kinds if name not in not_labels]
+    names = label_candidates(columns, request.no_inputs, request.label_column)
+
+    def classes_in(name: str) -> bool:
+        if kinds[name] not in ("number", "text"):
+            return False
+        with contextlib.suppress(DataError):  # empty cells, say
+            return holds_classes(table.distinct(name), request)
+        return False
+
+    try:
+        return find_label_column(names, request.label_column, table.where, classes_in=classes_in)
+    except DataError as error:
+        needed = sum(width_of(spec) or math.inf for spec in request.inputs)
+        left = {*kinds} - {*ROW_NUMBERS, *request.no_inputs}
+        # with a column more than the inputs need, that may be the label under an unknown name
+        if request.label_column is None and len(left) in (1, needed):
+            raise NoLabels(str(error)) from error
+        raise
 
 
 def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
@@ -105,9 +136,8 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
     request = with_tokenizer(request, kinds, label)
     of_labels = marks or ([] if label is None else [label])
     if request.tokenizer is None:
-        layout = lay_out(where, kinds, request, label)
-        note = layout.note
-        arrays, stored = _read(table, request.inputs, layout.columns, [*of_labels, *further])
+        columns, note = lay_out(where, kinds, request, label)
+        arrays, stored = _read(table, request.inputs, columns, [*of_labels, *further])
     else:
         left_out = no_inputs(where, kinds, request, label)
         texts = [name for name, kind in kinds.items() if kind == "text" and name not in left_out]
@@ -119,13 +149,10 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         labels = joined_labels(stored, marks, where)
     elif label is not None:
         labels = table.labels(label, stored[label])
-    files = table.files  # not the table: its columns may be in memory
-    tokens = request.tokenizer is not None
+    files = table.files if request.tokenizer is None else ()  # not the table: its columns may be in memory
 
     def hashed(indices: IntArray) -> str:
-        if tokens or not files:
-            return arrays_sha256(arrays, indices)
-        return files_sha256(files, indices)
+        return files_sha256(files, indices) if files else arrays_sha256(arrays, indices)
 
     return open_columns(
         title,
@@ -187,7 +214,9 @@ def _filled(
         return stack(where, spec, {name: columns[name] for name in names}, start)
     if len(names) > 1 or kinds[names[0]] != "list":
         wrong = next(name for name in names if kinds[name] != "number")
-        found = _example(columns[wrong])
+        cells = enumerate(columns[wrong].tolist())
+        odd = (f"{cell!r:.80} in row {row}" for row, cell in cells if not isinstance(cell, numbers.Real))
+        found = next(odd, str(columns[wrong].dtype))
         raise DataError(f"{where}: column {wrong!r}: expected numbers, found {found}; store numbers")
     values = columns[names[0]]
     if values.dtype.kind == "O":
@@ -225,23 +254,6 @@ def _joined(where: str, cells: AnyArray) -> AnyArray:
     if joined.dtype.kind not in "biuf":
         raise DataError(f"{where}: expected lists of numbers, found {cells[0]!r:.80} in row 0; store numbers")
     return joined
-
-
-def _example(values: AnyArray) -> str:
-    """Format a non-numeric cell for a message."""
-    for row, cell in enumerate(values.tolist()):
-        if not isinstance(cell, numbers.Real):
-            return f"{cell!r:.80} in row {row}"
-    return str(values.dtype)
-
-
-# ---- text files
-
-
-def open_delimited(path: Path, request: Request) -> ArraySource:
-    """Read the table in the text file `path`."""
-    columns = read_columns(path, request.limits, texts_for(request))
-    return open_in_memory(f"table {path.name}", str(path), columns, request, [path])
 
 
 def texts_for(request: Request) -> Callable[[str], bool]:

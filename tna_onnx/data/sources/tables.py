@@ -29,8 +29,8 @@ from tna_onnx.data.sources.arrow import (
 from tna_onnx.data.sources.columns import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.sources.layout import Kind, lay_out
-from tna_onnx.data.sources.table_inputs import Table, label_of, open_columns_of, open_delimited
-from tna_onnx.data.textfile import DELIMITED
+from tna_onnx.data.sources.table_inputs import Table, label_of, open_columns_of, open_in_memory, texts_for
+from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
 
@@ -103,7 +103,8 @@ def _class_label(schema: Any, name: str) -> list[str] | None:
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     """Map the table in the file or folder `path`, or read that of a text file."""
     if path.is_file() and path.suffix.lower() in DELIMITED:
-        return open_delimited(path, request)
+        columns = read_columns(path, request.limits, texts_for(request))
+        return open_in_memory(f"table {path.name}", str(path), columns, request, [path])
     pyarrow = load_pyarrow()
     files = table_files(path, request.data_root)
     schema = table_schema(files[0])
@@ -151,9 +152,8 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
     if image_name is not None:
         return (image_name,), True, ""
     check_arrays(request, where)
-    layout = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
-    columns = tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name]))
-    return columns, False, layout.note
+    columns, note = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
+    return tuple(dict.fromkeys(name for spec in request.inputs for name in columns[spec.name])), False, note
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:
