@@ -47,15 +47,6 @@ def open_foreign(path: Path) -> BinaryIO:
         raise
 
 
-def regular_size(path: Path) -> int:
-    """Return the size in bytes of a regular file, for libraries that open it by themselves."""
-    try:
-        with open_foreign(path) as stream:
-            return os.fstat(stream.fileno()).st_size
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); check the path") from error
-
-
 def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-sig") -> str:
     """Return the text of a regular file.
 

@@ -6,7 +6,6 @@ the model's names are known, or numbered.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +23,8 @@ from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError, UsageError
 
 UNIFORM = "uniform"
-
-# Figures rounded to three digits add up to 1 within this.
-_SUM_TOLERANCE = 2e-3
-
+_SUM_TOLERANCE = 2e-3  # figures rounded to three digits add up to 1 within this
 _SMALLEST = 1e-100  # squares of much smaller frequencies are 0
-
 _PRIOR_ADVICE = "give one positive number for each class, which add up to 1"
 
 
@@ -75,14 +70,13 @@ def _from_file(path: Path, where: str, limits: Limits) -> Any:
     names, numbers = (values.tolist() for values in columns.values())
     if twice := repeated(names):
         raise DataError(f"{path}: class {twice[0]!r} has several lines; {_PRIOR_ADVICE}")
-    return {str(name).strip(): _number(str(value), str(path)) for name, value in zip(names, numbers, strict=True)}
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise DataError(f"{where}: expected a number, found {text[:80]!r}; {_PRIOR_ADVICE}") from error
+    frequencies = {}
+    for name, text in zip(names, numbers, strict=True):
+        try:
+            frequencies[str(name).strip()] = float(text)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{path}: expected a number, found {str(text)[:80]!r}; {_PRIOR_ADVICE}") from error
+    return frequencies
 
 
 def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
@@ -97,10 +91,9 @@ def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_cla
 
 def _known_names(keys: Sequence[str], names: Sequence[str] | None, n_classes: int, where: str) -> list[str]:
     """Return what the C classes are called by keys: names or indices."""
-    indices = [str(k) for k in range(n_classes)]
-    names_known = indices
+    names_known = [str(k) for k in range(n_classes)]
     # names go first: a class may be called "1" and not be the one with that index
-    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
+    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(names_known)):
         names_known = list(names)
     unknown = [key for key in keys if key not in names_known]
     if unknown:
@@ -115,9 +108,9 @@ def _checked_frequencies(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
     if len(values) != n_classes:
         raise DataError(f"{where}: {len(values)} numbers for a model with {n_classes} classes; {_PRIOR_ADVICE}")
     prior = np.array([float(value) for value in values])
-    if not np.all(np.isfinite(prior)) or np.any(prior < 0):
-        wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
-        raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_PRIOR_ADVICE}")
+    wrong = np.flatnonzero(~np.isfinite(prior) | (prior < 0))
+    if wrong.size:
+        raise DataError(f"{where}: class {wrong[0]} has the frequency {prior[wrong[0]]:g}; {_PRIOR_ADVICE}")
     if np.any(prior < _SMALLEST):
         raise DataError(
             f"{where}: class {int(np.argmin(prior))} has the frequency {prior.min():g}, which would rule it out "

@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UsageError
 
-# Bytes of a mapped array that may stay in memory between two passes over it.
-_STAYS = 2**28
-
-# Bytes up to which an array that is filled is in memory.
-_IN_MEMORY = 2**27
-
-# Bytes written at a time where the system cannot reserve blocks by itself.
-_ZEROS = 2**24
+_STAYS = 2**28  # bytes of a mapped array that may stay in memory between two passes over it
+_IN_MEMORY = 2**27  # bytes up to which an array that is filled is in memory
+_ZEROS = 2**24  # bytes written at a time where the system cannot reserve blocks by itself
 
 
 def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

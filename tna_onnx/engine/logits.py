@@ -25,12 +25,8 @@ from tna_onnx.numerics.ops import Blocked, WeightedLabels, rows_of, to_host
 from tna_onnx.numerics.scores import SampleScores, resolved_logits
 from tna_onnx.runtime import trim_memory
 
-# Bytes of logits up to which they are kept; above, every pass computes them again.
-_KEPT_BYTES = 2**30
-
-# Bytes of logits up to which they stay in memory: less than libraries take.
-_IN_MEMORY = 2**27
-
+_KEPT_BYTES = 2**30  # bytes of logits up to which they are kept; above, every pass computes them again
+_IN_MEMORY = 2**27  # bytes of logits up to which they stay in memory: less than libraries take
 
 # A graph that takes one sample at a time would give chunks of one sample, and each pass of each fit has a fixed cost
 # for each chunk: its batches are joined up to these limits.

@@ -209,7 +209,7 @@ def check_readout(
         )
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
-    _check_rows(model, head, features, len(logits), fixed_batch)
+    check_batch_axis(model, head, features, len(logits), fixed_batch)
     try:
         tail = Tail(model, head, opened.device, features.dtype, fixed_batch)
     except UnsupportedModel as error:
@@ -263,16 +263,6 @@ def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, b
         missing.append(opened.decided.name)
     results = dict(zip(missing, session.run(missing, batch), strict=True))
     return {**batch_in_rows(session, batch), **results}
-
-
-def _check_rows(model: Model, head: Head, features: NDArray[Any], samples: int, fixed_batch: int | None) -> None:
-    """Refuse features that are not one row, or a fixed number of rows, per sample."""
-    if fixed_batch and len(features) != samples:
-        raise UnsupportedModel(
-            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples, and the "
-            "model has a fixed batch; export it with a dynamic batch"
-        )
-    check_batch_axis(model, head, features, samples)
 
 
 def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
@@ -382,9 +372,16 @@ def _as_probabilities(
     return p, head.probabilities(logs.astype(np.float64)), bound
 
 
-def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: int) -> None:
-    if head.features_transposed or features.ndim < 2 or len(features) % samples:
+def check_batch_axis(
+    model: Model, head: Head, features: NDArray[Any], samples: int, fixed_batch: int | None = None
+) -> None:
+    """Refuse features that are not one row, or a fixed number of rows, per sample."""
+    advice = ""
+    if fixed_batch and len(features) != samples:
+        advice = ", and the model has a fixed batch; export it with a dynamic batch"
+    elif head.features_transposed or features.ndim < 2 or len(features) % samples:
+        advice = "; expected the samples along axis 0"
+    if advice:
         raise UnsupportedModel(
-            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
-            "samples along axis 0"
+            f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples{advice}"
         )

@@ -34,6 +34,7 @@ _log = logging.getLogger("tna_onnx")
 # Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
 _CHECKED = 2**22
 _MIN_ROWS = 64
+_OF_BATCH = (POSITIONS, SHAPE)  # what a batch of positions holds beside its samples
 
 
 def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:
@@ -145,28 +146,17 @@ class PositionSession(Session):
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names."""
-        feeds = dict(feeds)
-        places = feeds.pop(POSITIONS)
-        shape = tuple(feeds.pop(SHAPE).tolist())
-        samples = len(next(iter(feeds.values())))
-        values = self._network.run(outputs, feeds)
+        values = self._network.run(outputs, {name: array for name, array in feeds.items() if name not in _OF_BATCH})
         self.fixed_batch, self.alone = self._network.fixed_batch, self._network.alone
-        return [self._rows(name, array, samples, shape, places) for name, array in zip(outputs, values, strict=True)]
+        return [self._rows(name, array, feeds) for name, array in zip(outputs, values, strict=True)]
 
     def in_rows(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of a batch as rows, where they have the positions: a head may read an input."""
-        shape = tuple(batch[SHAPE].tolist())
-        samples = len(next(array for name, array in batch.items() if name not in (POSITIONS, SHAPE)))
-        places = batch[POSITIONS]
-        of_batch = (POSITIONS, SHAPE)
-        return {
-            name: array if name in of_batch else self._rows(name, array, samples, shape, places)
-            for name, array in batch.items()
-        }
+        return {name: array if name in _OF_BATCH else self._rows(name, array, batch) for name, array in batch.items()}
 
-    def _rows(
-        self, name: str, values: NDArray[Any], samples: int, shape: tuple[int, ...], places: NDArray[np.int64]
-    ) -> NDArray[Any]:
+    def _rows(self, name: str, values: NDArray[Any], batch: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        shape = tuple(batch[SHAPE].tolist())
+        samples = len(next(array for name, array in batch.items() if name not in _OF_BATCH))
         layout = layout_of(values.shape, samples, shape, self._class_axis)
         if layout is None or (layout.class_axis == 0 and name in self._wide):
             if name not in self._needed:
@@ -176,7 +166,8 @@ class PositionSession(Session):
                 f"{(samples, *shape)}; expected a label for each position of '{name}'"
             )
         self.layouts[name] = layout
-        return position_rows(values, layout)[places]
+        rows: NDArray[Any] = position_rows(values, layout)[batch[POSITIONS]]
+        return rows
 
 
 def batch_in_rows(session: Session | None, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -210,24 +201,19 @@ def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...],
     >>> layout_of((8, 5, 32, 32), 8, (1, 32, 32), -1).class_axis
     1
     """
-    layout = _layout_at(values, samples, positions, class_axis)
-    if layout is None and positions[:1] == (1,) and len(positions) > 1:
-        return _layout_at(values, samples, positions[1:], class_axis)
-    return layout
-
-
-def _layout_at(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:
     axes = len(positions) + 2
-    if values == (samples, *positions):
-        return Layout(axes - 1, 0)
     first = len(values) == axes and values[0] == samples and values[2:] == positions
     last = len(values) == axes and values[:-1] == (samples, *positions)
+    if values == (samples, *positions):
+        return Layout(axes - 1, 0)
     if first and (class_axis == CLASSES_FIRST or not last):
         return Layout(axes, CLASSES_FIRST)
     if last:
         return Layout(axes, CLASSES_LAST)
     if len(values) == 2 and values[0] == samples * math.prod(positions):
         return Layout(2, CLASSES_LAST)
+    if positions[:1] == (1,) and len(positions) > 1:
+        return layout_of(values, samples, positions[1:], class_axis)
     return None
 
 

@@ -99,17 +99,14 @@ def open_session(
 def _side_by_side(model: bytes | Path) -> int:
     """Return how many batches can be run at a time: each needs a core, and memory for what the network computes."""
     # a session holds the weights twice while it is opened; the room for two batches is a guess from above
-    if free_memory() < 2 * _size(model) + _ROOM:
+    size = 0  # of a file that is not there, which ONNX Runtime says
+    if isinstance(model, bytes):
+        size = len(model)
+    elif model.is_file():
+        size = model.stat().st_size
+    if free_memory() < 2 * size + _ROOM:
         return 1
     return min(AT_ONCE, allowed_cores())
-
-
-def _size(model: bytes | Path) -> int:
-    if isinstance(model, bytes):
-        return len(model)
-    if not model.is_file():  # ONNX Runtime says that it is not there
-        return 0
-    return model.stat().st_size
 
 
 def _cuda_options(device: Device) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -71,7 +71,11 @@ class NpzArrays:
         )
         with parsing(self.where, f"array {name!r} cannot be read", advice), archive.open(member) as stream:
             self._claimed += _claimed_bytes(stream, archive.getinfo(member).file_size)
-        _check_expansion(self.where, "arrays", self._claimed, self.max_bytes)
+        if self._claimed > self.max_bytes:
+            raise DataError(
+                f"{self.where}: its arrays take {self._claimed:,} bytes, more than {self.max_bytes:,}, which is what a "
+                "file of its size may expand to; if that is right, raise --limit expansion=NUMBER"
+            )
 
 
 @contextlib.contextmanager
@@ -118,22 +122,18 @@ def _claimed_bytes(stream: IO[bytes], size: int) -> int:
     return claimed
 
 
-def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
-    if size > max_bytes:
-        raise DataError(
-            f"{where}: its {nouns} take {size:,} bytes, more than {max_bytes:,}, which is what a file of its size may "
-            "expand to; if that is right, raise --limit expansion=NUMBER"
-        )
-
-
 @dataclass(eq=False)
 class MappingArrays:
     """Arrays in memory, of NumPy or any library that gives such."""
 
     where: str  # what messages start with
-    title: str  # what reports call the object
-    names: list[str]  # of all arrays
     values: Mapping[str, Any] = field(repr=False)
+    title: ClassVar[str] = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all arrays."""
+        return [*self.values]
 
     def column(self, name: str) -> AnyArray:
         """Return an array, rows along axis 0."""

@@ -41,8 +41,7 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
 
 
 def _of_mapping(where: str, data: Mapping[str, Any]) -> MappingArrays:
-    named = {str(name): values for name, values in data.items()}
-    return MappingArrays(where, "", [*named], named)
+    return MappingArrays(where, {str(name): values for name, values in data.items()})
 
 
 def _open_stored(stored: StoredArrays, request: Request, title: str | None = None) -> ArraySource:
@@ -151,9 +150,8 @@ def stored_arrays(data: Any, limits: Limits) -> Iterator[StoredArrays | None]:
     if isinstance(data, Mapping):
         yield _of_mapping("arrays", data)
         return
-    path = Path(data) if isinstance(data, (str, Path)) else None
-    if path is not None and path.suffix.lower() == ".npz" and path.is_file():
-        with open_npz(path, limits) as stored:
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npz" and Path(data).is_file():
+        with open_npz(Path(data), limits) as stored:
             yield stored
     else:
         yield None
@@ -161,13 +159,12 @@ def stored_arrays(data: Any, limits: Limits) -> Iterator[StoredArrays | None]:
 
 def _check_values(values: AnyArray, kind: Kind, request: Request, where: str) -> None:
     form = "(N, n), the vectors in front of the head"
-    fits = values.ndim == 2 and values.dtype.kind == "f"
+    widths = values.shape[1:]
     if kind == "logits":
         form = f"(N, {request.n_classes}), one per class"
         # one column: the logit of a binary model's second class
-        columns = (request.n_classes,) if request.multi_label else (request.n_classes, 1)
-        fits = fits and values.shape[1] in columns
-    if not fits:
+        widths = (request.n_classes,) if request.multi_label else (request.n_classes, 1)
+    if values.ndim != 2 or values.dtype.kind != "f" or values.shape[1] not in widths:
         raise DataError(
             f"{where}: {kind!r} must be floating-point {form}; found {values.shape} {values.dtype}. Store them as the "
             "model computes them"

@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import (
-    cell_array,
-    check_inside,
-    file_system,
-    optional,
-    parsing,
-    regular_size,
-)
+from tna_onnx.data.foreign import cell_array, check_inside, file_system, open_foreign, optional, parsing
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url
 
@@ -177,12 +170,12 @@ def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limit
     schema = None
     for file in files:
         stored = table_schema(file)
-        with _readable(file):
+        with parsing(str(file), "cannot be read as a table", "write it again"):
             own = pa.schema([stored.field(name) for name in columns], stored.metadata)
         schema = schema or own
         if own.types != schema.types:
             raise DataError(f"{file}: its columns differ in type from those of {files[0]}; write them alike")
-        max_bytes = limits.expanded_bytes(regular_size(file))
+        max_bytes = limits.expanded_bytes(file.stat().st_size)
         size = 0
         for batch in table_batches(TableFiles((str(file),), pa.memory_map, stored), str(file), list(columns)):
             if not len(batch):
@@ -226,26 +219,17 @@ def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DE
 
 def table_schema(file: Path) -> Any:
     """Return the names and types of a file's columns."""
-    with _readable(file), file.open("rb") as stream:
+    with parsing(str(file), "cannot be read as a table", "write it again"), open_foreign(file) as stream:
         schema = stream_schema(stream, file.name)
         list(schema.names)  # names that are no UTF-8 are an error here
         return schema
-
-
-@contextlib.contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    regular_size(file)  # pyarrow would wait for a pipe
-    with parsing(str(file), "cannot be read as a table", "write it again"):
-        yield
 
 
 def _reader(pa: Any, source: Any) -> Any:
     source.seek(0)
     is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
     source.seek(0)
-    if is_file:
-        return pa.ipc.open_file(source)
-    return pa.ipc.open_stream(source)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _batches(reader: Any) -> Iterator[Any]:
