@@ -362,8 +362,7 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
 
 
 def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:
-    # Older versions of onnx have no overloads.
-    return domain, name, getattr(item, "overload", "")
+    return domain, name, str(item.overload)
 
 
 def _called(node: onnx.NodeProto) -> _Key:

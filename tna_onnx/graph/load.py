@@ -48,23 +48,18 @@ def model_bytes(source: Any) -> bytes:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if isinstance(source, onnx.ModelProto):
-        return _serialized(source)
+        try:
+            # A copy: the caller may go on editing.
+            return bytes(source.SerializeToString(deterministic=True))
+        except (ValueError, EncodeError) as error:
+            raise UsageError(
+                f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
+            ) from error
     raise UsageError(
         f"expected a path, bytes or an onnx.ModelProto as the model, got {type(source).__name__}; export it to ONNX "
         "first (torch.onnx.export, skl2onnx.to_onnx), or make a ModelProto of it (onnx_ir.to_proto, "
         "onnx_graphsurgeon.export_onnx)"
     )
-
-
-def _serialized(proto: onnx.ModelProto) -> bytes:
-    try:
-        # A copy: the caller may go on editing.
-        data: bytes = proto.SerializeToString(deterministic=True)
-    except (ValueError, EncodeError) as error:
-        raise UsageError(
-            f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
-        ) from error
-    return data
 
 
 # Files that people give in the place of a model.

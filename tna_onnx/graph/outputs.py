@@ -13,7 +13,6 @@ from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import mapped_logits
-from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
@@ -181,10 +180,8 @@ def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
 def require_rows(values: NDArray[Any], samples: int, tensor: str) -> None:
     """Refuse what is not one row a sample. `tensor`: what messages call it."""
     rows = np.atleast_1d(values).shape[0]
-    noun = "row"
-    if rows != 1:
-        noun = "rows"
     if rows != samples:
+        noun = "row" if rows == 1 else "rows"
         raise UnsupportedModel(
             f"{tensor} gives {rows:,} {noun} for {samples:,} samples; expected a row for each: a model that drops, "
             "repeats or detects things (Compress, NonMaxSuppression) has no scores of samples"
@@ -254,20 +251,18 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
     sizes = model.sizes(name)
     class_axis = ONE
     if sizes is not None and has_positions(sizes):
-        class_axis = walked.class_axis or _recorded_axis(entries, sizes, classes) or class_axis_of(sizes)
+        # what our metadata say counts if the declared shape agrees with it
+        fitting = (axis for axis in (CLASSES_FIRST, CLASSES_LAST) if sizes[axis] in (None, classes))
+        recorded = next((axis for axis in fitting if entries.get("class_axis") == str(axis)), ONE)
+        class_axis = walked.class_axis or recorded or class_axis_of(sizes)
         if class_axis == ONE:
             raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
-    labels = walked.labels or _labels_before_map(model, name, classes)
-    return ClassOutput(name, kind, classes, labels, "ZipMap" in walked.follows, class_axis)
-
-
-def _labels_before_map(model: Model, name: str, classes: int) -> tuple[int | str, ...]:
-    """Return what the classifier node in front of an appended map calls the classes; empty if there is none."""
-    walked = walk_back(model, mapped_logits(model, name) or name)
     labels = walked.labels
-    if not labels and walked.node is not None:
-        labels = class_labels(walked.node)
-    return labels if len(labels) == classes else ()
+    if not labels:  # what the classifier node in front of the map calls them
+        labels = walk_back(model, mapped_logits(model, name) or name).class_labels
+        if len(labels) != classes:
+            labels = ()
+    return ClassOutput(name, kind, classes, labels, "ZipMap" in walked.follows, class_axis)
 
 
 def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
@@ -279,11 +274,3 @@ def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str
             f"{model.name}: gives several labels a sample, each by itself; {why}. Multi-label models are for inspect, "
             "calibrate, evaluate, compare and verify"
         )
-
-
-def _recorded_axis(entries: dict[str, str], sizes: list[int | None], classes: int) -> int:
-    """Return the class axis in our metadata if the declared shape agrees with it; else 0."""
-    for axis in (CLASSES_FIRST, CLASSES_LAST):
-        if entries.get("class_axis") == str(axis) and sizes[axis] in (None, classes):
-            return axis
-    return ONE

@@ -77,14 +77,9 @@ def label_outputs(model: Model, output: str, n_classes: int) -> list[LabelOutput
     `output`: the graph output that classifies, into `n_classes` classes.
     """
     types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    found = []
-    for name in label_candidates(model, output):
-        if types[name] not in _TEXTS_AND_WHOLE:
-            continue
-        label = _label(model, name, output, n_classes)
-        if label is not None:
-            found.append(label)
-    return found
+    names = [name for name in label_candidates(model, output) if types[name] in _TEXTS_AND_WHOLE]
+    labels = (_label(model, name, output, n_classes) for name in names)
+    return [label for label in labels if label is not None]
 
 
 def answer_of(model: Model, output: ClassOutput) -> LabelOutput | None:
@@ -176,7 +171,8 @@ class KeptPath:
 def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block: str) -> KeptPath:
     """Return what keeps outputs as they are behind a map: their nodes read `raw` in place of the tensor of scores."""
     path = sorted({k for name in names for k in _path(model, name, tensor)})
-    shared = _needed_by_others(model, names)
+    # what outputs of other names are computed from
+    shared = {k for name in model.outputs if name not in names for k in ancestors(model, name)}
     nodes = model.proto.graph.node
     copied = [k for k in path if k in shared]
     made = [str(name) for k in copied for name in nodes[k].output if name]
@@ -184,11 +180,6 @@ def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block
     renamed = {tensor: raw, **{new: name for name, new in moved.items()}}
     renamed |= {name: f"{block}/label/{name}" for name in made if name not in names}
     return KeptPath(tuple(copied), tuple(k for k in path if k not in shared), renamed, moved)
-
-
-def _needed_by_others(model: Model, names: Collection[str]) -> set[int]:
-    """Return the nodes that outputs of other names are computed from."""
-    return {k for name in model.outputs if name not in names for k in ancestors(model, name)}
 
 
 def write_likeliest(model: Model, change: OutputChange, ops: NodeOps, scores: str) -> None:

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
@@ -439,17 +438,8 @@ def _dequantized_with(model: Model, tensor: str) -> NDArray[Any]:
     return model.floats(scale)
 
 
-TRANSFORM = "post_transform"
-"""The attribute that says what the node does to its scores."""
-
-
-def show_scores(node: onnx.NodeProto) -> None:
-    """Make the node give its scores."""
-    next(a for a in node.attribute if a.name == TRANSFORM).s = b"NONE"
-
-
 def hides_scores(model: Model, readout: Readout) -> bool:
-    """Whether the tensor of probabilities comes from such a node, directly."""
+    """Whether a LinearClassifier makes the tensor of probabilities from scores (-s, s) that only it knows."""
     return (
         isinstance(readout, Head)
         and readout.op_type == "LinearClassifier"

@@ -39,7 +39,7 @@ from tna_onnx.graph.nodes import (
     raw_logits,
 )
 from tna_onnx.graph.readers import UNCHANGED, OutputChange, kept_path, require_no_other_readers, write_likeliest
-from tna_onnx.graph.readout import CLASSES_FIRST, TRANSFORM, Head, Layout, Readout, hides_scores, show_scores
+from tna_onnx.graph.readout import CLASSES_FIRST, Head, Layout, Readout, hides_scores
 from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import INTEGER_TYPES, epsilon, float_tensor, large_tensor
 
@@ -146,11 +146,8 @@ class Rewritten:
     changed: set[str] = field(default_factory=set)
     added: set[str] = field(default_factory=set)  # names of the initializers that are new
     nodes: set[str] = field(default_factory=set)  # names of the nodes that are new
-    # index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`
-    edited: dict[int, set[str]] = field(default_factory=dict)
     # new Constant nodes, in the place of new initializers
     constants: list[onnx.NodeProto] = field(default_factory=list)
-    opset: int = 0  # version of the default operator set imported for new nodes; 0 where the source has its own
     # values whose keys stand in the new model (`graph.tensors`), the source's among them
     large_values: dict[bytes, Any] = field(default_factory=dict)
     aside: bool = False  # whether new values may be there
@@ -165,12 +162,6 @@ class Rewritten:
         """Give back the new model, once it is written; what was done stays known."""
         self.proto = onnx.ModelProto()
         self.large_values = {}
-
-    def touch(self, node: int, part: str) -> onnx.NodeProto:
-        """Note that a field of a node is edited, and return the node."""
-        self.edited.setdefault(node, set()).add(part)
-        edited: onnx.NodeProto = self.proto.graph.node[node]
-        return edited
 
 
 def rewrite(
@@ -219,8 +210,9 @@ def rewrite(
         _widen(model, readout, result)
     if write_map is not None:
         hidden = hides_scores(model, readout)
-        if hidden:
-            show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
+        if hidden:  # the node gives its scores
+            node = proto.graph.node[model.producers[readout.logits]]
+            next(a for a in node.attribute if a.name == "post_transform").s = b"NONE"
         write_labels = None
         if other_outputs.likeliest:
             write_labels = functools.partial(write_likeliest, model, other_outputs)
@@ -267,12 +259,12 @@ def _write(
         )
     if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
         name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"), role)
-        reader = result.touch(place.reader, "input")
+        reader = result.proto.graph.node[place.reader]
         reader.input[list(reader.input).index(place.read_as)] = name
         return None
     stored = place.layout(value)
     if place.attribute:
-        node = result.touch(place.reader, f"attribute:{place.attribute}")
+        node = result.proto.graph.node[place.reader]
         attribute = next(a for a in node.attribute if a.name == place.attribute)
         # Fields of the message are edited, so that those unknown to this version of ONNX stay.
         numbers = stored.astype(np.float32).reshape(-1)
@@ -303,7 +295,7 @@ def _write_quantized(
     if quantized.zero_point or zero.any() or again:  # where there is none, it is 0
         _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", result)
     if quantized.axis is not None and scale.ndim:  # one scale has no axis
-        node = result.touch(quantized.node, "attribute:axis")
+        node = result.proto.graph.node[quantized.node]
         attributes = [a for a in node.attribute if a.name != "axis"]
         del node.attribute[:]
         node.attribute.extend([*attributes, helper.make_attribute("axis", quantized.axis)])
@@ -335,10 +327,8 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, res
             stored.CopyFrom(tensor)
             return tensor
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
-    at = model.producers[name]
-    node = result.touch(at, "attribute:value")
+    node = result.proto.graph.node[model.producers[name]]
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
-    result.touch(at, f"attribute:{attribute.name}")
     copy_optional_fields(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
     return tensor
@@ -355,9 +345,7 @@ def _replace_input(
         new = _overwrite(model, old, numpy_helper.from_array(value, old), role, result)
         return np.asarray(numpy_helper.to_array(new))
     new = numpy_helper.from_array(value, _own_name(role))
-    added = _add(result, new, role)
-    node = result.touch(at, "input")
-    node.input[position : position + 1] = [added]
+    node.input[position : position + 1] = [_add(result, new, role)]
     return np.asarray(numpy_helper.to_array(new))
 
 
@@ -400,10 +388,9 @@ def _insert(
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     if map_opset(model) != model.opset:
-        result.opset = map_opset(model)
         others = [entry for entry in model.proto.opset_import if entry.domain not in ("", "ai.onnx")]
         del proto.opset_import[:]
-        proto.opset_import.extend([*others, helper.make_opsetid("", result.opset)])
+        proto.opset_import.extend([*others, helper.make_opsetid("", map_opset(model))])
     constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
     result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)
@@ -419,13 +406,12 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritte
         ops.cast_behind(readout.logits, raw_logits(block))
         _rename_result(ops, last, fed)
         for k in ancestors(model, readout.output):
-            names = model.proto.graph.node[k].input
-            if readout.logits in names:
-                result.touch(k, "input").input[:] = [{readout.logits: fed}.get(name, name) for name in names]
+            names = result.proto.graph.node[k].input
+            names[:] = [{readout.logits: fed}.get(name, name) for name in names]
         return 0
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
-    producer = result.touch(at, "output")
+    producer = result.proto.graph.node[at]
     producer.output[list(producer.output).index(readout.logits)] = raw_logits(block)
     _rename_result(ops, last, readout.logits)
     return at + 1
@@ -444,7 +430,7 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, result
     """
     readout = result.readout
     for name in other_outputs.likeliest:
-        _rename(model, name, f"{block}/label/{name}", result)
+        _rename(name, f"{block}/label/{name}", result)
     # an input keeps its name (`_connect`)
     raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
     hidden = hides_scores(model, readout)
@@ -452,13 +438,9 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, result
         raw = f"{block}/label/{readout.logits}"
     path = kept_path(model, other_outputs.kept, readout.logits, raw, block)
     for name, new in path.moved.items():
-        _rename(model, name, new, result)
+        _rename(name, new, result)
     for k in path.edited:
-        node = result.touch(k, "input")
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                result.touch(k, f"attribute:{attribute.name}")
-        path.rename_reads(node)
+        path.rename_reads(result.proto.graph.node[k])
     copies = path.copies(model, block)
     for k, copy in reversed(list(zip(path.copied, copies, strict=True))):
         insert_nodes(result.proto.graph, k + 1, [copy])
@@ -471,13 +453,12 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, result
     result.nodes.update(copy.name for copy in copies)
 
 
-def _rename(model: Model, tensor: str, name: str, result: Rewritten) -> None:
+def _rename(tensor: str, name: str, result: Rewritten) -> None:
     """Give a tensor another name where it is made, and where nodes read it."""
-    for k, node in enumerate(model.proto.graph.node):
-        for part, names in (("input", node.input), ("output", node.output)):
+    for node in result.proto.graph.node:
+        for names in (node.input, node.output):
             if tensor in names:
-                edited = getattr(result.touch(k, part), part)
-                edited[:] = [{tensor: name}.get(each, each) for each in edited]
+                names[:] = [{tensor: name}.get(each, each) for each in names]
 
 
 def _widen(model: Model, readout: Readout, result: Rewritten) -> None:
@@ -535,5 +516,4 @@ def copy_optional_fields(before: onnx.TensorProto, after: onnx.TensorProto) -> N
     """Take over what a tensor says about itself, besides its name."""
     if before.HasField("doc_string"):
         after.doc_string = before.doc_string
-    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
-        after.metadata_props.extend(before.metadata_props)
+    after.metadata_props.extend(before.metadata_props)

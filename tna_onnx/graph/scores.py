@@ -16,29 +16,16 @@ import onnx
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.cut import ancestors, cut_at
-from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
+from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.purpose import BOXES, box_output, is_box_output, purpose
-from tna_onnx.graph.readout import (
-    ONE,
-    OPEN_AXIS,
-    Head,
-    Readout,
-    class_axis_of,
-    has_positions,
-    quantization_step,
-)
+from tna_onnx.graph.readout import ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions, quantization_step
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.graph.walk.output_steps import (
-    is_complement,
-    refuse_no_scores,
-    require_little_slack,
-    require_samples_axis,
-)
+from tna_onnx.graph.walk.output_steps import is_complement, refuse_no_scores, require_little_slack, require_samples_axis
 from tna_onnx.graph.walk.steps import Refusal, State
 
 LABELS = "holds class labels, not scores; export the scores that they come from (leave out an ArgMax)"
@@ -265,9 +252,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     walked = walk_back(model, info.name, kind=kind)
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
         raise Refused(walked.outcome.reason)
-    labels = walked.labels
-    if walked.node is not None and not labels:
-        labels = class_labels(walked.node)
+    labels = walked.class_labels
     sizes = _sizes(model, info.name)
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
@@ -424,16 +409,14 @@ def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: i
 
 def _known_kind(node: onnx.NodeProto | None) -> str:
     """Return what an operator's attributes say its scores are; empty if they do not say."""
-    if node is not None and node.op_type == "QLinearSoftmax":
-        return "probabilities"
-    if node is None or node.domain != "ai.onnx.ml":
+    if node is None:
         return ""
-    transform = attribute_of(node, "post_transform", b"NONE")
-    if node.op_type in ("TreeEnsembleClassifier", "LinearClassifier") and transform in (b"SOFTMAX", b"LOGISTIC"):
-        return "probabilities"
-    if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):
-        return "probabilities"
-    return ""
+    known = node.op_type == "QLinearSoftmax"
+    if node.domain == "ai.onnx.ml" and node.op_type in _CLASSIFIERS:
+        known = attribute_of(node, "post_transform", b"NONE") in (b"SOFTMAX", b"LOGISTIC")
+    if node.domain == "ai.onnx.ml" and node.op_type == "SVMClassifier":
+        known = any(a.name == "prob_a" for a in node.attribute)
+    return "probabilities" if known else ""
 
 
 def adds_up_to_one(node: onnx.NodeProto | None) -> bool:

@@ -6,7 +6,6 @@ grid of angles.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +58,7 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
     def chosen_rows(candidate: Candidate) -> Candidate:
         if rows is None:
             return candidate
-        return dataclasses.replace(candidate, scores=candidate.scores.take(rows))
+        return replace(candidate, scores=candidate.scores.take(rows))
 
     original = chosen_rows(candidates[0])
     return pick(candidates, [value_of(original, chosen_rows(c), settings) for c in candidates])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import full_range, made_from_constants
-from tna_onnx.graph.linear import is_matrix_transpose, slice_bounds
+from tna_onnx.graph.linear import class_labels, is_matrix_transpose, slice_bounds
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import ONE, Head
 from tna_onnx.graph.stored import Refused, Select, Step, Stored, resolve
@@ -93,6 +93,13 @@ class State:
     def node(self) -> onnx.NodeProto | None:
         """The node that the walk has reached; None at a graph input or an initializer."""
         return self.model.producer(self.tensor)
+
+    @property
+    def class_labels(self) -> tuple[int | str, ...]:
+        """What a ZipMap on the way, or the node that the walk has reached, calls the classes; empty if neither says."""
+        if self.labels or self.node is None:
+            return self.labels
+        return class_labels(self.node)
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""
