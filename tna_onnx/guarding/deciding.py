@@ -80,33 +80,25 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
     expected = (
         f"costs as CSV: the columns {listed(names)} behind the first one, {ABSTAIN} too, and a row for each class"
     )
-    header, rows = _table(path, names, expected)
-    columns = [*names, ABSTAIN] if ABSTAIN in header else [*names]
-    if sorted(header[1:]) != sorted(columns):
-        raise DataError(f"{path}: expected {expected}")
-    places = [header[1:].index(column) + 1 for column in columns]
-    try:
-        costs = np.array([[float(row[place]) for place in places] for row in rows], np.float32)
-    except ValueError as error:
-        raise DataError(f"{path}: expected numbers; {error}") from error
-    if not np.all(np.isfinite(costs)):
-        raise DataError(f"{path}: expected finite costs")
-    return costs
-
-
-def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], list[list[str]]]:
-    """Return the first row of a CSV, and those of the classes, which are in its first column, in their order."""
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file; expected {expected}")
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
     except csv.Error as error:
         raise DataError(f"{path}: {error}; expected {expected}") from error
-    full = bool(rows) and all(len(row) == len(rows[0]) and all(row[1:]) for row in rows)
-    if not full or sorted(row[0] for row in rows[1:]) != sorted(names):
+    header, *body = rows or [[]]
+    columns = [*names, ABSTAIN] if ABSTAIN in header else [*names]
+    whole = all(len(row) == len(header) and all(row[1:]) for row in rows)
+    if not whole or sorted(header[1:]) != sorted(columns) or sorted(row[0] for row in body) != sorted(names):
         raise DataError(f"{path}: expected {expected}")
-    of_class = {row[0]: row for row in rows[1:]}
-    return rows[0], [of_class[name] for name in names]
+    of_class = {row[0]: dict(zip(header, row, strict=True)) for row in body}
+    try:
+        costs = np.array([[float(of_class[name][column]) for column in columns] for name in names], np.float32)
+    except ValueError as error:
+        raise DataError(f"{path}: expected numbers; {error}") from error
+    if not np.all(np.isfinite(costs)):
+        raise DataError(f"{path}: expected finite costs")
+    return costs
 
 
 @dataclass(frozen=True, eq=False)
