@@ -23,9 +23,10 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
 from tna_onnx.search.candidates import SearchSettings, candidate_of
 from tna_onnx.studies import curves, main_table, recalibrations, run
+from tna_onnx.studies import settings as settings_module
 from tna_onnx.studies.curves import narrowed
 from tna_onnx.studies.geometry import expected_angle, feature_angles
-from tna_onnx.studies.main_table import mean_interval, paired_interval
+from tna_onnx.studies.main_table import mean_interval
 from tna_onnx.studies.recalibrations import StudyData, search_printed, stratified, walk
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
@@ -194,12 +195,11 @@ def test_a_narrow_head_loses_more_by_a_tilt() -> None:
         assert narrow[f"change_1_{angle}"] < whole[f"change_1_{angle}"] - 0.02
 
 
-def test_intervals_of_means_and_paired_differences() -> None:
+def test_intervals_of_means_and_of_repeated_splits() -> None:
     low, high = mean_interval([1.0, 2.0, 3.0]) or (0, 0)
     # t quantile 4.3027 with 2 degrees of freedom, standard error 1 / sqrt 3
     assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
-    difference, ends = paired_interval([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], fitted=100, scored=200)
-    assert difference == 2
+    ends = mean_interval([1.0, 2.0, 3.0], overlap=200 / 100)
     assert ends is not None
     assert ends[1] - 2 == pytest.approx(4.302653 * math.sqrt(1 / 3 + 2))
     assert mean_interval([1.0]) is None
@@ -288,7 +288,8 @@ def test_a_table_tells_how_far_its_searches_are(protocol: str, monkeypatch: pyte
         monkeypatch.setattr(module, "maps_for", lambda _: ("ts",))
         monkeypatch.setattr(module, "PAPER_MAPS", ("ts",))
     told: list[tuple[int, int]] = []
-    settings = StudySettings(repeats=2, protocol=protocol, n_t=3 if protocol == "paper" else None)  # type: ignore[arg-type]
+    monkeypatch.setattr(settings_module, "PAPER_N_T", 3)
+    settings = StudySettings(repeats=2, protocol=protocol)  # type: ignore[arg-type]
     main_table.table(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
@@ -297,17 +298,14 @@ def test_a_table_tells_how_far_its_searches_are(protocol: str, monkeypatch: pyte
 
 
 def test_members_and_rotations_are_those_that_were_asked_for() -> None:
-    settings = StudySettings(protocol="paper", theta_s=0.5, n_t=20, ensemble_size=3)
+    settings = StudySettings(protocol="paper", theta_s=0.5, ensemble_size=3)
     search = settings.search(0)
-    assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.5, 20, 3)
+    assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.5, 50, 3)
     result = recalibrations.sparse(problem(n=12, samples=150), settings, 0)
     assert result.members in (1, 3)
     plain = settings.by_default.search(0)
     assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)
-    shaped = StudySettings(alpha=2.0, beta=3.0)
-    assert (shaped.search(0).tilt.alpha, shaped.search(0).tilt.beta) == (2, 3)
-    assert shaped.by_default.search(0).tilt == plain.tilt
-    for wrong in ({"theta_s": -1.0}, {"n_t": 0}, {"ensemble_size": 0}):
+    for wrong in ({"theta_s": -1.0}, {"ensemble_size": 0}):
         with pytest.raises(UsageError):
             StudySettings(**wrong)  # type: ignore[arg-type]
 
@@ -409,8 +407,8 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
 
 
 def test_rotations_are_those_that_were_asked_for(data: StudyData) -> None:
-    study = made("rotations", data, replace(SETTINGS, theta_s=0.7, alpha=2.0))
-    assert study.rows[0][:3] == (0.7, 2.0, 1.0)
+    study = made("rotations", data, replace(SETTINGS, theta_s=0.7))
+    assert study.rows[0][:3] == (0.7, 5.0, 1.0)
     assert {row[0] for row in study.rows} == {0.5, 0.7, 0.9, 1.0, 1.5}
 
 

@@ -21,7 +21,7 @@ from tna_onnx.results.study import Cell, Chart, Column, Found, Line
 from tna_onnx.studies.recalibrations import StudyData, table_rows, walk
 from tna_onnx.studies.settings import StudySettings
 
-# theta_s, alpha, beta besides those that are asked for: the paper's three other theta_s, and other shapes.
+# theta_s, alpha, beta besides the theta_s that is asked for: the paper's three other theta_s, and other shapes.
 _SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
 
 # Points of a curve, and walks behind each for every repeat.
@@ -37,7 +37,7 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
     rows: list[tuple[float, ...]] = []
     n = data.weight.shape[1]
     # what is asked for goes first, by default the paper's own setting
-    shapes = tuple(dict.fromkeys([(settings.theta_s, settings.alpha, settings.beta), *_SHAPES]))
+    shapes = tuple(dict.fromkeys([(settings.theta_s, 5.0, 1.0), *_SHAPES]))
     end = _last_rotation(n, shapes)
     draws = _DRAWS * settings.repeats
     means: list[Line] = []
@@ -125,6 +125,8 @@ _SAMPLES = 4000
 _ANGLES = (30.0, 45.0)
 _MEMBERS = 10
 
+_PREDICTED = "own class, predicted"
+
 _WIDTH = 3.0
 _EDGES = np.arange(0, 180 + _WIDTH, _WIDTH)
 
@@ -151,21 +153,24 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
         table = table_rows(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
     classes = len(data.weight)
     other_classes = (table.labels + rng.integers(1, classes, len(table))) % classes
+    targets = {"own class": table.labels, "other class": other_classes}
     by_weight: Angles = {}
     rows: list[tuple[Cell, ...]] = []
     for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
-        by_kind = _angles_by_kind(name, average.weight, data, table, other_classes)
-        by_weight |= by_kind
-        expected = {}
-        # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
-        if average.angle > 0 and "members" not in name:
-            kinds = {"own class": table.labels, "other class": other_classes}
-            expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
-        for (_, kind), degrees in by_kind.items():
+        own, other = (feature_angles(average.weight, table.features, classes) for classes in targets.values())
+        right = data.logits(table, average.weight).predictions() == table.labels
+        kinds = {"own class": own, f"{_PREDICTED} right": own[right], f"{_PREDICTED} wrong": own[~right]}
+        for kind, values in (kinds | {"other class": other}).items():
+            degrees = values[~np.isnan(values)]
+            by_weight[name, kind] = degrees
+            expected = None
+            # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
+            if average.angle > 0 and "members" not in name and kind in targets:
+                expected = _expected(data.weight, average.weight, table, targets[kind])
             if len(degrees):
                 mean_and_sd = (float(degrees.mean()), float(degrees.std()))
                 shares = map(float, _shares(degrees))
-                rows.append((name, average.reached, kind, len(degrees), *mean_and_sd, expected.get(kind), *shares))
+                rows.append((name, average.reached, kind, len(degrees), *mean_and_sd, expected, *shares))
         progress(k + 1, 1 + 2 * len(_ANGLES))
     means = {(row[0], row[2]): row[4] for row in rows}
     parts = [
@@ -189,20 +194,6 @@ def _averages(weight: NDArray[Any], seed: int) -> dict[str, Average]:
         averaged = averages(weight, _ANGLES, size, Draws(seed))
         named |= {f"{average.angle:g} degrees{ending}": average for average in averaged}
     return named
-
-
-def _angles_by_kind(
-    name: str, weight: NDArray[Any], data: StudyData, table: FeatureTable, other_classes: NDArray[np.int64]
-) -> Angles:
-    label_angles = feature_angles(weight, table.features, table.labels)
-    right = data.logits(table, weight).predictions() == table.labels
-    kinds = {
-        "own class": label_angles,
-        "own class, predicted right": label_angles[right],
-        "own class, predicted wrong": label_angles[~right],
-        "other class": feature_angles(weight, table.features, other_classes),
-    }
-    return {(name, kind): values[~np.isnan(values)] for kind, values in kinds.items()}
 
 
 def _expected(
@@ -242,12 +233,11 @@ def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], by_weight: 
 
 
 def _angle_charts(by_weight: Angles) -> Iterator[Chart]:
-    kinds = ("own class", "other class")
     for title, ending in (("One tilted weight", ""), (f"Average of {_MEMBERS}", f", {_MEMBERS} members")):
-        groups = [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in _weights(ending) for kind in kinds]
-        yield _chart(title, groups, by_weight)
-    words = ("right", "wrong")
-    groups = [
-        (w, f"own class, predicted {word}", f"{w}, {word}", word == "wrong") for w in _weights("") for word in words
-    ]
+        kinds = {"own class": False, "other class": True}
+        yield _chart(
+            title, [(w, kind, f"{w}, {kind}", kinds[kind]) for w in _weights(ending) for kind in kinds], by_weight
+        )
+    words = {"right": False, "wrong": True}
+    groups = [(w, f"{_PREDICTED} {word}", f"{w}, {word}", words[word]) for w in _weights("") for word in words]
     yield _chart("Own class, by the prediction", groups, by_weight)

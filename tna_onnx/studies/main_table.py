@@ -66,14 +66,6 @@ def mean_interval(values: Sequence[float], overlap: float = 0.0) -> tuple[float,
     return centre - width, centre + width
 
 
-def paired_interval(
-    before: Sequence[float], after: Sequence[float], fitted: int, scored: int
-) -> tuple[float, tuple[float, float] | None]:
-    """Return the mean difference `after - before` over repeated splits, and its 95 % interval."""
-    differences = [b - a for a, b in zip(before, after, strict=True)]
-    return mean(differences), mean_interval(differences, scored / fitted)
-
-
 Repeat = dict[str, float]
 """What one repeat measured, by name; NaN for what could not be."""
 
@@ -198,9 +190,10 @@ def _base_of(row: Row) -> Row | None:
 def _change(runs: Runs, base: Row | None, row: Row, name: str, sizes: tuple[int, int]) -> tuple[Cell, Cell, Cell]:
     if base is None or base not in runs.values or len(runs.values[base]) != len(runs.values[row]):
         return None, None, None
-    difference, interval = paired_interval(runs.of(base, name), runs.of(row, name), *sizes)
-    low, high = interval or (None, None)
-    return difference, low, high
+    fitted, scored_samples = sizes
+    differences = [after - before for before, after in zip(runs.of(base, name), runs.of(row, name), strict=True)]
+    low, high = mean_interval(differences, scored_samples / fitted) or (None, None)
+    return mean(differences), low, high
 
 
 def _verdict(runs: Runs, base: Row | None, row: Row, sizes: tuple[int, int]) -> str:
