@@ -11,19 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
+from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import mapped
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import collect
-from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.collect import FeatureTable, Tensors, collect_features
+from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import layout_of, position_rows
-from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readout import Layout, Readout
-from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.readout import Layout
 from tna_onnx.progress import silent
 from tna_onnx.runtime import Device, providers
 
@@ -41,14 +38,12 @@ def test_features_are_kept_in_any_batches(size: int) -> None:
     table = collected(dense(), x, size)
     np.testing.assert_array_equal(table.features, np.maximum(x, 0))
     np.testing.assert_array_equal(table.labels, np.arange(50) % 3)
-    assert (table.batch_size, table.logits, table.rows) == (size, None, 0)
+    assert (table.batch_size, table.rows) == (size, 0)
 
 
-def test_a_store_keeps_the_logits_and_a_second_run_takes_them_over(tmp_path: Path) -> None:
+def test_a_second_run_takes_the_rows_of_a_store_over(tmp_path: Path) -> None:
     x = inputs(40)
     first = collected(dense(), x, cache=tmp_path)
-    assert first.logits is not None
-    np.testing.assert_allclose(first.logits, np.maximum(x, 0) @ WEIGHT.T + BIAS, atol=1e-5)
     seen: list[tuple[str, int, int]] = []
     second = collected(dense(), x, cache=tmp_path, progress=lambda *step: seen.append(step))
     assert seen == [("collect features", 40, 40)] * 2
@@ -243,13 +238,6 @@ def test_only_what_nodes_compute_is_asked_for_and_once() -> None:
     assert opened(dense()).computed(["logits", "x", "weight", "z", "logits", "nowhere"]) == ["logits", "z"]
 
 
-# ---- Which tensors of a batch are kept, by the form of the head
-
-
-def of(model: OpenModel, readout: Readout | None = None, *given: str, keep_logits: bool = False) -> Tensors:
-    return Tensors.of(model, readout or model.readout, given, keep_logits=keep_logits)
-
-
 @pytest.mark.parametrize("samples", [5, 8, 9, 20])
 def test_cores_are_divided_among_batches_where_there_are_several(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
     monkeypatch.setattr(providers, "allowed_cores", lambda: 8)
@@ -289,18 +277,3 @@ def test_a_session_that_was_asked_for_cuda_is_not_opened_again(monkeypatch: pyte
     assert session.fallback
     model.divide_cores(3)
     assert model.session is session
-
-
-def test_a_linear_head_needs_its_features_alone() -> None:
-    model = opened(dense())
-    assert of(model) == Tensors("z", None, ("z",))
-    assert of(model, None, keep_logits=True) == Tensors("z", "logits", ("z", "logits"))
-
-
-def test_without_a_head_the_logits_are_all() -> None:
-    proto = dense()
-    del proto.graph.node[1:]
-    proto.graph.node[0].output[0] = "logits"
-    model = load_model(proto)
-    model_opened = OpenModel(model, find_readout(model, None, None, "logits"), CPU)
-    assert of(model_opened, keep_logits=True) == Tensors("logits", "logits", ("logits",))

@@ -13,7 +13,7 @@ from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.mapped import TemporaryRows, allocate, release
+from tna_onnx.data.mapped import allocate, release
 from tna_onnx.errors import DataError, UsageError
 
 
@@ -105,15 +105,13 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError, match=f"{message}choose another --cache"):
         allocate(tmp_path / "rows.bin", (625, 3), np.dtype(np.float32))
     with pytest.raises(UsageError, match=f"{message}set TMPDIR to a larger disk"):
-        TemporaryRows(625).array("features", (3,), np.dtype(np.float32))
+        allocate(None, (625, 3), np.dtype(np.float32))
 
 
 def test_temporary_rows_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    temporary = TemporaryRows(100)
-    array = temporary.array("features", (6,), np.dtype(np.float32))
+    array = allocate(None, (100, 6), np.dtype(np.float32))
     array[:] = np.arange(600).reshape(100, 6)
-    assert temporary.array("features", (6,), np.dtype(np.float32)) is array
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +127,7 @@ def test_a_store_is_not_copied(small: Small, tmp_path: Path, monkeypatch: pytest
         raise AssertionError("copied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tna_onnx.extraction.collect.TemporaryRows, "array", copied)
+        patch.setattr(tna_onnx.extraction.collect, "allocate", copied)
         tna_onnx.calibrate(small.model, stored.folder, output=outputs[0], **PLAIN)
     monkeypatch.setattr(tna_onnx.extraction.collect, "own_features", lambda *_: None)
     tna_onnx.calibrate(small.model, stored.folder, output=outputs[1], **PLAIN)

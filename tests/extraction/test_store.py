@@ -38,20 +38,16 @@ LABELS = np.arange(N) % 7
 KEY = {"model_sha256": "ab" * 32, "labels_sha256": labels_digest(LABELS), "beside": [], "recipe": None, "batch": BATCH}
 
 
-def rows(name: str, start: int, stop: int) -> np.ndarray:
-    """What a run would compute: `features` (N, 6) float32, `logits` (N, 7) float16."""
-    width, dtype = {"features": (6, np.float32), "logits": (7, np.float16)}[name]
-    at = np.arange(start, stop)[:, None] * width + np.arange(width)
-    return np.sin(at).astype(dtype)
+def rows(start: int, stop: int) -> np.ndarray:
+    """What a run would compute: (N, 6) float32."""
+    return np.sin(np.arange(start, stop)[:, None] * 6 + np.arange(6)).astype(np.float32)
 
 
-def fill(store: DiskStore, stop: int = N) -> None:
+def fill(store: DiskStore, stop: int = N, batch: int = BATCH) -> None:
     """Go on from where the store is, in batches."""
-    for start in range(store.done, stop, BATCH):
-        end = min(start + BATCH, N)
-        for name in ("features", "logits"):
-            values = rows(name, start, end)
-            store.array(name, values.shape[1:], values.dtype)[start:end] = values
+    for start in range(store.done, stop, batch):
+        end = min(start + batch, N)
+        store.array((6,), np.dtype(np.float32))[start:end] = rows(start, end)
         store.finish_up_to(end)
 
 
@@ -64,9 +60,8 @@ def kept(cache: Path, key: dict[str, Any] | None = None, stop: int = N) -> Path:
 
 def assert_right(folder: Path) -> None:
     stored = read_stored(folder)
-    for name in ("features", "logits"):
-        np.testing.assert_array_equal(stored.arrays[name], rows(name, 0, N))
-        assert not stored.arrays[name].flags.writeable
+    np.testing.assert_array_equal(stored.features, rows(0, N))
+    assert not stored.features.flags.writeable
     np.testing.assert_array_equal(stored.labels, LABELS)
 
 
@@ -84,7 +79,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert_right(folder.parent)  # a cache with one store is that store
     np.testing.assert_array_equal(np.load(folder / "labels.npy"), LABELS)
     names = {path.name for path in folder.iterdir()} - {"lock"}  # some versions of filelock remove it, others do not
-    assert names == {"features.bin", "logits.bin", "labels.npy", "manifest.json", "checksums.txt"}
+    assert names == {"features.bin", "labels.npy", "manifest.json", "checksums.txt"}
 
 
 def test_the_files_of_a_store_stay_as_they_are(tmp_path: Path) -> None:
@@ -93,7 +88,7 @@ def test_the_files_of_a_store_stay_as_they_are(tmp_path: Path) -> None:
     key = {"labels_sha256": labels_digest(labels), "batch_size": 2}
     values = np.arange(6, dtype=np.float32).reshape(3, 2)
     with open_store(tmp_path, key, labels, 2) as store:
-        store.array("features", (2,), np.dtype("<f4"))[:] = values
+        store.array((2,), np.dtype("<f4"))[:] = values
         store.finish_up_to(3)
         folder = store.folder
     assert folder.name == FOLDER
@@ -125,15 +120,15 @@ MANIFEST = """{
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut short": (lambda f: os.truncate(f / "features.bin", 100), "features.bin is damaged"),
-    "too long": (lambda f: os.truncate(f / "logits.bin", N * 14 + 1), "logits.bin is damaged"),
-    "missing rows": (lambda f: (f / "logits.bin").unlink(), "logits.bin is damaged"),
+    "too long": (lambda f: os.truncate(f / "features.bin", N * 24 + 1), "features.bin is damaged"),
+    "missing rows": (lambda f: (f / "features.bin").unlink(), "features.bin is damaged"),
     "manifest is no JSON": (lambda f: (f / "manifest.json").write_text("{"), "manifest"),
     "manifest is not text": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "manifest"),
     "manifest nests too deep": (lambda f: (f / "manifest.json").write_text("[" * 10**5), "manifest"),
     "other model in it": (lambda f: edit(f, lambda m: m["key"].update(model_sha256="cd" * 32)), "manifest"),
     "other dtype in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(dtype="<i4")), "manifest"),
     "other shape in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(shape=[3, 2])), "manifest"),
-    "array taken out": (lambda f: edit(f, lambda m: m["arrays"].pop("logits")), "manifest"),
+    "array taken out": (lambda f: edit(f, lambda m: m["arrays"].pop("features")), "manifest"),
     "fewer samples in it": (lambda f: edit(f, lambda m: m.update(samples=1000)), "manifest"),
     "no digest": (lambda f: edit(f, lambda m: m.pop("sha256")), "manifest"),
     "labels missing": (lambda f: (f / "labels.npy").unlink(), "labels.npy"),
@@ -159,16 +154,16 @@ def test_damage_is_told_and_never_used(tmp_path: Path, case: str) -> None:
 
 
 @settings(max_examples=15)
-@given(st.sampled_from(["features.bin", "logits.bin"]), st.integers(0, 10**9), st.integers(0, 7))
+@given(st.integers(0, 10**9), st.integers(0, 7))
 def test_a_flipped_bit_costs_its_chunk_and_those_after_it(
-    tmp_path_factory: pytest.TempPathFactory, name: str, place: int, bit: int
+    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
 ) -> None:
     cache = tmp_path_factory.mktemp("flip")
     folder = kept(cache)
-    content = bytearray((folder / name).read_bytes())
+    content = bytearray((folder / "features.bin").read_bytes())
     place %= len(content)
     content[place] ^= 1 << bit
-    (folder / name).write_bytes(content)
+    (folder / "features.bin").write_bytes(content)
     chunk = place // (len(content) // N) // CHUNK
     with pytest.raises(DataError, match=f"chunk {chunk} is damaged"):
         read_stored(folder)
@@ -211,12 +206,7 @@ def test_any_interruptions_give_the_same_files(
     for stop in [*stops, N]:
         with open_store(cache, KEY, LABELS, batch) as store:
             assert not store.notes
-            for start in range(store.done, stop, batch):
-                end = min(start + batch, N)
-                for name in ("features", "logits"):
-                    values = rows(name, start, end)
-                    store.array(name, values.shape[1:], values.dtype)[start:end] = values
-                store.finish_up_to(end)
+            fill(store, stop, batch)
     assert_right(cache)
     shutil.rmtree(cache)
 
@@ -308,15 +298,11 @@ def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert_right(folder)
 
 
-def test_a_second_array_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    allocate = store_module.allocate
+def test_an_array_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise UsageError("no room")
 
-    def first_only(path: Path | None, *rest: Any) -> Any:
-        if path is not None and path.name == "logits.bin":
-            raise UsageError("no room")
-        return allocate(path, *rest)
-
-    monkeypatch.setattr(store_module, "allocate", first_only)
+    monkeypatch.setattr(store_module, "allocate", full)
     with pytest.raises(UsageError, match="no room"):
         kept(tmp_path)
     monkeypatch.undo()

@@ -131,7 +131,7 @@ def read_precomputed(data: Path) -> None:
 def store(folder: Path) -> tuple[Path, Any]:
     key = {"labels_sha256": labels_digest(LABELS)}
     with open_store(folder, key, LABELS, 2) as opened:
-        opened.array("features", (4,), X.dtype)[:] = X
+        opened.array((4,), X.dtype)[:] = X
         opened.finish_up_to(N)
         place = opened.folder
     return random.choice(sorted(place.glob("*.*"))), folder
@@ -139,13 +139,13 @@ def store(folder: Path) -> tuple[Path, Any]:
 
 def read_store(folder: Path) -> None:
     find_stores(folder)
-    np.testing.assert_array_equal(read_stored(folder).arrays["features"], X)
+    np.testing.assert_array_equal(read_stored(folder).features, X)
 
 
 def refill_store(folder: Path) -> None:
     key = {"labels_sha256": labels_digest(LABELS)}
     with open_store(folder, key, LABELS, 2) as opened:
-        assert not opened.done or np.array_equal(opened.arrays["features"][: opened.done], X[: opened.done]), "rows"
+        assert not opened.done or np.array_equal(opened.features[: opened.done], X[: opened.done]), "rows"
 
 
 def read_settings(path: Path) -> None:

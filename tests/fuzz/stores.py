@@ -27,9 +27,9 @@ def fill(folder: Path, stop: int = N) -> None:
     """Open or make a store, hold what it has against what was written, and go on."""
     with open_store(folder, KEY, LABELS, BATCH) as store:
         if store.done:
-            assert np.array_equal(store.arrays["features"][: store.done], X[: store.done]), "rows"
+            assert np.array_equal(store.features[: store.done], X[: store.done]), "rows"
         for start in range(store.done, stop, BATCH):
-            store.array("features", (4,), X.dtype)[start : start + BATCH] = X[start : start + BATCH]
+            store.array((4,), X.dtype)[start : start + BATCH] = X[start : start + BATCH]
             store.finish_up_to(min(start + BATCH, N))
 
 
@@ -89,9 +89,9 @@ def case(k: int, seed: int, folder: Path) -> None:
             damage(place, random)
     try:
         if random.random() < 0.5:
-            np.testing.assert_array_equal(read_stored(cache).arrays["features"], X)
+            np.testing.assert_array_equal(read_stored(cache).features, X)
         else:
             fill(cache)
-            np.testing.assert_array_equal(read_stored(cache).arrays["features"], X)
+            np.testing.assert_array_equal(read_stored(cache).features, X)
     finally:
         shutil.rmtree(cache)

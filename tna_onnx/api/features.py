@@ -35,6 +35,7 @@ from tna_onnx.data.sources.slices import (
 )
 from tna_onnx.data.sources.tables import label_names, table_columns
 from tna_onnx.data.suspicion import checked_labels, warnings_of
+from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel
 from tna_onnx.extraction.collect import collect_features
@@ -149,9 +150,12 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, pro
     if probed.tail is not None and opened.session.fixed_batch:
         size = opened.session.fixed_batch
     table = collect_features(opened, probed.readout, source, size, progress, cache)
-    # without a head the rows are class logits, whatever the output holds
-    of_rows = probed.readout.chosen(table.features) if table.logits is None else probed.readout.predicted(table.logits)
-    suspicion = checked_labels(data, of_rows, source.labels, opened.names, readout.n_classes)
+    logits: Logits = StoredLogits(table)  # without a head the rows are class logits, whatever the output holds
+    if probed.tail is not None:
+        logits = TailLogits(table, probed.tail.logits(None), readout.n_classes)
+    elif isinstance(probed.readout, Head):
+        logits = HeadLogits(table, probed.readout.weight, probed.readout.bias)
+    suspicion = checked_labels(data, logits.predictions(), source.labels, opened.names, readout.n_classes)
     return Collection(
         model=model.name,
         model_sha256=model.sha256,

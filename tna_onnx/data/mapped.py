@@ -55,20 +55,6 @@ def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 @dataclass(eq=False)
-class TemporaryRows:
-    """Arrays of N rows in unnamed temporary files, which the system removes with the process."""
-
-    samples: int
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing."""
-        if name not in self.arrays:
-            self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
-        return self.arrays[name]
-
-
-@dataclass(eq=False)
 class GrowingRows:
     """Rows of an array whose number is not known: few are kept in memory, many in an unnamed temporary file."""
 

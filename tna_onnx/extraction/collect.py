@@ -7,7 +7,7 @@ nor copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.mapped import TemporaryRows, release, room
+from tna_onnx.data.mapped import allocate, release, room
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
 from tna_onnx.data.source import Batch, Source
@@ -50,7 +50,6 @@ class FeatureTable:
     labels: NDArray[np.int64]  # (N,) int64
     batch_size: int = 0  # samples per batch when they were collected
     rows: int = 0  # how many rows of the feature tensor belong to a sample, where that is more than one; else 0
-    logits: NDArray[Any] | None = None  # (N, ...) as the model gives them, if they were kept with the features
     folder: Path | None = None  # the feature store on disk, if they are kept in one
     resumed: tuple[str, ...] = ()  # notes on what an earlier run had left in that store
     # (N,) which of the N belong to one sample of the data, where those have several predictions; else None
@@ -115,22 +114,6 @@ class FeatureTable:
             release(self.features, block)
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """The tensors of a batch that are kept."""
-
-    main: str  # the features, or the logits of a model without a head
-    logits: str | None  # the logits, if they are kept beside the features in a store
-    computed: tuple[str, ...]  # those of them that the session has to give
-
-    @classmethod
-    def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
-        """Choose the tensors for a readout; `given` ones are not computed."""
-        logits = readout.logits if keep_logits else None
-        computed = opened.computed([readout.main, logits or readout.main])
-        return cls(readout.main, logits, tuple(name for name in computed if name not in given))
-
-
 def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
     """Refuse rows of a tensor with NaN or infinite values."""
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
@@ -143,16 +126,16 @@ def require_finite(source: Source, name: str, values: NDArray[Any], start: int) 
 _FINITE_ROWS = 4096
 
 
-def own_features(readout: Readout, source: Source, tensors: Tensors, batch_size: int) -> FeatureTable | None:
-    """Return the samples' own array of features where that is all there is to keep.
+def own_features(readout: Readout, source: Source, batch_size: int) -> FeatureTable | None:
+    """Return the samples' own array of features, of which nothing is computed, where that is all there is to keep.
 
-    None where something has to be computed or converted, or the samples are no arrays.
+    None where something has to be converted, or the samples are no arrays.
     """
     arrays = source.source if isinstance(source, LabelSource) else source
-    if not isinstance(readout, Head) or not readout.linear or tensors.computed or not isinstance(arrays, ArraySource):
+    if not isinstance(readout, Head) or not readout.linear or not isinstance(arrays, ArraySource):
         return None
-    column = arrays.columns[tensors.main]
-    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == tensors.main)
+    column = arrays.columns[readout.main]
+    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == readout.main)
     if column.dtype != wanted:  # a conversion copies
         return None
     features = column.reshape(len(source), readout.n_features)
@@ -163,8 +146,8 @@ def own_features(readout: Readout, source: Source, tensors: Tensors, batch_size:
     return FeatureTable(features, source.labels, batch_size)
 
 
-NewArray: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""(name, shape of a row, dtype) -> array for the rows of all samples; the same one for the same name."""
+NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""(shape of a row, dtype) -> array for the rows of all samples."""
 
 
 def collect_features(
@@ -178,19 +161,25 @@ def collect_features(
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
-    `cache`: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
+    `cache`: folder of feature stores, where an interrupted run continues.
     """
     given = given or {}
     if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
-    tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
+    computed = readout.main not in given and bool(opened.computed([readout.main]))
     if not given:
         opened.divide_cores(math.ceil(len(source) / batch_size))
-    decided = opened.decided if tensors.computed and not given else None
-    collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, given), decided)
+    session = None  # the samples hold all that is kept
+    if computed:
+        session = opened.session_from(given)
+    elif opened.readout.several:  # the session still knows which positions of an input are rows
+        session = opened.session
+    decided = opened.decided if computed and not given else None
+    collector = Collector(opened, readout, source, batch_size, session, decided, computed=computed)
     if cache is None:
-        column = own_features(readout, source, tensors, batch_size)
-        return column or collector.run(TemporaryRows(len(source)).array, progress)
+        if not computed and (own := own_features(readout, source, batch_size)) is not None:
+            return own
+        return collector.run(lambda shape, dtype: allocate(None, (len(source), *shape), dtype), progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
     classes = opened.names
     if classes is None:
@@ -205,7 +194,7 @@ def collect_features(
 class BatchRows:
     """What is kept of one batch."""
 
-    arrays: dict[str, NDArray[Any]]  # by name in the store, a row per sample
+    features: NDArray[Any]  # a row per sample
     rows: int  # rows of the feature tensor per sample, where there are several; else 0
     decided: NDArray[np.int64] | None  # places of the classes of the output `decided`
 
@@ -219,15 +208,16 @@ class Collector:
         readout: Readout,
         source: Source,
         batch_size: int,
-        tensors: Tensors,
         session: Session | None,
         decided: LabelOutput | None = None,
+        *,
+        computed: bool,
     ) -> None:
         self._decided = decided
+        self._computed = computed
         self.readout = readout
         self.source = source
         self.batch_size = batch_size
-        self.tensors = tensors
         self._session = session
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
@@ -238,7 +228,7 @@ class Collector:
         return {
             **model_key(self._model),
             "head": self._head.node if self._head else None,
-            "features": self.tensors.main,
+            "features": self.readout.main,
             "logits": self.readout.logits,
             "holds": self.readout.holds,
             **data_key(self.source),
@@ -250,9 +240,9 @@ class Collector:
     def run(
         self, new_array: NewArray, progress: Progress, done: int = 0, finish_up_to: Callable[[int], None] | None = None
     ) -> FeatureTable:
-        """Fill the arrays from sample `done` on."""
+        """Fill an array from sample `done` on."""
         total = len(self.source)
-        arrays: dict[str, NDArray[Any]] = {}
+        features: NDArray[Any] | None = None
         rows_a_sample = 0
         decided: list[NDArray[np.int64]] = []
         progress("collect features", done, total)
@@ -261,26 +251,27 @@ class Collector:
             rows_a_sample = rows.rows
             if rows.decided is not None:
                 decided.append(rows.decided)
-            for name, values in rows.arrays.items():
-                arrays[name] = new_array(name, values.shape[1:], values.dtype)
-                if done < total:
-                    self.put(arrays[name], name, values, done)
+            if features is None:
+                features = new_array(rows.features.shape[1:], rows.features.dtype)
             if done < total:
+                self._put(features, rows.features, done)
                 done += len(next(iter(batch.values())))
                 if finish_up_to:
                     finish_up_to(done)
             progress("collect features", done, total)
-        if "features" not in arrays or done != total:
+        if features is None or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        table = self.table(arrays, rows_a_sample)
-        if sum(map(len, decided)) == total:  # else an earlier run did the first ones
-            table = replace(table, decided=np.concatenate(decided))
-        return table
+        if self._head and self._head.linear:
+            features = features.reshape(total, self._head.n_features)
+        places = None  # where an earlier run did the first ones
+        if sum(map(len, decided)) == total:
+            places = np.concatenate(decided)
+        return FeatureTable(features, self.source.labels, self.batch_size, rows=rows_a_sample, decided=places)
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
 
-        Where all are done, the first one is run again: it tells the names, shapes and dtypes of the arrays.
+        Where all are done, the first one is run again: it tells shape and dtype of the array.
         """
         total = len(self.source)
         if done == total:
@@ -292,19 +283,17 @@ class Collector:
     def rows(self, batch: Batch) -> BatchRows:
         """Run one batch and return what is kept of it."""
         results = batch_in_rows(self._session, batch)
-        names = list(self.tensors.computed)
+        names = [self.readout.main] if self._computed else []
         if self._decided is not None:
             names.append(self._decided.name)
         if self._session is not None and names:  # else the samples hold all of it themselves
             results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
-        raw = results[self.tensors.main]
-        arrays = {"features": self._main_rows(raw, count)}
-        if self.tensors.logits is not None and self._head:
-            arrays["logits"] = results[self.tensors.logits]
+        raw = results[self.readout.main]
+        features = self._main_rows(raw, count)
         as_several = self._head is not None and not self._head.linear and len(raw) != count
         decided = None if self._decided is None else self._decided.places(results[self._decided.name])
-        return BatchRows(arrays, arrays["features"].shape[1] if as_several else 0, decided)
+        return BatchRows(features, features.shape[1] if as_several else 0, decided)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""
@@ -328,27 +317,12 @@ class Collector:
             return raw  # kept as it comes: (N, n, 1, 1), say
         return features.reshape(samples, head.n_features)
 
-    def table(self, arrays: dict[str, NDArray[Any]], rows: int) -> FeatureTable:
-        features = arrays["features"]
-        if self._head and self._head.linear:
-            features = features.reshape(len(self.source), self._head.n_features)
-        logits = arrays.get("logits")
-        return FeatureTable(features, self.source.labels, self.batch_size, rows=rows, logits=logits)
-
-    def put(self, array: Any, name: str, values: NDArray[Any], start: int) -> None:
+    def _put(self, array: NDArray[Any], values: NDArray[Any], start: int) -> None:
         if values.shape[1:] != array.shape[1:]:
             raise DataError(
-                f"{self.source.describe()}: {name} of samples from {start} on have shape {values.shape[1:]}, those "
+                f"{self.source.describe()}: features of samples from {start} on have shape {values.shape[1:]}, those "
                 f"before {array.shape[1:]}; give all samples the same length (padding)"
             )
-        require_finite(self.source, name, values, start)  # before a store keeps it
+        require_finite(self.source, "features", values, start)  # before a store keeps it
         array[start : start + len(values)] = values
         release(array, slice(start, start + len(values)))
-
-
-def session_for(opened: OpenModel, tensors: Tensors, given: Mapping[str, Any]) -> Session | None:
-    """Return the session that computes what is kept; None if the samples hold all of it."""
-    if tensors.computed:
-        return opened.session_from(given)
-    # the session still knows which positions of an input are rows
-    return opened.session if opened.readout.several else None

@@ -31,7 +31,7 @@ from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.data.sources.slices import arrays_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.collect import Collector, Tensors, require_finite
+from tna_onnx.extraction.collect import Collector, require_finite
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.store import model_key
 from tna_onnx.graph.load import IN_MEMORY, Model, load_model
@@ -212,7 +212,7 @@ class _Features:
         parts = []
         for batch in source.batches(size):
             count = len(next(iter(batch.values())))
-            rows = self.collector.rows(filled_up(batch, size)).arrays["features"]
+            rows = self.collector.rows(filled_up(batch, size)).features
             parts.append(rows[:count].reshape(count, -1))
         values = np.concatenate(parts)
         require_finite(source, self.kind, values, 0)
@@ -232,8 +232,8 @@ class _Features:
             )
         if self.kind == "logits" and isinstance(readout, Head):
             readout = readout.without_head()
-        tensors = Tensors.of(opened, readout, {}, keep_logits=False)
-        return Collector(opened, readout, source, size, tensors, opened.session)
+        computed = bool(opened.computed([readout.main]))
+        return Collector(opened, readout, source, size, opened.session, computed=computed)
 
 
 def _kind_of(readout: Readout) -> Kind:

@@ -284,7 +284,7 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
     kind = "features" if isinstance(readout, Head) else "logits"
     tensor = readout.main
     _require_origin(opened, stored.folder, stored.key, kind, tensor)
-    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
+    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.features.ndim != 2:
         raise DataError(
             f"{stored.folder}: the head reads several rows of '{tensor}' a sample, one after the other; give the data "
             "themselves, with --cache for the features"
@@ -299,7 +299,7 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
             )
         further[role] = stored.columns[column] if isinstance(column, str) else column
     title = f"feature store {stored.folder.name}"
-    entered = _enter(opened, stored.arrays["features"], stored.labels, kind, data, title, further)
+    entered = _enter(opened, stored.features, stored.labels, kind, data, title, further)
     return replace(entered, store=stored.folder)
 
 

@@ -1,6 +1,6 @@
 """Features, logits and labels of N samples on disk, memory-mapped, so that an interrupted run goes on.
 
-A store is a folder: rows in `features.bin` and `logits.bin`, `labels.npy`, `manifest.json` with the key (digests of
+A store is a folder: rows in `features.bin`, `labels.npy`, `manifest.json` with the key (digests of
 model and data, head, preprocessing, provider, batch size, versions), `checksums.txt`, and `columns.json` for groups and
 weights.
 
@@ -45,7 +45,7 @@ _SCHEMA = 2
 # Samples per chunk, to the nearest whole batches below: the disk is waited for a thousand times in a million samples.
 _CHUNK = 1024
 
-_ARRAYS = ("features", "logits")
+_FEATURES = "features"
 _DTYPES = tuple(np.dtype(name).str for name in ("float16", "float32", "float64"))
 _MAX_BYTES = 2**30
 _MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
@@ -61,7 +61,7 @@ class DiskStore:
     samples: int  # number of samples N
     chunk: int  # samples per chunk, a multiple of the batch size
     checksums: list[str] = field(default_factory=list)  # of the finished chunks
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N, ...) rows, mapped
+    features: Any = None  # (N, ...) rows, mapped; None until their shape is known
     notes: list[str] = field(default_factory=list)  # what could not be used of an earlier run
     columns_sha256: str = ""  # of `columns.json`, hex; empty without
     classes: tuple[str, ...] = ()  # names of the classes, if they are known
@@ -71,22 +71,25 @@ class DiskStore:
         """Number of samples in finished chunks."""
         return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing."""
-        if name not in self.arrays:
-            self.arrays[name] = allocate(self.folder / f"{name}.bin", (self.samples, *shape), dtype)
-        return self.arrays[name]
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the features, (N, *shape), mapped for writing."""
+        if self.features is None:
+            self.features = allocate(self._path, (self.samples, *shape), dtype)
+        return np.asanyarray(self.features)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"{_FEATURES}.bin"
 
     def finish_up_to(self, count: int) -> None:
         """Record every chunk that is complete once `count` samples are in the arrays."""
         try:
             while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
-                for array in self.arrays.values():  # rule 1: bytes first
-                    if isinstance(array, np.memmap):
-                        array.flush()
-                if not self.checksums:  # the arrays are known now
+                if isinstance(self.features, np.memmap):  # rule 1: bytes first
+                    self.features.flush()
+                if not self.checksums:  # shape and dtype are known now
                     self.begin()
-                self.checksums.append(_rows_checksum(self.arrays, self._rows(len(self.checksums))))
+                self.checksums.append(_rows_checksum(self.features, self._rows(len(self.checksums))))
                 with (self.folder / _CHECKSUMS).open("ab") as file:
                     file.write(f"{self.checksums[-1]}\n".encode("ascii"))
                     file.flush()
@@ -102,7 +105,9 @@ class DiskStore:
 
         Raises OSError: the folder cannot be written.
         """
-        arrays = {name: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for name, a in self.arrays.items()}
+        arrays = {}
+        if self.features is not None:
+            arrays = {_FEATURES: {"shape": list(self.features.shape[1:]), "dtype": self.features.dtype.str}}
         manifest = {"schema": _SCHEMA, "key": self.key, "samples": self.samples, "chunk": self.chunk, "arrays": arrays}
         if self.columns_sha256:
             manifest["columns_sha256"] = self.columns_sha256
@@ -123,20 +128,19 @@ class DiskStore:
                 self.notes.append("the store's manifest does not fit: computed anew")
             return
         self.columns_sha256 = str(manifest.get("columns_sha256", ""))
-        arrays = {}
-        for name, described in manifest["arrays"].items():
-            path = self.folder / f"{name}.bin"
-            dtype = np.dtype(described["dtype"])
-            shape = (self.samples, *described["shape"])
-            # NumPy would make a file that is too short longer, and fill it with zeros.
-            if not path.is_file() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
-                self.notes.append(f"{path.name} is damaged: computed anew")
-                return
-            arrays[name] = np.memmap(path, dtype, mode, shape=shape)
-        self.arrays.update(arrays)
+        described = manifest["arrays"].get(_FEATURES)
+        if described is None:
+            return
+        dtype = np.dtype(described["dtype"])
+        shape = (self.samples, *described["shape"])
+        # NumPy would make a file that is too short longer, and fill it with zeros.
+        if not self._path.is_file() or self._path.stat().st_size != math.prod(shape) * dtype.itemsize:
+            self.notes.append(f"{self._path.name} is damaged: computed anew")
+            return
+        self.features = np.memmap(self._path, dtype, mode, shape=shape)
         n_chunks = -(-self.samples // self.chunk)
         for chunk, checksum in zip(range(n_chunks), _read_checksums(self.folder), strict=False):
-            if _rows_checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
+            if _rows_checksum(self.features, self._rows(chunk)) != checksum:  # rule 2
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
@@ -187,7 +191,7 @@ class StoredFeatures:
 
     folder: Path  # where it lies
     key: dict[str, Any]  # what its rows were computed from
-    arrays: dict[str, NDArray[Any]]  # name -> (N, ...) rows
+    features: NDArray[Any]  # (N, ...) rows
     labels: NDArray[np.int64]  # (N,) int64; (N, C) of 0 and 1 where samples have several
     columns: dict[str, NDArray[Any]]  # what else belongs to each sample, (N,) each: `group`, `weight`
 
@@ -211,13 +215,13 @@ def read_stored(folder: Path) -> StoredFeatures:
         columns = _read_columns(place, store)
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
-    if store.done < store.samples:
+    if store.features is None or store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
     # labels have a file of their own, which the checksums of chunks leave out
     if labels_digest(labels) != manifest["key"].get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
-    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64), columns)
+    return StoredFeatures(place, store.key, store.features, labels.astype(np.int64), columns)
 
 
 def is_store(data: Data) -> bool:
@@ -277,7 +281,7 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
     for name, described in manifest["arrays"].items():
         dtype = described["dtype"]
         # checksums are of bytes, which fit other numbers as well
-        if name not in _ARRAYS or dtype not in _DTYPES:
+        if name != _FEATURES or dtype not in _DTYPES:
             return False
         counts += [1, *described["shape"]]
     if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
@@ -323,13 +327,10 @@ def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
     return {name: np.array(values, np.float64 if name == "weight" else str) for name, values in columns.items()}
 
 
-def _rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
-    """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
-    digest = hashlib.sha256()
-    # a restored store has its arrays in another order than the run that made it
-    for name in sorted(arrays):
-        digest.update(np.ascontiguousarray(arrays[name][rows]).data)
-        release(arrays[name], rows)
+def _rows_checksum(features: NDArray[Any], rows: slice) -> str:
+    """Return SHA-256 (hex) of some rows."""
+    digest = hashlib.sha256(np.ascontiguousarray(features[rows]).data)
+    release(features, rows)
     return digest.hexdigest()
 
 

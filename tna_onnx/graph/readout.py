@@ -22,9 +22,6 @@ from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import label_logits, log_probabilities, resolution_of
 
-# Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
-_PIECE = 4096
-
 # Kinds of NumPy's types that are no numbers: objects, and texts of both sorts.
 _NO_NUMBERS = "OSU"
 
@@ -165,11 +162,6 @@ class Readout:
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""
         return sigmoid(logits) if self.multi_label else softmax(logits)
-
-    def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the predicted classes (N,), or labels (N, C), of the tensor's values, in pieces of some samples."""
-        parts = (raw[start : start + _PIECE] for start in range(0, len(raw), _PIECE))
-        return np.concatenate([self.chosen(self.class_logits(np.asarray(part))) for part in parts])
 
     def chosen(self, logits: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes (N,) with the largest of (N, C) logits, or 1 for each label that is likelier than not."""
