@@ -5,7 +5,6 @@ The data are opened once for models with the same inputs and class names; no dec
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.files import resolved
-from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readers import answer_of
@@ -55,8 +53,7 @@ from tna_onnx.results.measured import (
     subgroups_of,
     verdict_text,
 )
-from tna_onnx.results.outcomes import Decisions
-from tna_onnx.runtime import Device, parse_device
+from tna_onnx.runtime import parse_device
 
 
 class ComparedSamples:
@@ -97,27 +94,17 @@ def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
     return len(labels) == len(first) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
-@dataclass(frozen=True, eq=False)
-class GivenModel:
-    """A model as given, its name in reports, and its path if it has one."""
-
-    source: ModelSource
-    name: str
-    path: Path | None
-
-
-def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> list[GivenModel]:
+def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> dict[str, ModelSource]:
     """Give each model a name of its own."""
     # texts and bytes are sequences too: of letters and numbers
     if isinstance(models, (str, bytes, Path)) or not isinstance(models, (Sequence, Mapping)):
         raise UsageError(f"expected a list of models, got {type(models).__name__}")
     if len(models) < 2:
         raise UsageError(f"compare needs at least two models, got {len(models)}; `evaluate` measures one")
-    names = None
     if isinstance(models, Mapping):
-        names, models = list(models), list(models.values())
+        return dict(models)
     paths = [Path(source) if isinstance(source, (str, Path)) else None for source in models]
-    return [GivenModel(*each) for each in zip(models, names or _names(paths), paths, strict=True)]
+    return dict(zip(_names(paths), models, strict=True))
 
 
 def _names(paths: Sequence[Path | None]) -> list[str]:
@@ -136,102 +123,73 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
     return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
 
 
-_log = logging.getLogger("tna_onnx")
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """What is left of a run when its session and model are gone; (N,) classes are as the model numbers them."""
 
-    name: str
-    model: str
-    model_sha256: str
+    about: dict[str, Any]  # fields of `ComparedModel` that are known now
     output: ClassOutput
     scores: SampleScores
     predicted: NDArray[np.int64]
     labels: NDArray[np.int64]
-    preprocessing: dict[str, object] | None
-    provider: str
     notes: tuple[str, ...]
-    decisions: Decisions | None
-    names: tuple[str, ...]
-    parts: NDArray[Any] | None = None
+    names: tuple[str, ...]  # of the classes
+    parts: NDArray[Any] | None  # values of the column of subgroups
 
-
-@dataclass(frozen=True, eq=False)
-class RunSettings:
-    """Where models run, and how."""
-
-    device: Device
-    batch_size: int
-    progress: Progress
-    level: float
+    @property
+    def name(self) -> str:
+        """What reports call the model."""
+        return str(self.about["name"])
 
 
 def run_model(
-    named: GivenModel,
-    read: tuple[Model, ClassOutput],
-    samples: ComparedSamples,
-    settings: RunSettings,
-    *,
-    expected: bool,
+    name: str, classifier: Classifier, samples: ComparedSamples, data: Data, size: int, level: float, progress: Progress
 ) -> Run:
-    """Run one model over the samples; its session is closed with this call."""
-    model, output = read
-    data = samples.data
-    if not expected:  # the accuracy that the user expects is the baseline's
-        data = replace(data, expect_accuracy=None)
-    classifier = Classifier(model, output, settings.device, data)
+    """Run one model over the samples. `size`: samples per run; `level`: of intervals, per cent."""
+    model = classifier.model
     data, source = classifier.preparation.settle(data, samples.open(classifier))
-
-    # each model has a bar of its own
-    def advance(_: str, done: int, total: int) -> None:
-        settings.progress(named.name, done, total)
-
-    size = settings.batch_size
-    about_model = batch_notes(classifier, source, size, outlier_scores(model, output))
-    output = with_quantum(classifier.session, output, source, size)
+    session = classifier.session
+    notes = batch_notes(classifier, source, size, outlier_scores(model, classifier.output))
+    output = with_quantum(session, classifier.output, source, size)
     scores, classes, decisions = score_guarded(
-        classifier.session,
+        session,
         model,
         output,
         source,
         size,
-        advance,
-        settings.level,
+        lambda _, done, total: progress(name, done, total),  # each model has a bar of its own
+        level,
         names=classifier.names,
         label=answer_of(model, output),
     )
     suspicion = checked_labels(
         data, classes, source.labels, classifier.names, output.n_classes, lambda: scores.confidence
     )
-    more = [
+    notes += (
+        *warnings_of(suspicion, classifier.names),
         *doubtful_logits(output, scores, classes),
         *preprocessing_notes(source, classifier.inputs, data.preprocessing),
-    ]
-    more += decided_on(model, DigestedSamples.of(source), data.limits)
-    return Run(
-        name=named.name,
-        model=model.name,
-        model_sha256=model.sha256,
-        output=output,
-        scores=scores,
-        predicted=classes,
-        labels=source.labels,
-        preprocessing=source.recipe(),
-        provider=classifier.session.provider,
-        notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
-        decisions=decisions,
-        names=classifier.names or tuple(map(str, range(output.n_classes))),
-        parts=source.sample_info.get("by"),
+        *decided_on(model, DigestedSamples.of(source), data.limits),
     )
+    about = {
+        "name": name,
+        "model": model.name,
+        "model_sha256": model.sha256,
+        "output": output.name,
+        "output_kind": output.kind,
+        "preprocessing": source.recipe(),
+        "provider": session.provider,
+        "decisions": decisions,
+    }
+    names = classifier.names or tuple(map(str, range(output.n_classes)))
+    return Run(about, output, scores, classes, source.labels, notes, names, source.sample_info.get("by"))
 
 
 def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> ComparedModel:
     """Reduce a run to its metrics, and to paired differences to the first one, with intervals at a level."""
     agreement = _agreement(run, first)
     differences: dict[str, Interval] = {}
-    what = "labels" if run.output.multi_label else "class"
+    verdict = ""
     subgroups: tuple[Subgroup, ...] = ()
     before, after = (one.scores.labelled(one.labels) for one in (first, run))
     classes = named_classes(positive, first.names, labels=first.output.multi_label)
@@ -239,30 +197,25 @@ def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -
     # a model may number the two classes the other way round
     if not np.array_equal(run.labels, first.labels):
         classes = replace(classes, positive=1 - classes.positive)
-    new = PositiveSide.of(after, replace(classes, names=run.names), bins)
+    classes = replace(classes, names=run.names)
+    new = PositiveSide.of(after, classes, bins)
     if run.parts is not None:
         baseline = None if run is first else before
-        subgroups = subgroups_of(after, run.parts, replace(classes, names=run.names), bins, level, baseline)
+        subgroups = subgroups_of(after, run.parts, classes, bins, level, baseline)
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
         if old.positives:
             differences[POSITIVE_ECE] = positive_difference(old, new, bins, level)
+        verdict = verdict_text(first.name, differences, agreement, "labels" if run.output.multi_label else "class")
     return ComparedModel(
-        name=run.name,
-        model=run.model,
-        model_sha256=run.model_sha256,
-        output=run.output.name,
-        output_kind=run.output.kind,
+        **run.about,
         metrics=replace(Metrics.of(run.scores, bins), positive=new.worst(bins, level)),
         reliability=Bins.of_scores(run.scores, bins),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
-        verdict=verdict_text(first.name, differences, agreement, what) if differences else "",
-        preprocessing=run.preprocessing,
-        provider=run.provider,
-        decisions=run.decisions,
+        verdict=verdict,
         subgroups=subgroups,
     )
 
@@ -342,39 +295,38 @@ def compare(
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
     check_batch_size(batch_size)
-    named = named_models(models)
-    arguments.check_targets(json, report, others=[labelled, *(g.source for g in named)])
+    sources = named_models(models)
+    arguments.check_targets(json, report, others=[labelled, *sources.values()])
     where = parse_device(device)
 
     # all of them before the first one runs; none is kept
-    _check_classes([(g, read_classifier(g.source, options)[1]) for g in named])
+    _check_classes({name: read_classifier(source, options)[1] for name, source in sources.items()})
     samples = ComparedSamples(labelled, bins)
+    runs: list[Run] = []
     with arguments.progress_callback(progress) as advance:
-        settings = RunSettings(where, batch_size, advance, confidence_level)
-        # one after the other: a session is closed before the next is opened
-        runs = [
-            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == 0)
-            for k, g in enumerate(named)
-        ]
+        for name, source in sources.items():
+            # the accuracy that the user expects is the baseline's
+            said = replace(labelled, expect_accuracy=None) if runs else labelled
+            # one after the other: a session is closed before the next is opened
+            classifier = Classifier(*read_classifier(source, options), where, said)
+            runs.append(run_model(name, classifier, samples, said, batch_size, confidence_level, advance))
+            del classifier
     # of the coarsest: else a model would gain by probabilities that come in smaller steps
     coarsest = max(run.output.resolution for run in runs)
     n_classes = runs[0].output.n_classes
     runs = [replace(run, scores=run.scores.resolved(coarsest, n_classes)) for run in runs]
-    models = tuple(reduced(run, runs[0], bins, level, positive) for run in runs)
-    parts = runs[0].parts
-    of_parts = () if parts is None else subgroup_notes(parts, models[0].subgroups, level)
+    compared = tuple(reduced(run, runs[0], bins, level, positive) for run in runs)
+    notes = _notes(sources, runs, confidence_level)
+    notes += group_notes(samples.first)
+    if runs[0].parts is not None:
+        notes += subgroup_notes(runs[0].parts, compared[0].subgroups, confidence_level)
     result = ModelComparison(
         data=samples.first.describe(),
-        baseline=named[0].name,
+        baseline=runs[0].name,
         confidence_level=confidence_level,
-        models=models,
+        models=compared,
         versions=versions(),
-        notes=(
-            *_notes(named, runs, runs[0], confidence_level),
-            *group_notes(samples.first),
-            *of_parts,
-            *resolution_notes(coarsest, n_classes),
-        ),
+        notes=(*notes, *resolution_notes(coarsest, n_classes)),
         resolution=coarsest,
     )
     arguments.save_json(json, result)
@@ -385,25 +337,26 @@ def compare(
     return result
 
 
-def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
-    (one, first), *rest = read
-    for model, output in rest:
+def _check_classes(outputs: Mapping[str, ClassOutput]) -> None:
+    (one, first), *rest = outputs.items()
+    for name, output in rest:
         if output.multi_label != first.multi_label:
             raise UsageError(
-                f"{model.name} (output '{output.name}') and {one.name} (output '{first.name}') differ in kind: one "
-                "predicts several labels a sample, the other one class; compare models of one kind"
+                f"{name} (output '{output.name}') and {one} (output '{first.name}') differ in kind: one predicts "
+                "several labels a sample, the other one class; compare models of one kind"
             )
         if output.n_classes != first.n_classes:
             raise UsageError(
-                f"{model.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
+                f"{name} has {output.n_classes:,} classes (output '{output.name}') and {one} has "
                 f"{first.n_classes:,} (output '{first.name}'); only models of the same classes can be compared"
             )
 
 
-def _notes(models: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: float) -> tuple[str, ...]:
+def _notes(sources: Mapping[str, ModelSource], runs: Sequence[Run], level: float) -> list[str]:
+    first = runs[0]
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     # places: a link and what it points to are one file
-    places = [resolved(g.path) for g in models if g.path is not None]
+    places = [resolved(Path(source)) for source in sources.values() if isinstance(source, (str, Path))]
     if len(set(places)) < len(places):
         notes.append("a file was given more than once")
     notes += [
@@ -411,7 +364,6 @@ def _notes(models: Sequence[GivenModel], runs: Sequence[Run], first: Run, level:
         for run in runs
         if not np.array_equal(run.labels, first.labels)
     ]
-    compared = len(runs) - 1
-    if compared > 1:
-        notes.append(multiplicity_note(compared, level))
-    return tuple(notes)
+    if len(runs) > 2:
+        notes.append(multiplicity_note(len(runs) - 1, level))
+    return notes
