@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +127,24 @@ def features(
     with arguments.progress_callback(progress) as advance:
         if cache is not None:
             return arguments.save_json(json, _into_cache(opened, labelled, Path(cache), batch_size, advance))
-        network = Network(model, options, device, batch_size)
-        return arguments.save_json(json, _into_files(opened, labelled, str(output), fields, network, advance))
+        extractor = FeatureExtractor(
+            _travelling(model, loaded),
+            head=options.head,
+            output_name=options.output_name,
+            output_kind=options.output_kind,
+            device=device,
+            batch_size=batch_size,
+        )
+        extractor.model_name = loaded.name
+        return arguments.save_json(json, _into_files(opened, labelled, str(output), fields, extractor, advance))
+
+
+def _travelling(model: ModelSource, loaded: Model) -> ModelSource:
+    """Return a model as it travels to other processes: its bytes, unless it is in several files."""
+    if not isinstance(model, (str, os.PathLike)):
+        return model
+    path = Path(model).absolute()
+    return path if loaded.external_files else path.read_bytes()
 
 
 def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, progress: Progress) -> Collection:
@@ -187,106 +202,71 @@ def _checked_fields(fields: FeatureFields) -> FeatureFields:
 
 
 def _into_files(
-    opened: OpenModel, data: Data, output: str, fields: FeatureFields, network: Network, progress: Progress
+    opened: OpenModel, data: Data, output: str, fields: FeatureFields, extractor: FeatureExtractor, progress: Progress
 ) -> Collection:
     """Compute features here or by Ray Data, and write them as Parquet files."""
-    run = open_run(opened, data, fields, network)
-    writer = run.extractor.describe()
+    slices, title, recipe = _slices(opened, data, fields, extractor)
+    writer = extractor.describe()
     provider = opened.session.provider
     opened.close()  # one network at a time is in memory
-    run.check_first(writer)
-    tables = TableExtractor(run.extractor, writer)
+    _check_first(slices, title, extractor, writer)
+    tables = TableExtractor(extractor, writer)
+    total = sum(map(len, slices))
     if fields.on_ray:
         from tna_onnx.engine.ray_data import check_ray, features_by_ray
 
         address = check_ray(fields.engine, fields.ray_options)
         folder = FeatureFolder(output)
-        progress("features on Ray", 0, max(1, sum(map(len, run.slices))))
-        features_by_ray(run.slices, tables, folder, address, fields.ray_options)
+        progress("features on Ray", 0, max(1, total))
+        features_by_ray(slices, tables, folder, address, fields.ray_options)
         provider = f"Ray ({address})"
     else:
         folder = FeatureFolder(output)
-        folder.write(run.tables(tables, progress))
+        folder.write(_computed(slices, tables, total, progress))
     kind, count, width, dtype = folder.finish()
     readout = opened.readout
     return Collection(
         model=opened.model.name,
         model_sha256=opened.model.sha256,
-        data=run.title,
+        data=title,
         head=readout.node if kind == "features" and isinstance(readout, Head) else "",
         tensor=writer["tensor"],
         shape=(count, width),
         dtype=dtype.name,
         folder=output,
         notes=(),
-        preprocessing=run.recipe,
+        preprocessing=recipe,
         provider=provider,
     )
 
 
-_STAGE = "features"
+def _check_first(slices: Sequence[Slice], title: str, extractor: FeatureExtractor, writer: Mapping[str, Any]) -> None:
+    """Run the first samples on this machine's CPU: an error on a cluster would come late."""
+    first = next((table for chunk in slices for table in chunk.tables()), None)
+    if first is None:
+        raise DataError(f"{title}: no samples; give data with samples")
+    local = copy.copy(extractor)
+    local.device = "cpu"
+    TableExtractor(local, writer)(first.slice(0, local.batch_size))
 
 
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A model as it travels to other processes."""
-
-    model: ModelSource  # the source
-    options: ModelOptions  # on its head and output
-    device: str  # where to run it
-    batch_size: int  # samples per run
-
-    def extractor(self, loaded: Model, columns: tuple[str, ...], recipe: Recipe | None) -> FeatureExtractor:
-        """Return what samples go through: with the bytes of the model, unless it is in several files."""
-        model = self.model
-        if isinstance(model, (str, os.PathLike)):
-            path = Path(model).absolute()
-            model = path if loaded.external_files else path.read_bytes()
-        extractor = FeatureExtractor(
-            model,
-            head=self.options.head,
-            output_name=self.options.output_name,
-            output_kind=self.options.output_kind,
-            preprocessing=recipe,
-            columns=columns,
-            device=self.device,
-            batch_size=self.batch_size,
-        )
-        extractor.model_name = loaded.name
-        return extractor
+def _computed(slices: Sequence[Slice], extractor: TableExtractor, total: int, progress: Progress) -> Iterator[Any]:
+    """Yield the features of all slices, which are computed in this process."""
+    done = 0
+    for chunk in slices:
+        for table in chunk.tables():
+            yield extractor(table)
+            done += len(table)
+            progress("features", done, max(total, done))
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureRun:
-    """Slices of data, and the model that they go through."""
+def _slices(
+    opened: Classifier, data: Data, fields: FeatureFields, extractor: FeatureExtractor
+) -> tuple[Sequence[Slice], str, dict[str, object] | None]:
+    """List data, choose samples, cut them into slices, and tell the extractor which columns it reads.
 
-    slices: Sequence[Slice]  # of the data
-    extractor: FeatureExtractor  # the model
-    title: str  # what the data are, in one line
-    recipe: dict[str, object] | None  # what is done to images; None for values that are used as they are
-
-    def check_first(self, writer: Mapping[str, Any]) -> None:
-        """Run the first samples on this machine's CPU; `writer` as of `TableExtractor`."""
-        first = next((table for chunk in self.slices for table in chunk.tables()), None)
-        if first is None:
-            raise DataError(f"{self.title}: no samples; give data with samples")
-        local = copy.copy(self.extractor)
-        local.device = "cpu"
-        TableExtractor(local, writer)(first.slice(0, local.batch_size))
-
-    def tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
-        """Yield the features of all slices, which are computed in this process."""
-        total = sum(map(len, self.slices))
-        done = 0
-        for chunk in self.slices:
-            for table in chunk.tables():
-                yield extractor(table)
-                done += len(table)
-                progress(_STAGE, done, max(total, done))
-
-
-def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Network) -> FeatureRun:
-    """List data, choose samples, and cut them into slices."""
+    Gives the slices, what the data are in one line, and what is done to images, if they are any.
+    """
     output = opened.output
     if output.several or output.multi_label:
         raise UsageError(
@@ -297,7 +277,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     request = request_of(data, opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
-        return _of_tables(opened, data, request, files, fields, network)
+        return _table_slices(opened, data, request, files, fields, extractor)
     data, source = opened.preparation.settle(data, read_inputs(opened, data))
     copied = isinstance(data.samples, str) and is_url(data.samples)  # the copy lives as long as the source
     images = not copied and isinstance(source, ImageSource) and isinstance(source.files, FolderImages)
@@ -309,9 +289,8 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     count = len(source)
     rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
     slices = source_slices(source, rows) if images else [SourceSlice(source, rows)]
-    columns = tuple(input_column(spec.name) for spec in opened.inputs)
-    extractor = network.extractor(opened.model, columns, None)
-    return FeatureRun(slices, extractor, source.describe(), source.recipe())
+    extractor.columns = tuple(input_column(spec.name) for spec in opened.inputs)
+    return slices, source.describe(), source.recipe()
 
 
 def _table_files(data: Data) -> TableFiles | None:
@@ -323,9 +302,14 @@ def _table_files(data: Data) -> TableFiles | None:
     return find_table_files(str(data.samples))
 
 
-def _of_tables(
-    opened: Classifier, data: Data, request: Request, files: TableFiles, fields: FeatureFields, network: Network
-) -> FeatureRun:
+def _table_slices(
+    opened: Classifier,
+    data: Data,
+    request: Request,
+    files: TableFiles,
+    fields: FeatureFields,
+    extractor: FeatureExtractor,
+) -> tuple[Sequence[Slice], str, dict[str, object] | None]:
     where = str(data.samples)
     computed = {"features", "logits"} & set(files.schema.names)
     if computed and not computed & {spec.name for spec in opened.inputs}:
@@ -334,12 +318,15 @@ def _of_tables(
     others = [name for name in files.schema.names if name not in inputs]
     label = find_label_column(label_candidates(others, request.no_inputs, data.label_column), data.label_column, where)
     columns, image, _ = table_columns(files.schema, request, label, where)
-    recipe: Recipe | None = None
+    extractor.columns = tuple(map(input_column, columns))
+    extractor.limits = data.limits
+    recipe: dict[str, object] | None = None
     if image:
         stated = opened.preparation.stated(data, opened.inputs[0])
         if stated is None:
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
-        recipe = stated
+        extractor.preprocessing = stated
+        recipe = stated.resolve(opened.inputs[0]).as_dict()
     names = label_names(files.schema, label, Path(where), request) or ()
     rows = None
     if fields.max_samples is not None:
@@ -347,11 +334,8 @@ def _of_tables(
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)
-    extractor = network.extractor(opened.model, tuple(map(input_column, columns)), recipe)
-    extractor.limits = data.limits
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
-    resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
-    return FeatureRun(slices, extractor, title, resolved)
+    return slices, title, recipe
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
