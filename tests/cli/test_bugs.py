@@ -98,7 +98,7 @@ def test_inspect(nasty: Path) -> None:
 
 
 def test_inspect_as_json_holds_the_names_as_they_are(nasty: Path) -> None:
-    result = cli("inspect", nasty, "--json")
+    result = cli("inspect", nasty, "--json", "-")
     assert no_controls(result.output)
     assert json.loads(result.output)["heads"][0]["node"] == NASTY
 

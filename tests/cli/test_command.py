@@ -162,12 +162,9 @@ def test_inspect_writes_json_like_the_others(small: Small, tmp_path: Path) -> No
     result = cli("inspect", small.model, "--json", file)
     assert (result.exit_code, json.loads(file.read_text())["heads"] != []) == (0, True)
     assert "head" in result.stdout
-    printed = [cli("inspect", *words).stdout for words in (
-        [small.model, "--json"], ["--json", small.model], [small.model, "--json", "-"],
-    )]  # fmt: skip
-    assert [json.loads(text) for text in printed] == [json.loads(file.read_text())] * 3
+    assert json.loads(cli("inspect", small.model, "--json", "-").stdout) == json.loads(file.read_text())
     before = Path(small.model).read_bytes()
-    refused(2, "", "inspect", "--json", small.model, file)
+    refused(2, "", "inspect", "--json", small.model, small.model.with_name("other.onnx"))
     assert Path(small.model).read_bytes() == before
     assert "Missing argument 'MODEL'" in cli("inspect").stderr
 

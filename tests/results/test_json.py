@@ -124,7 +124,7 @@ def test_settings_are_those_asked_for(small: Small, tmp_path: Path) -> None:
 
 
 def test_inspect(demo: Demo) -> None:
-    valid(cli("inspect", demo.model, "--json").stdout)
+    valid(cli("inspect", demo.model, "--json", "-").stdout)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])

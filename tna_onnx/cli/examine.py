@@ -11,7 +11,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
-from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.results.gates import LIMITS, Gates
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
@@ -97,35 +97,20 @@ def _measure(
 
 
 @click.command(cls=Command)
-@click.argument("model", required=False, type=click.Path())
+@click.argument("model", type=click.Path())
 @options.field_options(ModelOptions, "model_limits")
-@click.option(
-    "--json",
-    "json_file",
-    metavar="[FILE]",
-    is_flag=False,
-    flag_value="-",
-    help="Write JSON to this file; without a file, or with -, print it.",
-)
-def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
+@options.result_options
+def inspect(model: str, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""
     from tna_onnx.api.inspect import inspect as run
     from tna_onnx.cli.process import loaded
     from tna_onnx.cli.show import finish, json_step
     from tna_onnx.render.verify_text import inspection_text
 
-    # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag
-    if model is None and json_file not in (None, "-"):
-        model = json_file
-        json_file = "-"
-    if model is None:
-        raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'MODEL'")
-    if json_file is not None and json_file.lower().endswith(".onnx"):
-        raise UsageError(f"{json_file}: is the name of a model; expected the name of a file for the JSON")
     check_result_file(json_file, model)
     loaded()  # the runtime is not needed here, so nothing else loads
     inspection = run(model, **arguments)
-    finish(inspection_text(inspection), [json_step(json_file, inspection)], json_file == "-")
+    finish(inspection_text(inspection), [json_step(json_file, inspection)], quiet or json_file == "-")
     # Raises if nothing can be calibrated, but only after the description, which says why.
     inspection.require_scores()
 

@@ -284,6 +284,8 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
         raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
     if _is_one_of(file, others):
         raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")
+    if file.suffix.lower() == ".onnx":
+        raise UsageError(f"{path}: is the name of a model; expected the name of a file for the {kind}")
 
 
 def check_figure_folder(path: str, *files: str | None) -> None:
