@@ -56,8 +56,9 @@ class Writing:
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
-        """Maps that the graph can hold, `none` among them: new nodes need its opset, some read plain features."""
-        return tuple(name for name in self._all if name == "none" or self._is_held(name))
+        """Maps that the graph can hold, `none` first: new nodes need its opset, some read plain features."""
+        readout = self.task.readout
+        return ("none", *filter(self._is_held, maps_of(readout.n_classes, labels=readout.multi_label)))
 
     def _is_held(self, name: str) -> bool:
         if self._is_too_wide(name):
@@ -71,29 +72,23 @@ class Writing:
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
-        """The maps that `auto` may choose: written so that no other node reads the scores from before the map.
+        """The maps that `auto` may choose, `none` first: written so that no other node reads scores before the map.
 
         Without those that would take minutes to fit for so many classes, and of two classes without those that are
         Platt's function in other numbers.
         """
-        names = tuple(name for name in self.maps if name == "none" or self._is_choice(name))
-        if "platt" not in names:
-            return names
-        return tuple(name for name in names if name == "none" or not MAPS[name].platt_of_two)
+        names = tuple(filter(self._is_choice, self.maps[1:]))
+        if "platt" in names:
+            names = tuple(name for name in names if not MAPS[name].platt_of_two)
+        return ("none", *names)
 
     @functools.cached_property
     def clamps(self) -> tuple[str, ...]:
         """The maps on logits that `auto` may choose with predictions kept."""
         if not can_clamp(self.task.readout.n_classes, self.task.readout.logits_type):
             return ()
-        return tuple(
-            name
-            for name in self.choices
-            if name != "none"
-            and not (MAPS[name].keeps_order or MAPS[name].needs_features)
-            and self._is_held(CLAMPED + name)
-            and self._is_choice(CLAMPED + name)
-        )
+        free = (name for name in self.choices[1:] if not (MAPS[name].keeps_order or MAPS[name].needs_features))
+        return tuple(name for name in free if self._is_held(CLAMPED + name) and self._is_choice(CLAMPED + name))
 
     def _is_choice(self, name: str) -> bool:
         chosen = MAPS[name]
@@ -166,10 +161,10 @@ class Writing:
             return
         task = self.task
         if task.teacher is not None and not MAPS[name].soft:
-            soft = ", ".join(fit for fit in self.maps if fit != "none" and MAPS[fit].soft)
+            soft = ", ".join(fit for fit in self.maps[1:] if MAPS[fit].soft)
             raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
         if self._weighted and not MAPS[name].weighted:
-            weighted = ", ".join(fit for fit in self.maps if fit != "none" and MAPS[fit].weighted)
+            weighted = ", ".join(fit for fit in self.maps[1:] if MAPS[fit].weighted)
             raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {weighted}")
         fits = is_map_of(name, task.readout.n_classes, labels=task.readout.multi_label)
         if fits and self._is_held(name):
@@ -193,7 +188,7 @@ class Writing:
         why = "reads the features of a linear head, and there is none whose weight is known (one in integers is not)"
         if task.head:
             why = f"reads the features '{task.head.features}' in the graph and expects one vector a sample, (N, n)"
-        rest = ", ".join(other_map for other_map in self.choices if other_map not in ("none", name))
+        rest = ", ".join(other_map for other_map in self.choices[1:] if other_map != name)
         raise UnsupportedModel(f"{task.model.name}: map {name} {why}; use --map {rest}")
 
     def _against(self, name: str) -> str:
@@ -237,7 +232,7 @@ class Writing:
         if folding is None and outcome.fitted is not None:
             maps = (outcome.fitted,)
         change = Change(
-            **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
+            **self._placed(outcome, folding),
             maps=maps,
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
@@ -246,29 +241,23 @@ class Writing:
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
 
-    def _tilted(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the fields of a `Change` for a tilted weight without a map; a weight that stays is none."""
-        if outcome.weight is None or outcome.chosen.angle == 0:
-            return {"weight": None}
-        return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
-
-    def _folded(self, outcome: Outcome, folding: Folding) -> dict[str, Any]:
-        """New weight and bias with a map in them."""
-        head = self.task.head
+    def _placed(self, outcome: Outcome, folding: Folding | None) -> dict[str, Any]:
+        """Return the fields of a `Change` for weight and bias; a weight that stays is none."""
+        task = self.task
+        if folding is None and (outcome.weight is None or outcome.chosen.angle == 0):
+            return {}
+        assert outcome.weight is not None  # noqa: S101 - a map folds into a head alone
+        factor = task.bias_factor(outcome.weight)
+        if folding is None:
+            return {"weight": outcome.weight, "bias_factor": factor}
+        head = task.head
         assert head is not None  # noqa: S101 - `folding` has seen to it
-        assert outcome.weight is not None  # noqa: S101 - as there is a head
         if outcome.weight is head.weight and can_recompute(folding):
             return {"folded": outcome.fitted}
         weight = head.anchored(folding.weight(outcome.weight))
         if folding.factor is not None:
-            return {"weight": weight, "bias_factor": folding.factor * self.task.bias_factor(outcome.weight)}
-        return {"weight": weight, "bias": self.task.new_bias(outcome.weight, folding)}
-
-    @property
-    def _all(self) -> tuple[str, ...]:
-        """All maps for so many classes, or labels."""
-        readout = self.task.readout
-        return ("none", *maps_of(readout.n_classes, labels=readout.multi_label))
+            return {"weight": weight, "bias_factor": folding.factor * factor}
+        return {"weight": weight, "bias": task.new_bias(outcome.weight, folding)}
 
     @property
     def _appends(self) -> bool:
