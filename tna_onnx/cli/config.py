@@ -204,33 +204,21 @@ def _refuse_unknown_variables(ctx: click.Context) -> None:
 
 def read_file(ctx: click.Context, path: Path) -> dict[str, ConfigEntry]:
     """Return the settings for the current command, by its options' names."""
-    try:
-        text = _content(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}; expected a TOML file with settings") from error
-    return _settings(ctx, path, _parse(path, text))
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises OSError: it cannot be read, is a pipe or a device, or far too large for settings.
-    """
-    with open_regular(resolved(path)) as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise OSError(0, "it is over 1 MB", str(path))
-    return content
-
-
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(text.decode())  # TOML is UTF-8 in every locale
+        with open_regular(resolved(path)) as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise OSError(0, "it is over 1 MB", str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; expected a TOML file with settings") from error
+    try:
+        table = tomllib.loads(content.decode())  # TOML is UTF-8 in every locale
     # ValueError: bytes that are no text, and numbers of more digits than Python converts
     except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
+    return _settings(ctx, path, table)
 
 
 def _settings(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, ConfigEntry]:
@@ -288,17 +276,17 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
     """Return what the command line would hold in place of a TOML value."""
     if isinstance(value, bool) and option.is_flag:
         return value
-    items = [_word(option, item, folder) for item in _items(value)]
+    words = [_word(option, str(item), folder) for item in _items(value)]
     if option.multiple:
-        return items
-    return ",".join(items)
+        return words
+    return ",".join(words)
 
 
-def _word(option: click.Option, value: Any, folder: Path) -> str:
+def _word(option: click.Option, word: str, folder: Path) -> str:
     from tna_onnx.data.choices import PRESET_FIELDS
 
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
-    is_name = option.name == "preset" and str(value).lower() in PRESET_FIELDS
-    if isinstance(option.type, click.Path) and "://" not in str(value) and not is_name:
-        return str(folder / Path(str(value)).expanduser())
-    return str(value)
+    is_name = option.name == "preset" and word.lower() in PRESET_FIELDS
+    if isinstance(option.type, click.Path) and "://" not in word and not is_name:
+        return str(folder / Path(word).expanduser())
+    return word

@@ -64,7 +64,8 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
             failures.append(f"{error}{ending}")
 
     def print_text() -> Sequence[str]:
-        print_result(Group(text, *(Text(printable(line)) for line in lines)))
+        with standard_output():
+            show(_Console(), Group(text, *(Text(printable(line)) for line in lines)))
         return ()
 
     # files first: a reader who closes the pipe must not cost one
@@ -144,12 +145,6 @@ def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:
     if labels is not None and arguments["eval"] is not None:
         arguments["eval"] = Data(arguments["eval"], labels=labels)
     return arguments
-
-
-def print_result(text: RenderableType) -> None:
-    """Print on standard output."""
-    with standard_output():
-        show(_Console(), text)
 
 
 def json_step(path: str | None, result: Any, *, details: bool = False) -> Step:

@@ -33,15 +33,11 @@ def progress_shown(visible: bool = True) -> Iterator[Callback]:
     console = Console(stderr=True)  # standard output is for results
     if not visible:
         yield silent
-    elif console.is_terminal or (console.is_jupyter and _has_widgets()):
+    # without widgets, a notebook would show a warning of rich for each state of a bar
+    elif console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None):
         yield from _bars(console)
     else:
         yield Lines()
-
-
-def _has_widgets() -> bool:
-    """Tell whether a notebook can show bars; without widgets rich writes a warning for each of their states."""
-    return importlib.util.find_spec("ipywidgets") is not None
 
 
 def _bars(console: Console) -> Iterator[Callback]:

@@ -609,32 +609,26 @@ class Report(Displayed):
             return f"{kept}; {text}"
         return kept
 
-    @property
-    def _answers(self) -> str:
-        """Say what happens to predictions."""
-        if not self.changed_predictions:
-            return "The file written keeps the answer at 0.5"
-        return f"The file written changes {100 * self.changed_predictions:.1f} % of the answers at 0.5"
-
     def _still_off_sentence(self, positive: Positive) -> str:
         """Say that P(positive) is off, and what to type."""
+        what, have_it = f"P({positive.name})", f"are {positive.name}"
         if positive.labels > 1:
-            text = f"The probability of label {positive.name} is {100 * positive.mean:.1f} % on average and "
-            text += f"{100 * positive.frequency:.1f} % of samples have it"
-        else:
-            text = (
-                f"P({positive.name}) is {100 * positive.mean:.1f} % on average and {100 * positive.frequency:.1f} % of "
-            )
-            text += f"samples are {positive.name}"
-        text += (
-            f": it is off by {100 * positive.ece:.1f} points on average (by chance alone "
-            f"{100 * positive.ece_expected:.1f}). {self._answers}"
+            what, have_it = f"The probability of label {positive.name}", "have it"
+        answers = "keeps the answer"
+        if self.changed_predictions:
+            answers = f"changes {100 * self.changed_predictions:.1f} % of the answers"
+        text = (
+            f"{what} is {100 * positive.mean:.1f} % on average and {100 * positive.frequency:.1f} % of samples "
+            f"{have_it}: it is off by {100 * positive.ece:.1f} points on average (by chance alone "
+            f"{100 * positive.ece_expected:.1f}). The file written {answers} at 0.5"
         )
         other = self.alternative
         if other is None:
             return f"{text}. Calibrated probabilities may need other answers: --predictions change"
-        text += ". --predictions change gives calibrated probabilities; the recall at 0.5 then goes from "
-        text += f"{_share(other.recall_before)} to {_share(other.recall_after)} %"
+        text += (
+            ". --predictions change gives calibrated probabilities; the recall at 0.5 then goes from "
+            f"{_share(other.recall_before)} to {_share(other.recall_after)} %"
+        )
         if other.threshold is not None:
             text += f", and the threshold {other.threshold!r} keeps the decisions"
         return f"{text}. --decide f1 adds an output 'decision' with a threshold of its own"
@@ -672,39 +666,13 @@ class Report(Displayed):
     def verdict(self) -> str:
         """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
+        samples = f"{c.before.n:,} {c.samples} samples"
         positive = c.after.positive
         if positive is not None and self.word == "still off":
             values = ", ".join(JUDGED[name].value(c.after.value(name)) for name in ("nll", POSITIVE_ECE, "accuracy"))
-            return (
-                f"still off by more than chance (p {positive.p:.2g}), with predictions kept: {values}; {c.before.n:,} "
-                f"{c.samples} samples"
-            )
+            return f"still off by more than chance (p {positive.p:.2g}), with predictions kept: {values}; {samples}"
         if self.already_calibrated:
-            judged_names = ("nll", calibration_of(c.differences), "accuracy")
-            values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
-            if self.changing and not self.undecided:
-                return (
-                    f"left as it is: as far as {c.before.n:,} {c.samples} samples can tell, no method that keeps "
-                    f"predicted classes does significantly better than the input model ({values}); --predictions "
-                    f"change would take {self.changing}"
-                )
-            if self.refused and not self.undecided:
-                return (
-                    f"left as it is: {self.refused} has a significantly lower NLL on {c.before.n:,} {c.samples} "
-                    f"samples and a higher ECE, and no other method does better than the input model ({values})"
-                )
-            opening = "already calibrated"
-            if self.off_before:
-                opening = "not calibrated, and left as it is"
-            if self.undecided:
-                return (
-                    f"too few samples to tell, and left as it is: no method is significantly better than the input "
-                    f"model ({values}); {c.before.n:,} {c.samples} samples"
-                )
-            return (
-                f"{opening}, as far as {c.before.n:,} {c.samples} samples can tell: no method is "
-                f"significantly better than the input model ({values})"
-            )
+            return self._copied(samples)
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst
         if worst is not None:
@@ -713,7 +681,30 @@ class Report(Displayed):
         groups = ""
         if c.before.groups is not None:
             groups = f" in {c.before.groups:,} groups"
-        return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g} % intervals of the differences"
+        return f"{judged}; {samples}{groups}, {100 * level:g} % intervals of the differences"
+
+    def _copied(self, samples: str) -> str:
+        """Say why the file is a copy of the input."""
+        c = self.comparison
+        judged_names = ("nll", calibration_of(c.differences), "accuracy")
+        values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
+        best = f"no method is significantly better than the input model ({values})"
+        if self.undecided:
+            return f"too few samples to tell, and left as it is: {best}; {samples}"
+        if self.changing:
+            return (
+                f"left as it is: as far as {samples} can tell, no method that keeps predicted classes does "
+                f"significantly better than the input model ({values}); --predictions change would take {self.changing}"
+            )
+        if self.refused:
+            return (
+                f"left as it is: {self.refused} has a significantly lower NLL on {samples} and a higher ECE, and no "
+                f"other method does better than the input model ({values})"
+            )
+        opening = "already calibrated"
+        if self.off_before:
+            opening = "not calibrated, and left as it is"
+        return f"{opening}, as far as {samples} can tell: {best}"
 
 
 @dataclass(frozen=True)

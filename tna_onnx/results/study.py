@@ -176,7 +176,7 @@ class Study(Displayed):
         Raises:
             KeyError: no such column.
         """
-        k = self._index(name)
+        k = {column.name: k for k, column in enumerate(self.columns)}[name]
         return tuple(row[k] for row in self.rows)
 
     def records(self) -> list[Record]:
@@ -221,12 +221,6 @@ class Study(Displayed):
         """Columns that readers see as such."""
         return tuple(column for column in self.columns if not column.hidden)
 
-    def _index(self, name: str) -> int:
-        for k, column in enumerate(self.columns):
-            if column.name == name:
-                return k
-        raise KeyError(name)
-
 
 @dataclass(frozen=True)
 class Studies(Displayed):
@@ -270,10 +264,7 @@ class Studies(Displayed):
         Raises:
             KeyError: it was not made.
         """
-        for study in self.studies:
-            if study.name == name:
-                return study
-        raise KeyError(name)
+        return {study.name: study for study in self.studies}[name]
 
     def __iter__(self) -> Any:
         """Go through the studies."""

@@ -95,15 +95,13 @@ class Standing:
         parts = []
         for word in words:
             changes = [_change(name, before, after, differences[name]) for name in groups[word]]
+            opening: str = word
+            # where errors are few, nothing is said of the others
+            if word == "no significant change" and self.few_errors is not None:
+                opening = f"too few errors to tell ({self.few_errors})"
             if changes:
-                parts.append(f"{self._opening(word)}: {', '.join(changes)}")
+                parts.append(f"{opening}: {', '.join(changes)}")
         return "; ".join(parts)
-
-    def _opening(self, word: Word) -> str:
-        """Return a word as a sentence has it: where errors are few, nothing is said of the others."""
-        if word == "no significant change" and self.few_errors is not None:
-            return f"too few errors to tell ({self.few_errors})"
-        return word
 
 
 def changed(name: str, d: Interval) -> int:
