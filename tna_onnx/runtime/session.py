@@ -92,7 +92,8 @@ class Session:
         self.fallback = fallback
         self.device = device if self.provider == CUDA else None
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
-        self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
+        leading = (info.shape[0] for info in self.inputs if info.shape and info.shape[0] is not None)
+        self.fixed_batch = fixed_batch or next(leading, None)
         if self.fixed_batch is not None and self.fixed_batch > _MAX_FIXED_BATCH:
             raise UnsupportedModel(
                 f"{name}: its inputs take {self.fixed_batch:,} samples at a time, more than {_MAX_FIXED_BATCH:,}; "
@@ -237,11 +238,6 @@ def _tensor_info(info: Any, name: str) -> TensorInfo:
         raise UnsupportedModel(f"{name}: input '{info.name}' is {info.type}; expected {', '.join(_DTYPES)}")
     shape = tuple(d if isinstance(d, int) else None for d in info.shape or ())
     return TensorInfo(str(info.name), shape, _DTYPES[info.type])
-
-
-def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
-    """Return the length of the first leading axis that is not dynamic; None if all are."""
-    return next((info.shape[0] for info in inputs if info.shape and info.shape[0] is not None), None)
 
 
 def _portion(feeds: Mapping[str, NDArray[Any]], samples: int, start: int, size: int) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from tna_onnx.data.formats import open_source
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.columns import stack
-from tna_onnx.data.sources.layout import Kind, lay_out
+from tna_onnx.data.sources.table_inputs import Kind, lay_out
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError
 

@@ -174,14 +174,10 @@ def table_slices(
     return slices
 
 
-def table_labels(files: TableFiles, label: str, label_names: Sequence[str] = ()) -> NDArray[Any]:
+def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
     """Return the labels of all rows of table files, in their order: this column alone is read."""
-    parts = [
-        _labels_of(batch, label, label_names) for name in files.names for batch in table_batches(files, name, [label])
-    ]
-    if parts:
-        return np.concatenate(parts)
-    return np.zeros(0)
+    parts = [_labels_of(batch, label, ()) for name in files.names for batch in table_batches(files, name, [label])]
+    return np.concatenate(parts or [np.zeros(0)])
 
 
 def _labels_of(batch: Any, label: str, label_names: Sequence[str]) -> NDArray[Any]:

@@ -1,6 +1,6 @@
 """Samples from tables: Parquet and Arrow files, folders of them, and text files.
 
-`layout` decides which columns fill which input; bytes, or structs {bytes, path} with bytes, are images. Numbers
+`table_inputs` decides which columns fill which input; bytes, or structs {bytes, path} with bytes, are images. Numbers
 are read some rows at a time and mapped where they are many; images, of which any may be asked for, are copied to disk.
 """
 
@@ -28,8 +28,15 @@ from tna_onnx.data.sources.arrow import (
 )
 from tna_onnx.data.sources.columns import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
-from tna_onnx.data.sources.layout import Kind, lay_out
-from tna_onnx.data.sources.table_inputs import Table, label_of, open_columns_of, open_in_memory, texts_for
+from tna_onnx.data.sources.table_inputs import (
+    Kind,
+    Table,
+    label_of,
+    lay_out,
+    open_columns_of,
+    open_in_memory,
+    texts_for,
+)
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
