@@ -24,7 +24,7 @@ FILES: dict[str, dict[str, Any]] = {
     "two": {"add": ("accept", "set"), "risk": 30.0, "coverage": 80.0},
     "one class": {"decide": "f1", "positive": "2"},
     "ratio": {"decide": "macro-f1"},
-    "raps": {"add": ("set",), "set_score": "raps", "set_temperature": "auto", "allow_empty": True},
+    "raps": {"add": ("set",), "set_score": "raps", "allow_empty": True},
     "by class": {"add": ("set",), "per_class": True, "coverage": 60.0},
     "energy": {"add": ("ood",), "ood_score": "energy"},
 }
@@ -133,9 +133,7 @@ def test_no_number_of_a_record_takes_memory(small: Small, files: dict[str, Path]
     require_little_memory(small.model, files[kind])
 
 
-@pytest.mark.parametrize(
-    "values", [{"name": "apx"}, {"temperature": -1.0}, {"temperature": np.nan}, {"weight": np.inf}]
-)
+@pytest.mark.parametrize("values", [{"name": "apx"}, {"weight": -1.0}, {"weight": np.nan}, {"weight": np.inf}])
 def test_no_set_score_holds_numbers_that_none_fits(values: dict[str, Any]) -> None:
     with pytest.raises(tna_onnx.DataError):
         SetScore(**values)

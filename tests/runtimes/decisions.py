@@ -20,8 +20,8 @@ LEVELS = {"accept": {"risk": 20.0}, "set": {"coverage": 90.0}}  # of the outputs
 GUARDED: dict[str, dict[str, Any]] = {
     "confidence, accept": {"add": ["confidence", "accept"]},
     "set (lac)": {"add": ["set"]},
-    "set (aps)": {"add": ["set"], "set_score": "aps", "set_temperature": 3.0},
-    "set (raps)": {"add": ["set"], "set_score": "raps", "set_temperature": 3.0},
+    "set (aps)": {"add": ["set"], "set_score": "aps"},
+    "set (raps)": {"add": ["set"], "set_score": "raps"},
     "set (per class)": {"add": ["set"], "per_class": True},
     "ood (energy)": {"add": ["ood"], "ood_score": "energy"},
     "ood (mahalanobis)": {"add": ["ood"], "ood_score": "mahalanobis"},

@@ -40,18 +40,14 @@ class SetScore:
     name: str = "lac"  # `lac`, `aps` or `raps`
     free: int = 0  # classes without a penalty
     weight: float = 0.0  # penalty for each class behind them
-    temperature: float = 1.0  # of the probabilities p^(1/T) that it is computed from; 1 for those of the output
     allow_empty: bool = False  # whether a set may leave out the likeliest class
 
     def __post_init__(self) -> None:
-        """Refuse a score that there is not, T <= 0, a penalty below 0, and what is not finite."""
+        """Refuse a score that there is not, and a penalty that is below 0 or not finite."""
         if self.name not in ("lac", "aps", "raps"):
             raise DataError(f"set score: expected lac, aps or raps, got {self.name}")
-        if not (0 < self.temperature < np.inf and 0 <= self.weight < np.inf):
-            raise DataError(
-                f"set score: expected a temperature above 0 and a penalty of at least 0, got {self.temperature} and "
-                f"{self.weight}"
-            )
+        if not 0 <= self.weight < np.inf:
+            raise DataError(f"set score: expected a penalty of at least 0, got {self.weight}")
 
     def penalty(self, classes: int) -> NDArray[np.float64]:
         """Return what is added to the sum at each rank, (C,)."""
@@ -241,15 +237,12 @@ def _block(
     if guarded.output.mapped:
         # maps from label to probability are made of a matrix with the classes in the model's order
         name = next(n.input[0] for n in model.proto.graph.node if n.op_type == "ZipMap" and name in n.output)
-    values = _matrix(ops, name, guarded.output.width)
-    p = _probabilities(ops, values, guarded.output)
-    scores = {}
-    scores["confidence"] = ops.largest(p)
+    p = _probabilities(ops, _matrix(ops, name, guarded.output.width), guarded.output)
+    scores = {"confidence": ops.largest(p)}
     if guarded.decision is not None:
         scores["decision"] = p
     if guarded.set_score is not None:
-        q = _tempered(ops, values, p, guarded)
-        scores["set"] = _set_score(ops, q, guarded.set_score, guarded.output.n_classes)
+        scores["set"] = _set_score(ops, p, guarded.set_score, guarded.output.n_classes)
     if guarded.outlier is not None:
         outlier = guarded.outlier
         logits = _matrix(ops, outlier.logits, guarded.output.n_classes)
@@ -309,18 +302,6 @@ def _probabilities(ops: DecisionOps, values: str, output: ClassOutput) -> str:
     if kind == "log_probabilities":
         values = ops.node("Exp", [values])
     return ops.all_or_none(values, output.n_classes)
-
-
-def _tempered(ops: DecisionOps, values: str, p: str, guarded: Guarded) -> str:
-    """Write the probabilities that sets are made of: p^(1/T), divided by their sum."""
-    assert guarded.set_score is not None  # noqa: S101 - sets were asked for
-    temperature = guarded.set_score.temperature
-    if temperature == 1:
-        return p
-    logits = values
-    if guarded.output.kind not in ("logits", "log_probabilities"):
-        logits = ops.log(ops.clip(p, ops.tiny, 1.0))
-    return ops.softmax(ops.mul(logits, ops.const(1 / temperature)))
 
 
 def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:

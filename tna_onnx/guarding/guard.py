@@ -1,6 +1,6 @@
 """The story of `guard`: scores as outputs, thresholds on samples, decisions as outputs, checks, figures.
 
-`recalibrate_and_guard` is `calibrate --add`: one half of the samples fits weight, map, outlier score and temperature of
+`recalibrate_and_guard` is `calibrate --add`: one half of the samples fits weight, map, outlier score and penalty of
 sets; all thresholds come from the other.
 """
 
@@ -105,7 +105,6 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         files=files,
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
-        set_temperature=shown.temperature,
         set_penalty=shown.weight,
         set_free_classes=shown.free,
         data=opened.source.describe(),

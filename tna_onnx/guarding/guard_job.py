@@ -27,7 +27,7 @@ from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.checks import check_batch_size
-from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
+from tna_onnx.numerics.conformal import small_set_penalty
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened, batch_notes
@@ -40,7 +40,7 @@ from tna_onnx.runtime import Session, parse_device
 class GuardJob(ModelJob):
     """The request for decisions; the thresholds come from `calib`."""
 
-    # samples that an outlier score and a temperature are fitted to; None for one half of `calib`
+    # samples that an outlier score and a penalty of sets are fitted to; None for one half of `calib`
     fit: Data | None = None
     unknown: Data | None = None  # samples that the model should not know, for the report; None without
     settings: GuardSettings = field(default_factory=GuardSettings)  # what is added, at which levels
@@ -258,7 +258,7 @@ def _runs(
         progress(stage, done, len(rows))
 
 
-# Samples that a temperature and a penalty are chosen on: one number, and N C probabilities in memory.
+# Samples that a penalty is chosen on: one number, and N C probabilities in memory.
 _SAMPLES = 5000
 
 
@@ -269,8 +269,6 @@ def set_score_of(
     if "set" not in settings.add:
         return None
     score = SetScore(settings.set_score, allow_empty=settings.allow_empty)
-    if settings.set_temperature != "auto":
-        score = replace(score, temperature=float(settings.set_temperature))
     if not settings.fits_sets:
         return score
     rows = opened.fit_rows
@@ -279,13 +277,6 @@ def set_score_of(
     output = opened.output
     runs = _runs(opened, session, output.name, rows, "choose set score", progress)
     p = np.concatenate([output.probabilities(values) for _, values in runs])
-    labels = opened.fit.labels[rows]
     level = settings.coverage / 100
-    if settings.set_temperature == "auto":
-        temperature = small_set_temperature(p, labels, level, score.name, allow_empty=score.allow_empty)
-        score = replace(score, temperature=temperature)
-    if score.name == "raps":
-        p = tempered(p, score.temperature)
-        free, weight = small_set_penalty(p, labels, level, allow_empty=score.allow_empty)
-        score = replace(score, free=free, weight=weight)
-    return score
+    free, weight = small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
+    return replace(score, free=free, weight=weight)

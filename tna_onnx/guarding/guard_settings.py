@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers, check_share
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_share
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
@@ -20,9 +20,6 @@ ADDITIONS: tuple[Addition, ...] = get_args(Addition)
 _DEFAULT_ADDITIONS: tuple[Addition, ...] = ("confidence", "accept", "set")
 
 _GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|cost=.+")
-
-MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 100.0
 
 _SECTION = "Decisions"
 
@@ -71,11 +68,6 @@ class GuardSettings:
         "set: lac gives the smallest sets; aps and raps give larger sets where the model is unsure. raps gets the "
         "penalty with the smallest sets, on samples that are not used for the threshold.",
         section=_SECTION,
-    )
-    set_temperature: float | Literal["auto"] = setting(
-        1.0,
-        "set: temperature to apply before sets are made; auto chooses one with small sets, on samples that are not "
-        "used for the threshold.",
     )
     allow_empty: bool = setting(
         False, "set: a set may be empty, which leaves out even the likeliest class.", section=_SECTION
@@ -126,13 +118,6 @@ class GuardSettings:
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
         check_share(coverage=self.coverage)
-        if self.set_temperature != "auto":
-            check_numbers("a number", set_temperature=self.set_temperature)
-            if not MIN_TEMPERATURE <= self.set_temperature <= MAX_TEMPERATURE:
-                raise UsageError(
-                    f"set_temperature must lie between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}, or be auto; got "
-                    f"{self.set_temperature!r}"
-                )
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)
@@ -155,8 +140,8 @@ class GuardSettings:
 
     @property
     def fits_sets(self) -> bool:
-        """Whether the score of the sets is fitted: its temperature, or the penalty of `raps`."""
-        return "set" in self.add and (self.set_temperature == "auto" or self.set_score == "raps")
+        """Whether the score of the sets is fitted: the penalty of `raps`."""
+        return "set" in self.add and self.set_score == "raps"
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -174,7 +159,6 @@ _BOUNDED = ("accept", "recall", "precision", "fpr")
 _SERVES: dict[str, tuple[str, ...]] = {
     "coverage": ("set",),
     "set_score": ("set",),
-    "set_temperature": ("set",),
     "allow_empty": ("set",),
     "per_class": ("set", "decision"),
     "if_unreachable": _BOUNDED,

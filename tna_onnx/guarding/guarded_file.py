@@ -38,8 +38,6 @@ def guard_entries(
     if guarded.decision is not None:
         entries["guard_decision"] = decision_entry(settings, guarded.decision, thresholds["decision"], names)
     score = guarded.set_score
-    if score is not None and settings.set_temperature == "auto":
-        entries["guard_set_temperature"] = f"{score.temperature!r}"
     if score is not None and score.name == "raps":
         entries["guard_set_penalty"] = f"{score.weight!r}"
         entries["guard_set_free_classes"] = str(score.free)

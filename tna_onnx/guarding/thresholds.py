@@ -381,13 +381,9 @@ def _set_promise(settings: GuardSettings, n: int, covered: int, whom: str) -> st
 
 
 def _made_of(score: SetScore | None) -> str:
-    if score is None:
+    if score is None or not score.weight:
         return ""
-    text = ""
-    if score.weight:
-        text = f"; penalty {score.weight:g} for each class behind the first"
-        if score.free > 1:
-            text += f" {score.free:,}"
-    if score.temperature != 1:
-        text += f"; made of probabilities at temperature {score.temperature:.4g}"
+    text = f"; penalty {score.weight:g} for each class behind the first"
+    if score.free > 1:
+        text += f" {score.free:,}"
     return text

@@ -7,7 +7,7 @@
                  on (Wiens 2003; Learn then Test, arXiv:2110.01052, 2.2); less sure samples must be wrong more often
     share        |f - p| <= z sqrt(p (1 - p) / n); solved for p, Wilson's interval (1927); Bröcker & Smith (2007)
 
-`set_scores` are what `graph.decisions` writes, to choose temperature and penalty (arXiv:2402.05806, section 3).
+`set_scores` are what `graph.decisions` writes, to choose a penalty.
 """
 
 from __future__ import annotations
@@ -81,81 +81,39 @@ def _rank(n: int, level: float) -> int:
     return max(1, math.ceil((n + 1) * level - _ROUNDING))
 
 
-# From 1/4 to 4: beyond, probabilities round to 0 and 1, or are equal for all classes.
-# As float32, which is what the graph divides by.
-_TEMPERATURES = np.geomspace(0.25, 4, 25).astype(np.float32)
-
 _PENALTIES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 """Of `raps`: what Angelopoulos et al., appendix E, search over, and 0.05."""
 
 
-def tempered(p: NDArray[Any], temperature: float) -> NDArray[np.float64]:
-    """Return p^(1/T) / sum, (N, C)."""
-    with np.errstate(divide="ignore"):
-        logs = np.log(p) / temperature
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
 def set_scores(
-    p: NDArray[Any], name: str, penalty: NDArray[Any] | None = None, *, allow_empty: bool = False
+    p: NDArray[Any], penalty: NDArray[Any], *, allow_empty: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the classes from the likeliest down and their scores, both (N, C).
+    """Return the classes from the likeliest down and their scores, both (N, C): as of `raps`, or of `aps` without.
 
-    `p`: (N, C) probabilities. `name`: `lac`; or anything else for the sum of larger probabilities and half of the
-    class's own. `penalty`: (C,) that is added to these sums by rank, if any. `allow_empty`: whether the likeliest class
-    has a score like the others, in place of 0.
+    `p`: (N, C) probabilities. `penalty`: (C,) that is added to the sum of larger probabilities and half of the class's
+    own, by rank. `allow_empty`: whether the likeliest class has a score like the others, in place of 0.
     """
     order = np.argsort(-p, axis=1, kind="stable")
     # float32, as ties of the graph count
     falling = np.take_along_axis(p, order, axis=1).astype(np.float32)
-    scores: NDArray[Any] = 1 - falling
-    if name != "lac":
-        scores = np.cumsum(falling, axis=1, dtype=np.float32) - falling / 2
-        if penalty is not None:
-            scores += penalty.astype(np.float32)
+    scores: NDArray[Any] = np.cumsum(falling, axis=1, dtype=np.float32) - falling / 2 + penalty.astype(np.float32)
     if not allow_empty:
         scores[falling == falling[:, :1]] = 0
     return order, scores
 
 
 def set_sizes(
-    p: NDArray[Any],
-    labels: NDArray[np.int64],
-    level: float,
-    name: str,
-    penalty: NDArray[Any] | None = None,
-    *,
-    allow_empty: bool = False,
+    p: NDArray[Any], labels: NDArray[np.int64], level: float, penalty: NDArray[Any], *, allow_empty: bool = False
 ) -> NDArray[np.int64]:
     """Return how many classes each set holds, (N,), where the threshold comes from the same samples.
 
-    `p`: as of `set_scores`, and the others as well. `labels`: (N,). `level`: of the coverage, in (0, 1); one that N is
-    too small for gives sets of all classes. `penalty`: (C,) by rank.
+    `p`, `penalty` and `allow_empty`: as of `set_scores`. `labels`: (N,). `level`: of the coverage, in (0, 1); one that
+    N is too small for gives sets of all classes.
     """
-    order, scores = set_scores(p, name, penalty, allow_empty=allow_empty)
+    order, scores = set_scores(p, penalty, allow_empty=allow_empty)
     ranks = np.argmax(order == labels[:, None], axis=1)
     threshold = conformal_quantile(scores[np.arange(len(p)), ranks], level)
     return np.asarray(np.sum(scores <= np.float32(threshold), axis=1))
-
-
-def small_set_temperature(
-    p: NDArray[Any], labels: NDArray[np.int64], level: float, name: str, *, allow_empty: bool = False
-) -> float:
-    """Return the temperature nearest to 1 whose sets are at most one standard error larger than the smallest ones.
-
-    Arguments are those of `set_sizes`. The number is one that float32 holds.
-    """
-    temperatures = sorted({1.0, *map(float, _TEMPERATURES)}, key=lambda candidate: abs(math.log(candidate)))
-    sizes = [
-        set_sizes(tempered(p, candidate), labels, level, name, allow_empty=allow_empty) for candidate in temperatures
-    ]
-    smallest = min(sizes, key=np.mean)
-    for temperature, size in zip(temperatures, sizes, strict=True):
-        larger = size - smallest
-        if larger.mean() <= larger.std() / math.sqrt(len(larger)):
-            return temperature
-    raise AssertionError  # the smallest is one of them
 
 
 def small_set_penalty(
@@ -174,7 +132,7 @@ def small_set_penalty(
 
     def size(choice: tuple[int, float]) -> float:
         penalty = rank_penalty(p.shape[1], *choice)
-        return float(set_sizes(p, labels, level, "raps", penalty, allow_empty=allow_empty).mean())
+        return float(set_sizes(p, labels, level, penalty, allow_empty=allow_empty).mean())
 
     return min(choices, key=size)
 

@@ -221,13 +221,12 @@ class Guard:
         files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
         class_output: graph output that classifies.
         outputs: what was added.
-        set_temperature: at which sets are made, no unit; 1 for the probabilities of the output.
         set_penalty: of `raps`, added for each class behind the free ones, no unit; 0 without.
         set_free_classes: number of likeliest classes without a penalty; 0 without `raps`.
         data: what the samples are that the thresholds come from, in one line.
         samples: their number, at least 1.
-        fitted_on: number of samples that an outlier score, and temperature and penalty of sets were fitted to; their
-            thresholds come from others.
+        fitted_on: number of samples that an outlier score, and the penalty of sets were fitted to; their thresholds
+            come from others.
         decisions: what the file decides, on held-out data if they were given.
         nodes: number of nodes that were added, at least 1.
         bytes: number of bytes by which the file is larger.
@@ -245,7 +244,6 @@ class Guard:
     files: tuple[str, ...]
     class_output: str
     outputs: tuple[GuardOutput, ...]
-    set_temperature: float
     set_penalty: float
     set_free_classes: int
     data: str
