@@ -1,15 +1,15 @@
 """Commands: the table of them, their help and log, and errors inside one, which become messages with exit codes."""
 
+import dataclasses
 import importlib
+import inspect
 import itertools
 import json
-import logging
 import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import numpy as np
@@ -24,8 +24,12 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Small
 from tests.support import TILTED, cli, ok, refused, words_of
 from tna_onnx import errors
+from tna_onnx.api.arguments import holders_of
 from tna_onnx.cli.command import SECTIONS, Command, Group, group
-from tna_onnx.errors import DataError
+from tna_onnx.data.options import Data
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.results.gates import Gates
 
 OWN = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
 
@@ -79,6 +83,32 @@ def test_the_help_fits(words: list[str]) -> None:
     assert max(len(line) for line in lines if "tna-onnx" not in line) <= 50  # examples are not rewrapped
 
 
+def defaults(name: str) -> dict[str, object]:
+    """Return what a command hands to its function for options that are not given."""
+    command = group.commands[name]
+    required = [param for param in command.params if param.required]
+    words = [word for param in required for word in ([param.opts[0], "x"] if param.opts[0].startswith("-") else ["x"])]
+    params = command.make_context(name, words, parent=click.Context(group)).params
+    return {option: value for option, value in params.items() if option not in {param.name for param in required}}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
+    function = getattr(tna_onnx, name)
+    holders = (Gates, ModelOptions, Data, *holders_of(function).values())
+    expected = {field.name: field.default for holder in holders for field in dataclasses.fields(holder)}
+    expected["max_accuracy_drop"] = Settings.max_accuracy_drop
+    for option, parameter in inspect.signature(function).parameters.items():
+        # None is a keyword that was not given: the field of a dataclass has the default
+        if parameter.default is not None or option not in expected:
+            expected[option] = parameter.default
+    # a path here and a truth value there; a text here and a number there; a word behind the models here
+    # and none of some is an empty mapping here; guard edits a file without samples here
+    other_types = ("details", "baseline", "data", "min_recall", "ray_options", *(("calib",) if name == "guard" else ()))
+    shared = [option for option in defaults(name) if option in expected and option not in other_types]
+    assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
+
+
 # ---- The table of commands is complete: each is in a file of `tna_onnx/cli`, and a function
 
 
@@ -101,16 +131,6 @@ def test_the_help_names_every_exit_code() -> None:
 # ---- `--verbose` shows the log of a run on standard error; without it the log is silent
 
 
-@pytest.mark.parametrize(("flags", "lines"), [(["-v"], "a stage\n"), ([], ""), (["-v", "-q"], "")])
-def test_verbose_logs_the_stages(flags: list[str], lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluate(**_: object) -> NoReturn:
-        logging.getLogger("tna_onnx.engine").info("a %s", "stage")
-        raise DataError("the end")
-
-    monkeypatch.setattr("tna_onnx.api.evaluate.evaluate", evaluate)
-    assert cli("evaluate", "m.onnx", "--data", "d.npz", *flags).stderr == f"{lines}Error: the end\n"
-
-
 def test_a_command_on_data_logs_its_stages(small: Small) -> None:
     words = ["compare", small.model, small.model, small.test]
     logged = cli(*words, "--device", "cpu", "-v").stderr
@@ -119,6 +139,7 @@ def test_a_command_on_data_logs_its_stages(small: Small) -> None:
     more = cli(*words, "--device", "cpu", "-vv").stderr
     assert "samples per run: 64" in more
     assert "samples per run" not in logged
+    assert cli(*words, "--device", "cpu", "-v", "-q").output == ""
 
 
 # ---- What people type: data behind the model, either flag, lists with spaces, any case
@@ -259,14 +280,21 @@ BAD_USAGE = {
     "flags for arrays": (["--calib", "D", "--mean", "0.5"], "images only"),
     "unknown device": (["--calib", "D", "--device", "tpu"], "expected auto, cpu, cuda or cuda:INDEX"),
     "nothing to do": (["--calib", "D", "--search", "none", "--map", "none"], "changes nothing"),
+    "no preset": (["--calib", "D", "--preset", "imagnet"], "'imagnet' is no file, and none of imagenet"),
+    "no number of members": (["--calib", "D", "--ensemble-size", "many"], "got 'many'"),
+    "no decision": (["--calib", "D", "--add", "set,d"], "'d' is not one of"),
     "json nowhere": (["--calib", "D", "--json", "none/r.json"], "does not exist"),
+    "json is a folder": (["--calib", "D", "--json", "."], "cannot be written"),
+    "figures in a file": (["--calib", "D", "--figures", "D/inside"], "cannot be written"),
+    "figures over a result": (["--calib", "D", "--figures", "r", "--json", "r"], "is one of the other files"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_USAGE)
 def test_bad_usage(small: Small, tmp_path: Path, case: str) -> None:
     flags, message = BAD_USAGE[case]
-    given = [str(small.calib) if f == "D" else f for f in flags]
+    paths = {"D": small.calib, "D/inside": small.calib / "inside"}
+    given = [paths.get(flag, flag) for flag in flags]
     refused(2, message, "calibrate", small.model, *given, "-o", tmp_path / "o.onnx")
     assert list(tmp_path.iterdir()) == []
 

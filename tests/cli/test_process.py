@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,11 +15,10 @@ from click.testing import CliRunner
 from google.protobuf.message import EncodeError
 
 from tests.conftest import Small
-from tests.support import PLAIN, cli, ok, program, refused, run, words_of
+from tests.support import PLAIN, ok, program, refused, run, words_of
 from tna_onnx.cli.command import Command, Group
-from tna_onnx.cli.process import check_figure_folder, check_result_file, ended, loaded, loading, resource_error
-from tna_onnx.cli.show import finish, page_step
-from tna_onnx.errors import INTERRUPTED, ResultError, UsageError
+from tna_onnx.cli.process import ended, loaded, loading, resource_error
+from tna_onnx.errors import INTERRUPTED
 
 FAST = words_of(PLAIN)
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
@@ -107,21 +105,6 @@ def test_a_name_that_cannot_be_shown_is_escaped(small: Small, tmp_path: Path) ->
 # ---- Paths of results: what is refused before the work
 
 
-def test_result_files(tmp_path: Path) -> None:
-    other = tmp_path / "m.onnx"
-    other.touch()
-    check_result_file(None)
-    check_result_file(str(tmp_path / "r.json"), str(other), None)
-    for path, message in (
-        ("-", "expected the name of a file for the HTML"),
-        (str(tmp_path / "none/r.html"), "does not exist; create it"),
-        (str(tmp_path), "cannot be written"),
-        (str(tmp_path / "." / "m.onnx"), "is one of the other files"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            check_result_file(path, str(other), kind="HTML")
-
-
 LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
 
 
@@ -145,17 +128,6 @@ def test_no_result_replaces_a_file_of_the_command(
     for name in taken:
         refused(2, "is one of the other files", command, "m.onnx", "c.npz", *words, "--json", name)
     assert not list(tmp_path.iterdir())
-
-
-def test_figure_folders(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    check_figure_folder(str(tmp_path / "new/deeper"), str(file), None)
-    with pytest.raises(UsageError, match="is one of the other files"):
-        check_figure_folder(str(file), str(file))
-    file.touch()
-    with pytest.raises(UsageError, match="cannot be written"):
-        check_figure_folder(str(file / "inside"))
-    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
 # ---- Errors that say what the machine lacks are told from bugs
@@ -195,15 +167,6 @@ def test_what_is_missing(error: Exception, word: str) -> None:
 )
 def test_others_are_bugs(error: Exception) -> None:
     assert resource_error(error) is None
-
-
-def test_one_line_and_the_code_of_the_machine(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluate(**_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("tna_onnx.api.evaluate.evaluate", evaluate)
-    done = cli("evaluate", small.model, "--data", small.test)
-    assert (done.exit_code, len(done.stderr.splitlines())) == (5, 1), done.stderr
 
 
 def test_a_library_that_is_missing_is_no_bug(small: Small) -> None:
@@ -272,18 +235,3 @@ def test_an_interruption_that_a_library_has_made_another_error_of(linked: str) -
 
 
 # --- Results: every step gets its turn, whatever the others do
-
-
-def test_a_step_that_fails_keeps_no_other_from_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def fails() -> Sequence[str]:
-        raise UsageError("folder: full")
-
-    def fails_too() -> Sequence[str]:
-        raise ResultError("page: no room")
-
-    steps = [fails, page_step(None, lambda: "never"), fails_too, lambda: ["a line"]]
-    with pytest.raises(ResultError) as caught:
-        finish("text", [*steps, page_step(str(tmp_path / "page"), lambda: "page")], quiet=False, output="m.onnx")
-    assert str(caught.value).splitlines() == ["folder: full; m.onnx is written", "page: no room; m.onnx is written"]
-    assert capsys.readouterr().out == "text\na line\n"
-    assert (tmp_path / "page").read_text() == "page"
