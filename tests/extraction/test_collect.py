@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import nodes_of, small_model
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import mapped
 from tna_onnx.data.formats import open_source
@@ -22,7 +23,7 @@ from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import layout_of, position_rows
 from tna_onnx.graph.readout import Layout
 from tna_onnx.progress import silent
-from tna_onnx.runtime import Device, providers
+from tna_onnx.runtime import Device, Session, providers
 
 
 def collected(proto: onnx.ModelProto, x: np.ndarray, size: int = 16, **more: Any) -> FeatureTable:
@@ -100,6 +101,40 @@ def test_several_rows_a_sample_are_no_features_of_a_linear_head() -> None:
     linear = opened(dense()).readout
     with pytest.raises(UnsupportedModel, match="one vector a sample"):
         collect_features(model, linear, source_of(model, inputs(8, 4, 6)), 16, silent)
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_tokens_that_are_padding_are_not_run_where_the_features_stay(
+    leaks: bool, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 20, 300)
+    mask = (np.arange(20) < lengths[:, None]).astype(np.int64)
+    mask = mask[:, ::-1].copy() if left else mask
+    ids = np.where(mask, rng.integers(1, 9, mask.shape), 0)
+    words = rng.standard_normal((9, 6)).astype(np.float32)
+    total = "Identity e > used" if leaks else "Unsqueeze m two > u; Mul e u > used"
+    nodes = nodes_of(
+        f"Gather words ids > e; Cast mask > m to=FLOAT; {total}; ReduceSum used one > sum keepdims=0; "
+        "ReduceSum m one > count; Div sum count > z; Gemm z weight bias > logits name=head transB=1"
+    )
+    tensors = {"words": words, "one": np.array([1]), "two": np.array([2]), "weight": WEIGHT, "bias": BIAS}
+    tensors = {name: each for name, each in tensors.items() if any(name in node.input for node in nodes)}
+    tokens_of = {name: (["N", "T"], np.int64) for name in ("ids", "mask")}
+    model = opened(small_model(nodes, tokens_of, {"logits": ["N", 3]}, tensors))
+    source = open_source({"ids": ids, "mask": mask, "labels": np.arange(300) % 3}, model.inputs, 3)
+    run: list[int] = []
+    compute = Session._compute
+    monkeypatch.setattr(
+        Session, "_compute", lambda self, names, feeds: (run.append(feeds["ids"].size), compute(self, names, feeds))[1]
+    )
+    table = collect_features(model, model.readout, source, 32, silent)
+    weights = np.ones_like(mask) if leaks else mask
+    expected = (words[ids] * weights[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+    assert_allclose(table.features, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(table.labels, np.arange(300) % 3)
+    assert (sum(run) < 0.8 * mask.size) == (not leaks)
 
 
 # --- The feature table: blocks and batches give every sample once, in order, as they were collected

@@ -6,6 +6,8 @@ nor copied.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,16 +20,18 @@ from numpy.typing import NDArray
 from tna_onnx.data.mapped import allocate, release, room
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
-from tna_onnx.data.source import Batch, Source
+from tna_onnx.data.source import Batch, Source, SourceView
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
+from tna_onnx.extraction.independence import is_verified_in_other_batches
 from tna_onnx.extraction.sessions import batch_in_rows
 from tna_onnx.extraction.store import data_key, model_key, open_store
 from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version, side_by_side
@@ -35,6 +39,10 @@ from tna_onnx.runtime import Session, runtime_version, side_by_side
 # Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the sums that
 # follow to find it in the cache.
 _BLOCK = 2**22
+
+# Share of the tokens from which on little is padding; units of rounding that leaving padding out may move a feature.
+_FULL = 0.9
+_ROUNDINGS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +154,70 @@ def own_features(readout: Readout, source: Source, batch_size: int) -> FeatureTa
     return FeatureTable(features, source.labels, batch_size)
 
 
+@dataclass(frozen=True, eq=False)
+class ByLength(SourceView):
+    """Samples of tokens in the order of their length; a batch is without what its mask takes for padding throughout."""
+
+    mask: str  # the input that is 0 for padding
+    order: NDArray[np.int64]  # (N,) of the samples
+
+    @classmethod
+    def of(cls, source: Source) -> ByLength | None:
+        """Order samples, where all inputs are tokens (N, T) of any length, with one mask, and a tenth is padding."""
+        arrays = source.source if isinstance(source, LabelSource) else source
+        if not isinstance(arrays, ArraySource):
+            return None
+        masks = [spec.name for spec in arrays.inputs if "mask" in spec.name.lower()]
+        tokens = all(len(spec.shape) == 2 and not spec.shape[1] and spec.dtype.kind in "iu" for spec in arrays.inputs)
+        if len(masks) != 1 or not tokens or len({column.shape for column in arrays.columns.values()}) != 1:
+            return None
+        lengths = np.count_nonzero(arrays.columns[masks[0]], axis=1)
+        if np.mean(lengths) > _FULL * arrays.columns[masks[0]].shape[1]:
+            return None
+        return cls(source, masks[0], np.argsort(lengths, kind="stable"))
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class indices (N,)."""
+        return self.source.labels[self.order]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def describe(self) -> str:
+        return self.source.describe()
+
+    def batches(self, size: int, rows: NDArray[np.int64] | None = None) -> Iterator[Batch]:
+        for batch in self.source.batches(size, self.order if rows is None else self.order[rows]):
+            used = batch[self.mask].any(axis=0)
+            yield {name: np.ascontiguousarray(array[:, used]) for name, array in batch.items()}
+
+
+def _collected_by_length(
+    opened: OpenModel, collector: Collector, new_array: NewArray, progress: Progress
+) -> FeatureTable | None:
+    """Collect features without most of the padding, where the shortest samples show that it changes rounding only.
+
+    The check of a written file compares samples with all of their padding.
+    """
+    source, readout, size = collector.source, collector.readout, collector.batch_size
+    linear = isinstance(readout, Head) and readout.linear
+    if not linear or not is_verified_in_other_batches(opened.model, readout, source, collector.provider):
+        return None
+    view = ByLength.of(source)
+    if view is None:
+        return None
+    shortest = np.arange(min(size, len(view)))
+    by_length = copy.copy(collector)
+    by_length.source = view
+    with contextlib.suppress(DataError):  # a network may not take short samples; of wrong ones the usual run tells
+        padded = collector.rows(next(source.batches(size, view.order[shortest]))).features
+        moved = np.abs(by_length.rows(next(view.batches(size, shortest))).features - padded)
+        if np.max(moved) <= _ROUNDINGS * epsilon(padded.dtype.name) * np.max(np.abs(padded)):
+            return by_length.run(new_array, progress).part(np.argsort(view.order))
+    return None
+
+
 NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """(shape of a row, dtype) -> array for the rows of all samples."""
 
@@ -179,7 +251,11 @@ def collect_features(
     if cache is None:
         if not computed and (own := own_features(readout, source, batch_size)) is not None:
             return own
-        return collector.run(lambda shape, dtype: allocate(None, (len(source), *shape), dtype), progress)
+
+        def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+            return allocate(None, (len(source), *shape), dtype)
+
+        return _collected_by_length(opened, collector, new_array, progress) or collector.run(new_array, progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
     classes = opened.names
     if classes is None:
@@ -218,13 +294,13 @@ class Collector:
         self.readout = readout
         self.source = source
         self.batch_size = batch_size
+        self.provider = session.provider if session else "none"
         self._session = session
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
-        provider = self._session.provider if self._session else "none"
         return {
             **model_key(self._model),
             "head": self._head.node if self._head else None,
@@ -232,7 +308,7 @@ class Collector:
             "logits": self.readout.logits,
             "holds": self.readout.holds,
             **data_key(self.source),
-            "provider": provider,  # decides on the order of sums, as the next two do
+            "provider": self.provider,  # decides on the order of sums, as the next two do
             "onnxruntime": runtime_version(),
             "batch_size": self.batch_size,
         }
