@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 import array_api_compat
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import Blocked, WeightedLabels, rows_of, to_host
 from tna_onnx.numerics.scores import SampleScores, resolved_logits
 from tna_onnx.runtime import trim_memory
@@ -120,9 +121,9 @@ class Logits(ABC):
                 yield logits[chosen], labels[chosen], z[chosen] if features else None
             start = stop
 
-    def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduce:
+    def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduction:
         """Return the `reduce` that a map's fit asks for; `rows` choose samples, from aligned arrays too."""
-        return _Reduction(self, rows, features)
+        return Reduction(self, rows, features)
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
@@ -148,33 +149,50 @@ class Logits(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _Reduction:
+class Reduction:
     """The `reduce` that a map's fit takes, over all samples or those of a mask, with or without their features."""
 
     logits: Logits
     rows: NDArray[np.bool_] | None
     features: bool
+    # what fits of several maps to these samples have in common (`maps.base.common`)
+    known: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
         """Return the sum over chunks; see `Reduce`."""
         return sum_chunks(of, self._pieces(aligned))
 
-    @property
-    def bare(self) -> Reduce:
+    @functools.cached_property
+    def bare(self) -> Reduction:
         """The reduction without features, which `maps.base.without_features` asks for."""
+        if not self.features:
+            return self
         return replace(self, features=False)
 
     def _pieces(self, aligned: Sequence[NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
         """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
+        start = 0
+        for piece in self._kept or self._chosen():
+            stop = start + len(piece[1])
+            yield (*piece, *(array[start:stop] for array in aligned))
+            start = stop
+
+    @functools.cached_property
+    def _kept(self) -> list[tuple[Any, ...]]:
+        """What every pass would gather again; nothing where it is much, or has features."""
+        if self.features or (self.logits._size() or self.logits._store.features.nbytes) > _IN_MEMORY:
+            return []
+        return [*self._chosen()]
+
+    def _chosen(self) -> Iterator[tuple[Any, ...]]:
+        """Yield (logits, labels, features or None) of the samples chosen."""
         start = 0
         weights = self.logits._store.weights
         if self.rows is not None:
             weights = rows_of(weights, self.rows)
         for logits, labels, z in self.logits.chunks(self.rows, features=self.features):
             stop = start + len(labels)
-            passed: Any = labels if weights is None else WeightedLabels(labels, weights[start:stop])
-            slices = (array[start:stop] for array in aligned)
-            yield (logits, passed, z, *slices)
+            yield logits, labels if weights is None else WeightedLabels(labels, weights[start:stop]), z
             start = stop
 
 

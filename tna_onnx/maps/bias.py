@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, FloatArray, Folding, Reduce, per_class
+from tna_onnx.maps.base import CalibrationMap, FloatArray, Folding, Reduce, common, per_class
 from tna_onnx.numerics.multinomial import Scalar, Shape, fit_above_floor, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host, total_weight, weigh
 
@@ -71,7 +71,7 @@ class Bias(CalibrationMap):
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | None = None) -> Bias:
         """Fit T and c."""
-        size, first, ridge = first_fit(reduce, start)
+        size, first, ridge = common(reduce, first_fit, start)
         slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge), start=first)
         return cls(temperature_of(slope, bias, size), bias)
 
@@ -92,7 +92,7 @@ def first_fit(
 
     d is in a unit of the logits' own size, x = P s / spread and s' = (1 + d) x + c, and has no ridge.
     """
-    size = shape_of(reduce)
+    size = common(reduce, shape_of)
     if not size.spread > 0:
         raise DataError("bias: the logits do not differ from one another; check the head and the preprocessing")
     if size.gap == 0:
@@ -178,7 +178,7 @@ class NoiseFloor(CalibrationMap):
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | NoiseFloor | None = None) -> NoiseFloor:
         """Fit T, c and e together, from T and c of a fit without e."""
-        size, first, ridge = first_fit(reduce, start)
+        size, first, ridge = common(reduce, first_fit, start)
         slope, bias, share = fit_above_floor(
             reduce, Scalar(), size, size.spread, (0.0, ridge), _FIRST_SHARE, start=first
         )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, common, per_class
 from tna_onnx.maps.bias import require_digits
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Diagonal, Matrix, fit_scores, shape_of
@@ -64,7 +64,7 @@ class VectorScaling(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: VectorScaling | None = None) -> VectorScaling:
         """Fit T, then v and c."""
         temperature = Temperature.fit(reduce, start=start).temperature
-        size = shape_of(reduce)
+        size = common(reduce, shape_of)
         require_digits(cls.name, size)
         begin = (start.vector, start.bias) if start else None
         ridge = size.classes / size.samples
@@ -132,7 +132,7 @@ class MatrixScaling(CalibrationMap):
     @classmethod
     def fit(cls, reduce: Reduce, *, start: MatrixScaling | None = None) -> MatrixScaling:
         """Fit T, then v, M and c."""
-        size = shape_of(reduce)
+        size = common(reduce, shape_of)
         if size.classes > MAX_CLASSES:
             raise DataError(
                 f"sms: a matrix for {size.classes} classes is too large to fit; expected at most {MAX_CLASSES}; "

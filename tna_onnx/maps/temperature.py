@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, SampleColumns
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, SampleColumns, common
 from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import metric_value
@@ -100,23 +100,27 @@ class Temperature(CalibrationMap):
 
         `start`: a map with a temperature.
         """
-        first = 1.0 if start is None else 1 / start.temperature
-        # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
-        root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
-        if root.status == "upper":
-            raise DataError(
-                f"temperature: the NLL falls all the way to T = {1 / _MAX_BETA:g}: the logits hardly differ from one "
-                "another; check the head and the preprocessing, or use --map none"
-            )
-        if root.status == "lower":
-            raise DataError(
-                "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on "
-                "these data; check the labels, the class order and the preprocessing"
-            )
-        fitted = cls(1 / root.value)
+        fitted = common(reduce, _likeliest, start)
         if objective == "nll":
             return fitted
         return _scanned(reduce, fitted, objective, bins)
+
+
+def _likeliest(reduce: Reduce, start: Any) -> Temperature:
+    first = 1.0 if start is None else 1 / start.temperature
+    # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
+    root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
+    if root.status == "upper":
+        raise DataError(
+            f"temperature: the NLL falls all the way to T = {1 / _MAX_BETA:g}: the logits hardly differ from one "
+            "another; check the head and the preprocessing, or use --map none"
+        )
+    if root.status == "lower":
+        raise DataError(
+            "temperature: the NLL falls all the way to T = infinity: the model does no better than guessing on "
+            "these data; check the labels, the class order and the preprocessing"
+        )
+    return Temperature(1 / root.value)
 
 
 def _in_two_classes(of: Callable[..., Any], beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Any:

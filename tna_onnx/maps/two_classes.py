@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, listed_classes
+from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, SampleColumns, common, listed_classes
 from tna_onnx.maps.isotonic import MIN_SAMPLES, Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import LogisticFit, fit_logistic
@@ -76,7 +76,7 @@ class Platt(CalibrationMap):
 
 def _check_two_classes(name: str, reduce: Reduce) -> None:
     """Refuse logits of more classes."""
-    classes = shape_of(reduce).classes
+    classes = common(reduce, shape_of).classes
     if classes != 2:
         raise DataError(
             f"{name}: this map is for two classes, and the logits have {classes}; "

@@ -134,24 +134,42 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     weights = np.full(k, 1 / k)
     # of equal minima, the first: supports come in ascending size
     slack = 1e-13 * float(np.abs(gram).max())
+    numbers = gram.tolist(), target.tolist()
     for size in range(1, k + 1):
-        for support in map(list, itertools.combinations(range(k), size)):
-            system = np.ones((size + 1, size + 1))
-            # KKT conditions: [G 1; 1' 0] [w; lambda] = [t; 1]
-            system[:size, :size] = gram[np.ix_(support, support)]
-            system[size, size] = 0.0
-            # least squares: equal distributions make the system singular
-            solution = np.linalg.lstsq(system, np.append(target[support], 1.0), rcond=None)[0][:size]
+        for support in itertools.combinations(range(k), size):
+            solution = _on_support(*numbers, *support)
             # outside of the simplex: the minimum has another support. Less than this is rounding
-            if solution.min() < -1e-12:
+            if not solution or min(solution) < -1e-12:
                 continue
             w = np.zeros(k)
-            w[support] = np.maximum(solution, 0.0) / np.maximum(solution, 0.0).sum()
+            w[[*support]] = np.maximum(solution, 0.0)
+            w /= w.sum()
             value = float(w @ gram @ w - 2 * target @ w)
             if value < best - slack:
                 best = value
                 weights = w
     return weights
+
+
+def _on_support(gram: list[list[float]], target: list[float], first: int, *others: int) -> list[float]:
+    """Return the minimum with sum one of some weights alone; nothing where fewer of them have it, too."""
+    # the first weight is what the others leave: w = e_1 + sum v_j (e_j - e_1); Gauss elimination gives v
+    across = {j: gram[first][j] - gram[first][first] for j in others}
+    rows = []
+    for i in others:
+        row = [gram[i][j] - gram[i][first] - across[j] for j in others]
+        rows.append([*row, target[i] - target[first] - across[i]])
+    for k, pivot in enumerate(rows):
+        if not pivot[k] > 0:
+            return []
+        for row in rows[k + 1 :]:
+            factor = row[k] / pivot[k]
+            row[:] = [a - factor * b for a, b in zip(row, pivot, strict=True)]
+    v: list[float] = []
+    for k, row in reversed([*enumerate(rows)]):
+        known = sum(a * b for a, b in zip(row[k + 1 : -1], v, strict=True))
+        v.insert(0, (row[-1] - known) / row[k])
+    return [1 - sum(v), *v]
 
 
 def mixture_weights(likelihoods: FloatArray, counts: FloatArray | None = None) -> FloatArray:

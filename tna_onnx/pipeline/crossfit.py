@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.engine.logits import Logits
+from tna_onnx.engine.logits import Logits, Reduction
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.metrics import independent_count
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
@@ -96,7 +96,7 @@ def cross_scores(
     for k in range(FOLDS):
         train = looked_at & (fold != k)
         remaining = ((method, path) for method, path in fits(k, train) if method not in lost)
-        part, refused = _scores_of_fold(remaining, fold == k)
+        part, refused = _scores_of_fold(remaining, fold == k, parts)
         parts.append(part)
         failures = {
             **{method: f"without fold {k + 1} of {FOLDS}: {why}" for method, why in refused.items()},
@@ -150,7 +150,9 @@ def _reads_features(method: Method) -> bool:
     return method.tilted or (method.map != "none" and MAPS[method.map].needs_features)
 
 
-def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], rows: Mask) -> tuple[Scores, dict[Method, str]]:
+def _scores_of_fold(
+    fits: Iterable[tuple[Method, Iterable[Fit]]], rows: Mask, earlier: Sequence[Scores]
+) -> tuple[Scores, dict[Method, str]]:
     """Score the samples of one fold; also say which methods could not be fitted, and why."""
     scores: Scores = {}
     failed: dict[Method, str] = {}
@@ -161,8 +163,9 @@ def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], rows: Mask) ->
                 scores[method] = logits.mapped_scores(fitted, rows)
                 # what the fits along a path minimise, whatever is chosen by: it is smooth in few samples, too
                 value = scores[method].mean("nll")
-                # further steps only follow the training samples closer
-                if value > last:
+                # further steps only follow the training samples closer, and one that a fold lacks is left out
+                following = dataclasses.replace(method, step=method.step + 1)
+                if value > last or any(following not in part for part in earlier):
                     break
                 last = value
         # a map that cannot be fitted is no candidate, and no error: others can be
@@ -207,18 +210,18 @@ class MapFits:
 
     options: Mapping[str, Any]  # by name; each map takes those that it declares
 
-    def path(self, method: Method, logits: Logits, rows: Mask) -> Iterator[tuple[Method, CalibrationMap | None]]:
-        """Yield the fits to the samples `rows`, (N,), along the path of a map that has one."""
+    def path(self, method: Method, samples: Reduction) -> Iterator[tuple[Method, CalibrationMap | None]]:
+        """Yield the fits to some samples along the path of a map that has one."""
         path: Any = MAPS[method.map]
-        for step, fitted in enumerate(path.fit_path(_reduce(method.map, logits, rows))):
+        for step, fitted in enumerate(path.fit_path(samples)):
             yield dataclasses.replace(method, step=step), fitted
 
     def chosen(self, method: Method, logits: Logits) -> CalibrationMap | None:
         """Return the fit to all samples, up to the step chosen."""
-        rows = np.ones(len(logits), bool)
+        samples = logits.reduce(features=True)
         if not method.has_path:
-            return self.one(method.map, logits, rows)
-        _, fitted = next(itertools.islice(self.path(method, logits, rows), method.step, None))
+            return self.one(method.map, samples)
+        _, fitted = next(itertools.islice(self.path(method, samples), method.step, None))
         return fitted
 
     def temperature_helps(self, logits: Logits, rows: Mask | None = None) -> bool:
@@ -230,20 +233,16 @@ class MapFits:
         Source: Wilks (1938), "The large-sample distribution of the likelihood ratio for testing composite hypotheses".
         """
         try:
-            fitted = self.one("ts", logits, rows)
+            fitted = self.one("ts", logits.reduce(rows))
         except DataError:
             return False
         before, after = (logits.mapped_scores(fit, rows).nll for fit in (None, fitted))
         return 2 * float(np.sum(before - after, dtype=np.float64)) > _LIKELY
 
-    def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
-        """Return a map fitted to the samples `rows`, starting at `start`; None for the map `none`."""
+    def one(self, name: str, samples: Reduction, start: Any = None) -> CalibrationMap | None:
+        """Return a map fitted to some samples, starting at `start`; None for the map `none`."""
         if name == "none":
             return None
         chosen = MAPS[name]
         options = {option: value for option, value in self.options.items() if option in chosen.options}
-        return chosen.fit(_reduce(name, logits, rows), start=start, **options)
-
-
-def _reduce(name: str, logits: Logits, rows: Mask | None) -> Reduce:
-    return logits.reduce(rows, features=MAPS[name].needs_features)
+        return chosen.fit(samples if chosen.needs_features else samples.bare, start=start, **options)

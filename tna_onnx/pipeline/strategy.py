@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.engine.logits import HeadLogits, Logits, score_all
+from tna_onnx.engine.logits import HeadLogits, Logits, Reduction, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import CLAMPED, MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
@@ -520,7 +520,7 @@ class Strategy:
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
         """Fit the map for a weight and score both, on the samples chosen."""
         logits = self._fit_logits_of(weight)
-        fitted = self._map_fits.one(self.map, logits, rows, start)
+        fitted = self._map_fits.one(self.map, logits.reduce(rows, features=True), start)
         return logits.mapped_scores(fitted, rows), fitted
 
     # ---- maps
@@ -529,19 +529,19 @@ class Strategy:
     def _map_fits(self) -> MapFits:
         return MapFits(self.options)
 
-    def _fits_of(self, method: Method, logits: _LogitsPair, rows: Mask, k: int) -> Iterator[Fit]:
+    def _fits_of(self, method: Method, logits: Logits, samples: Reduction, k: int) -> Iterator[Fit]:
         """Yield the fits of a method to some samples, with the logits of all samples, and keep them as starts."""
         fits: Iterable[tuple[Method, CalibrationMap | None]]
         if method.has_path:
-            fits = self._map_fits.path(method, logits.fitting, rows)
+            fits = self._map_fits.path(method, samples)
         else:
-            fits = [(method, self._map_fits.one(method.map, logits.fitting, rows, self._starts.get(method)))]
+            fits = [(method, self._map_fits.one(method.map, samples, self._starts.get(method)))]
         for step, fitted in fits:
             if fitted is not None and self._may_clamp(method):
                 self._fold_fits[method.map, k] = fitted
             if fitted is not None and fitted.starts_anywhere:
                 self._starts[step] = fitted
-            yield step, logits.scoring, fitted
+            yield step, logits, fitted
 
     def _fits(
         self, progress: Progress, methods: Sequence[Method], logits: _FoldLogits, k: int, train: Mask
@@ -553,8 +553,10 @@ class Strategy:
         # else the fit to all samples may be to these
         if all(self._tilts):
             original.forget()  # it has served the search
+        samples = {pair: pair.fitting.reduce(rows, features=True) for pair in (original, tilted)}
         for done, method in enumerate(methods, k * len(methods) + 1):
-            yield method, self._fits_of(method, tilted if method.tilted else original, rows, k)
+            pair = tilted if method.tilted else original
+            yield method, self._fits_of(method, pair.scoring, samples[pair], k)
             progress("cross-validate", done, FOLDS * len(methods))
         if k == FOLDS - 1:
             logits.forget()
