@@ -378,7 +378,7 @@ def test_gradient_is_that_of_the_loss_and_curvature_the_fisher_information(form:
     )
     assert error < 1e-6
     _, _, curvature = objective.loss_above_floor(theta)
-    columns = np.stack([curvature.product(each) for each in np.eye(len(theta))])
+    columns = np.stack([curvature.times(each) for each in np.eye(len(theta))])
 
     def p(at: Array) -> Array:
         d, c = at[:-5], at[-5:-1]

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -230,19 +231,6 @@ class LogisticFit:
     loss: float  # at the minimum, the ridge included
 
 
-@dataclass(frozen=True, eq=False)
-class _SmallCurvature:
-    """A Hessian of few variables, as a matrix."""
-
-    matrix: FloatArray
-
-    def times(self, d: FloatArray) -> FloatArray:
-        return self.matrix @ d
-
-    def divide(self, r: FloatArray) -> FloatArray:
-        return np.asarray(np.linalg.solve(self.matrix, r), np.float64)
-
-
 def fit_logistic(features: FloatArray, labels: NDArray[np.int64], weights: FloatArray | None = None) -> LogisticFit:
     """Fit w to (N, k) features of samples with (N,) labels 0 and 1, and their weights; a constant column gets 0."""
     counts = np.ones(len(labels)) if weights is None else weights
@@ -254,9 +242,9 @@ def fit_logistic(features: FloatArray, labels: NDArray[np.int64], weights: Float
     columns = np.column_stack([np.ones(len(labels)), (features - mean) / scale])
     strength = RIDGE / total
 
-    def loss(w: FloatArray) -> tuple[float, FloatArray, _SmallCurvature]:
+    def loss(w: FloatArray) -> tuple[float, FloatArray, MatrixCurvature]:
         value, gradients, hessian = logistic_terms(columns, columns @ w, labels == 1, counts)
-        curvature = _SmallCurvature(hessian / total + 2 * strength * np.eye(len(w)))
+        curvature = MatrixCurvature(hessian / total + 2 * strength * np.eye(len(w)))
         return value / total + strength * float(w @ w), gradients.sum(axis=0) / total + 2 * strength * w, curvature
 
     w = convex_minimum(loss, np.zeros(1 + len(mean)))
@@ -311,6 +299,25 @@ class DiagonalCurvature:
     def divide(self, r: FloatArray) -> FloatArray:
         """Return r over the diagonal."""
         return r / self.diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixCurvature:
+    """A Hessian of few variables, (k, k), which is its own preconditioner."""
+
+    matrix: FloatArray
+
+    @functools.cached_property
+    def _inverse(self) -> FloatArray:
+        return np.asarray(np.linalg.inv(self.matrix), np.float64)
+
+    def times(self, d: FloatArray) -> FloatArray:
+        """Return H d."""
+        return self.matrix @ d
+
+    def divide(self, r: FloatArray) -> FloatArray:
+        """Return H^-1 r."""
+        return self._inverse @ r
 
 
 def convex_minimum(

@@ -17,17 +17,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.fitting import DiagonalCurvature, convex_minimum
+from tna_onnx.numerics.fitting import Curvature, DiagonalCurvature, MatrixCurvature, convex_minimum
 from tna_onnx.numerics.ops import (
     ArrayOps,
     Blocked,
     SoftLabels,
     WeightedLabels,
     label_shares,
+    namespace,
     own_column,
     plain_labels,
     row_max,
@@ -42,7 +42,10 @@ FloatArray = NDArray[np.float64]
 
 # Length of the gradient at which a fit ends: the loss is about half its square above the minimum. Smaller steps follow
 # the rounding of float32.
-_END = 1e-5
+_END = 1e-6
+
+# Numbers of a fit up to which its Hessian is a matrix, and a step one system; beyond, products cost less.
+_DENSE = 128
 
 # Smallest curvature: far below any that matters. A number without a ridge has none where all rows are saturated.
 _MIN_CURVATURE = 1e-12
@@ -63,6 +66,12 @@ class Form(Protocol):
     def curvature(self, q: Any, x: Any) -> Any:
         """Return the second derivatives of the summed NLL with respect to each entry of D alone."""
 
+    def columns(self, r: Any, x: Any) -> Any:
+        """Return the adjoint of (D, c) -> D x + c at each row r, (B, k)."""
+
+    def gram(self, g: Any, x: Any) -> FloatArray:
+        """Return the sum over rows of J' diag(g) J, (k, k), for the Jacobian J of (D, c) -> D x + c."""
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -75,14 +84,24 @@ class Scalar:
         return d * x
 
     def against(self, r: Any, x: Any) -> Any:
-        xp = array_api_compat.array_namespace(x)
+        xp = namespace(x)
         return xp.sum(xp.vecdot(r, x), dtype=xp.float64)
 
     def curvature(self, q: Any, x: Any) -> Any:
-        xp = array_api_compat.array_namespace(x)
+        xp = namespace(x)
         mean = xp.vecdot(q, x)
         centred = x - mean[:, None]
         return xp.sum(xp.vecdot(q * centred, centred), dtype=xp.float64)
+
+    def columns(self, r: Any, x: Any) -> Any:
+        xp = namespace(x)
+        return xp.concat([xp.vecdot(r, x)[:, None], r], axis=1)
+
+    def gram(self, g: Any, x: Any) -> FloatArray:
+        plain, first, second = _moments(g, x)
+        matrix = np.diag(np.append(second.sum(), plain))
+        matrix[0, 1:] = matrix[1:, 0] = first
+        return matrix
 
 
 @dataclass(frozen=True)
@@ -96,12 +115,19 @@ class Diagonal:
         return d * x
 
     def against(self, r: Any, x: Any) -> Any:
-        xp = array_api_compat.array_namespace(x)
+        xp = namespace(x)
         return xp.sum(r * x, axis=0, dtype=xp.float64)
 
     def curvature(self, q: Any, x: Any) -> Any:
-        xp = array_api_compat.array_namespace(x)
+        xp = namespace(x)
         return xp.sum((q - q * q) * x * x, axis=0, dtype=xp.float64)
+
+    def columns(self, r: Any, x: Any) -> Any:
+        return namespace(x).concat([r * x, r], axis=1)
+
+    def gram(self, g: Any, x: Any) -> FloatArray:
+        plain, first, second = map(np.diag, _moments(g, x))
+        return np.block([[second, first], [first, plain]])
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,27 @@ class Matrix:
 
     def curvature(self, q: Any, x: Any) -> Any:
         return (q - q * q).T @ (x * x)
+
+    def columns(self, r: Any, x: Any) -> Any:
+        xp = namespace(x)
+        return xp.concat([xp.reshape(r[:, :, None] * x[:, None, :], (len(x), -1)), r], axis=1)
+
+    def gram(self, g: Any, x: Any) -> FloatArray:
+        classes = x.shape[1]
+        matrix = np.zeros((classes * (classes + 1),) * 2)
+        with_one = namespace(x).concat([x, x[:, :1] * 0 + 1], axis=1)
+        for c in range(classes):
+            # entries of row c of D, and c of the bias
+            own = np.append(np.arange(c * classes, (c + 1) * classes), classes * classes + c)
+            matrix[np.ix_(own, own)] = to_host((with_one * g[:, c : c + 1]).T @ with_one)
+        return matrix
+
+
+def _moments(g: Any, x: Any) -> tuple[FloatArray, ...]:
+    """Sums over rows of g, g x and g x^2, (C,) each."""
+    xp = namespace(x)
+    once = g * x
+    return tuple(to_host(xp.sum(values, axis=0, dtype=xp.float64)) for values in (g, once, once * x))
 
 
 @dataclass(frozen=True)
@@ -205,46 +252,59 @@ class _Objective:
         ridge = _joined((np.broadcast_to(strength[0], shape), np.full(size.classes, strength[1])))
         return cls(reduce, form, shape, temperature, size.samples, 2 * ridge)
 
-    def loss_above_floor(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
+    def loss_above_floor(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the same of (theta, log(e / (1 - e))) where a share e of the labels is noise."""
         share = _logistic(theta[-1])
         linear = theta[:-1]
-        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share)
-        *sums, right = self.reduce(Blocked(of)) / self.size
-        sums = np.array(sums)
         k = len(linear)
-        diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
+        dense = k <= _DENSE
+        of = functools.partial(
+            _loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share, dense=dense
+        )
+        sums = self.reduce(Blocked(of)) / self.size
+        right = sums[1 + k]
         # both logarithms from theta: e may be too small for 1 - e to differ from 1
         prior = (math.log1p(math.exp(-abs(theta[-1]))) * 2 + abs(float(theta[-1]))) / self.size
         value = float(sums[0] + linear @ (self.ridge * linear) / 2) + prior
         slope = share - (1 - right) - (1 - 2 * share) / self.size
         gradient = np.append(sums[1 : 1 + k] + self.ridge * linear, slope)
+        by_odds = share * (1 - share)
         # the secant of the prior's slope: it stays above the prior on the way to its minimum
         odds = max(abs(theta[-1]), 1e-9)
         steepness = math.tanh(odds / 2) / odds / self.size
+        if dense:
+            scale = np.append(np.ones(k), by_odds)
+            information = sums[2 + k :].reshape(1 + k, 1 + k) * scale * scale[:, None]
+            return value, gradient, MatrixCurvature(information + np.diag(np.append(self.ridge, steepness)))
 
         def product(direction: FloatArray) -> FloatArray:
             along = _split(direction[:-1], self.shape)
-            of_share = float(direction[-1]) * share * (1 - share)
+            of_share = float(direction[-1]) * by_odds
             of = functools.partial(
                 _information_sums, self.form, self.temperature, *_split(linear, self.shape), share, *along, of_share
             )
             *turned, noise = self.reduce(Blocked(of)) / self.size
             ridge = self.ridge * direction[:-1]
-            return np.append(np.array(turned) + ridge, share * (1 - share) * noise + steepness * direction[-1])
+            return np.append(np.array(turned) + ridge, by_odds * noise + steepness * direction[-1])
 
-        own = share * (1 - share) * (1 + 2 / self.size) + _MIN_CURVATURE
+        diagonal = np.maximum(sums[2 + k :] + self.ridge, _MIN_CURVATURE)
+        own = by_odds * (1 + 2 / self.size) + _MIN_CURVATURE
         return value, gradient, DiagonalCurvature(product, np.append(diagonal, own))
 
-    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
+    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the value, the gradient and the curvature."""
-        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape))
-        sums = self.reduce(Blocked(of)) / self.size
         k = len(theta)
-        # in float32 the curvature may vanish where the slope does not
-        diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
+        dense = k <= _DENSE
+        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape), dense=dense)
+        sums = self.reduce(Blocked(of)) / self.size
         value = float(sums[0] + theta @ (self.ridge * theta) / 2)
-        curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
+        curvature: Curvature
+        if dense:
+            curvature = MatrixCurvature(sums[1 + k :].reshape(k, k) + np.diag(self.ridge + _MIN_CURVATURE))
+        else:
+            # in float32 the curvature may vanish where the slope does not
+            diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
+            curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
         return value, sums[1 : 1 + k] + self.ridge * theta, curvature
 
     def product(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
@@ -258,7 +318,7 @@ class _Objective:
 
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     """Sums over samples of (1, C, |P s|^2, max s - s_y)."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     n = total_weight(labels)
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / logits.shape[1]
@@ -277,9 +337,13 @@ def _loss_sums(
     labels: NDArray[np.int64],
     *_: Any,
     share: float | None = None,
+    dense: bool,
 ) -> FloatArray:
-    """Sums over samples of (NLL, its gradient, the diagonal of its Hessian), with a share of noise also of a_i."""
-    xp = array_api_compat.array_namespace(logits)
+    """Sums over samples of (NLL, its gradient, with a share of noise a_i, the Hessian or its diagonal).
+
+    `dense`: the whole Hessian; with a share of noise the Fisher information of (d, c, e).
+    """
+    xp = namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     scores = _scores(op, form, d, c, x)
@@ -290,8 +354,6 @@ def _loss_sums(
     nll = xp.log(total) + (top - own_column(scores, labels))
     q = weights / xp.astype(total, weights.dtype)
     r = q - label_shares(labels, q)
-    curved = q - q * q
-    spread = x
     noise_sums: tuple[Any, ...] = ()
     if share is not None:
         of_label = (1 - share) * xp.exp(-nll)
@@ -299,21 +361,50 @@ def _loss_sums(
         nll = -xp.log(of_label + share / logits.shape[1])
         weight = xp.astype(right, q.dtype)
         r = r * weight
+        noise_sums = (xp.sum(weigh(right, labels)),)
+    r = weigh(r, labels)
+    parts = (xp.sum(weigh(nll, labels)), form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), *noise_sums)
+    if dense and share is not None:
+        return _joined((*parts, _information(form, q, x, share, labels)))
+    if dense:
+        weighted = weigh(q, labels)
+        half = form.columns(weighted * 0.5, x)
+        return _joined((*parts, _less(form.gram(weighted, x), half, form.columns(q, x))))
+    curved = q - q * q
+    spread = x
+    if share is not None:
         curved = curved * weight
         spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
-        noise_sums = (xp.sum(weigh(right, labels)),)
     if isinstance(labels, WeightedLabels):
-        r, curved = weigh(r, labels), weigh(curved, labels)
+        curved = weigh(curved, labels)
         spread = weigh(spread, WeightedLabels(labels.labels, np.sqrt(labels.weights)))
-    parts = (
-        xp.sum(weigh(nll, labels)),
-        form.against(r, x),
-        xp.sum(r, axis=0, dtype=xp.float64),
-        form.curvature(q, spread),
-        xp.sum(curved, axis=0, dtype=xp.float64),
-        *noise_sums,
-    )
-    return _joined(parts)
+    return _joined((*parts, form.curvature(q, spread), xp.sum(curved, axis=0, dtype=xp.float64)))
+
+
+def _less(gram: FloatArray, a: Any, b: Any) -> FloatArray:
+    """Return G - a' b - b' a, (k, k), positive definite also where rounding is all that is left."""
+    across = to_host(a.T @ b)
+    rounding = 10 * float(namespace(a).finfo(a.dtype).eps)
+    less: FloatArray = gram + np.diag(rounding * np.diag(gram)) - across - across.T
+    return less
+
+
+def _information(form: Form, q: Any, x: Any, share: float, labels: Any) -> FloatArray:
+    """Return the Fisher information of (d, c, e), (k + 1, k + 1): J' diag(1 / p) J as in `_information_sums`.
+
+    With S = diag q - q q', S diag(1 / p) S = diag(w q) - w q q' - q (w q)' + q (w . q) q' for w = q / p.
+    """
+    xp = namespace(q)
+    uniform = 1 / q.shape[1]
+    p = (1 - share) * q + max(share * uniform, ArrayOps(q).tiny)
+    ratio = q / p
+    weighted = weigh(ratio * q, labels)
+    half = form.columns(weighted - q * (weigh(xp.vecdot(ratio, q), labels) / 2)[:, None], x)
+    matrix = (1 - share) ** 2 * _less(form.gram(weighted, x), half, form.columns(q, x))
+    along = (uniform - q) / p
+    across = to_host(xp.sum(form.columns(weigh((1 - share) * _centred(q, along), labels), x), axis=0, dtype=xp.float64))
+    of_share = float(xp.sum(weigh(xp.vecdot(along, uniform - q), labels), dtype=xp.float64))
+    return np.block([[matrix, across[:, None]], [across, np.array(of_share)]])
 
 
 def _hessian_sums(
@@ -328,7 +419,7 @@ def _hessian_sums(
     *_: Any,
 ) -> FloatArray:
     """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c)."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     q = op.softmax(_scores(op, form, d, c, x))
@@ -355,7 +446,7 @@ def _information_sums(
     It is the expected Hessian where the model holds, J' diag(1 / p) J with the Jacobian J of the probabilities
     p = (1 - e) q + e / C, and positive semidefinite everywhere.
     """
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     q = op.softmax(_scores(op, form, d, c, x))
@@ -371,7 +462,7 @@ def _information_sums(
 
 def _centred(q: Any, t: Any) -> Any:
     """Return (diag q - q q') t for each row."""
-    xp = array_api_compat.array_namespace(q)
+    xp = namespace(q)
     return q * (t - xp.vecdot(q, t)[:, None])
 
 

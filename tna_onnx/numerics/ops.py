@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
+_NUMPY = array_api_compat.array_namespace(np.zeros(0))
+
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
 
@@ -80,7 +82,7 @@ class ArrayOps:
     """
 
     def __init__(self, like: Any) -> None:
-        self._xp = array_api_compat.array_namespace(like)
+        self._xp = namespace(like)
         self._dtype = like.dtype
         self._device = array_api_compat.device(like)
 
@@ -224,6 +226,13 @@ class Blocked:
         return total
 
 
+def namespace(array: Any) -> Any:
+    """Return the array API of an array; of NumPy's, without a search."""
+    if isinstance(array, np.ndarray):
+        return _NUMPY
+    return array_api_compat.array_namespace(array)
+
+
 def row_max(values: Any) -> Any:
     """Return the largest value of each row, (N, 1), of (N, C) values of any namespace.
 
@@ -232,7 +241,7 @@ def row_max(values: Any) -> Any:
     """
     if is_narrow(values):
         return np.maximum.reduce(np.ascontiguousarray(values.T), axis=0)[:, None]
-    return array_api_compat.array_namespace(values).max(values, axis=1, keepdims=True)
+    return namespace(values).max(values, axis=1, keepdims=True)
 
 
 def row_sum(values: Any, *, double: bool = False) -> Any:
@@ -241,7 +250,7 @@ def row_sum(values: Any, *, double: bool = False) -> Any:
     >>> row_sum(np.array([[1.0, 3.0], [5.0, 2.0]])).tolist()
     [[4.0], [7.0]]
     """
-    xp = array_api_compat.array_namespace(values)
+    xp = namespace(values)
     dtype = xp.float64 if double else values.dtype
     if is_narrow(values):
         return np.add.reduce(np.ascontiguousarray(values.T), axis=0, dtype=dtype)[:, None]
@@ -259,7 +268,7 @@ def own_column(values: Any, labels: Any) -> Any:
     >>> own_column(np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 1])).tolist()
     [[0.8], [0.7]]
     """
-    xp = array_api_compat.array_namespace(values)
+    xp = namespace(values)
     labels = plain_labels(labels)
     if isinstance(labels, SoftLabels):
         return xp.sum(values * label_shares(labels, values), axis=1, keepdims=True)
@@ -343,7 +352,7 @@ def weigh(values: Any, labels: Any) -> Any:
     """Return values times the weights of their samples, (B,) or (B, ...), where labels have weights."""
     if not isinstance(labels, WeightedLabels):
         return values
-    xp = array_api_compat.array_namespace(values)
+    xp = namespace(values)
     weights = xp.asarray(labels.weights, dtype=values.dtype, device=array_api_compat.device(values))
     return values * xp.reshape(weights, (-1, *[1] * (values.ndim - 1)))
 
@@ -367,7 +376,7 @@ def joined_labels(parts: Sequence[Any]) -> Any:
 
 def label_shares(labels: Any, values: Any) -> Any:
     """Return 1 for each row's label and 0 for other classes, or the shares of soft labels, like (N, C) values."""
-    xp = array_api_compat.array_namespace(values)
+    xp = namespace(values)
     device = array_api_compat.device(values)
     if isinstance(labels, SoftLabels):
         return xp.asarray(labels.shares, dtype=values.dtype, device=device)
