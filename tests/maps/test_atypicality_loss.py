@@ -47,6 +47,7 @@ def torch_array(values: Array) -> Any:
     return pytest.importorskip("torch", reason="torch is in the extra 'gpu'").from_numpy(values)
 
 
+@pytest.mark.parametrize("most", [0, 128])  # numbers up to which the Hessian is a matrix
 @pytest.mark.parametrize(
     ("scale", "offset", "face", "bound"),
     [
@@ -58,8 +59,9 @@ def torch_array(values: Array) -> Any:
     ],
 )
 def test_value_gradient_and_hessian_are_the_definition(
-    scale: float, offset: float, face: Callable[[Array], Any], bound: float
+    monkeypatch: pytest.MonkeyPatch, most: int, scale: float, offset: float, face: Callable[[Array], Any], bound: float
 ) -> None:
+    monkeypatch.setattr("tna_onnx.maps.atypicality.DENSE", most)
     logits, labels, atypicality = problem(scale)
     logits = logits + offset
     theta = np.r_[0.8, 0.1, -0.05, np.linspace(-1, 1, 4)]
@@ -74,7 +76,8 @@ def test_value_gradient_and_hessian_are_the_definition(
     np.testing.assert_allclose(turned, hessian, atol=bound * np.abs(np.diag(hessian)).max())
 
 
-def test_the_preconditioner_divides_by_a_block_and_a_diagonal() -> None:
+def test_of_many_numbers_the_preconditioner_divides_by_a_block_and_a_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tna_onnx.maps.atypicality.DENSE", 0)
     logits, labels, atypicality = problem(classes=12)
     theta = np.r_[0.4, 0.02, -0.01, np.linspace(-1, 1, 12)]
     loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)

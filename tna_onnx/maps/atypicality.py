@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, SampleColumns, without_features
-from tna_onnx.numerics.fitting import Curvature, convex_minimum
+from tna_onnx.numerics.fitting import DENSE, Curvature, MatrixCurvature, convex_minimum
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, several_threads, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 
@@ -254,12 +254,16 @@ class AtypicalityLoss:
     def at(self, x: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the value, the gradient and the curvature."""
         theta = x * self.unit
-        of = Blocked(functools.partial(_loss_sums, theta))
+        dense = len(theta) <= DENSE
+        of = Blocked(functools.partial(_loss_sums, theta, dense))
         passed: _Passed = self.reduce(of, self.atypicality)
         means = passed.sums / self.size
-        shares, squares = means[13:].reshape(2, self.classes)
+        shares, squares = means[13 : 13 + 2 * self.classes].reshape(2, self.classes)
         gradient = np.r_[means[1:4], shares - self.frequency] + self.ridge * theta
         value = float(means[0] + theta @ (self.ridge * theta) / 2)
+        if dense:
+            hessian = means[13 + 2 * self.classes :].reshape(len(theta), len(theta)) + np.diag(self.ridge)
+            return value, gradient * self.unit, MatrixCurvature(hessian * self.unit * self.unit[:, None])
         # in float32 the curvature may vanish where the slope does not
         by_class = np.maximum(shares - squares + self.ridge[3:], _MIN_CURVATURE)
         by_power = _inverse(means[4:13].reshape(3, 3) * self.unit[0] ** 2)
@@ -324,11 +328,11 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 
 
 def _loss_sums(
-    theta: FloatArray, logits: Any, labels: NDArray[np.int64], _features: Any, atypicality: FloatArray
+    theta: FloatArray, dense: bool, logits: Any, labels: NDArray[np.int64], _features: Any, atypicality: FloatArray
 ) -> _Passed:
     """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2), and what `_Curvature` keeps of each sample.
 
-    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z].
+    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z]; `dense`: of the Hessian, too.
     """
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
@@ -355,6 +359,13 @@ def _loss_sums(
     shares = _over_rows(1 / total, weights)
     squares = _over_rows(1 / total**2, weights * weights)
     sums = np.concatenate([[nll.sum()], by_power, block.ravel(), shares, squares])
+    if dense:
+        q = weights / op.const(total[:, None])
+        across = _host(op.const(powers).T @ (q * (z - op.const(mean[:, None]))))
+        hessian = np.block([[block, across], [across.T, np.diag(shares) - _host(q.T @ q)]])
+        # where rows are saturated, rounding is all that is left
+        rounded = 10 * float(xp.finfo(q.dtype).eps) * np.append(square @ powers**2, shares) + _MIN_CURVATURE
+        sums = np.append(sums, hessian + np.diag(rounded))
     kept = np.stack([_host(largest)[:, 0], normaliser, mean, square], axis=1)
     return _Passed(sums, kept)
 

@@ -301,6 +301,10 @@ class DiagonalCurvature:
         return r / self.diagonal
 
 
+DENSE = 128
+"""Numbers of a fit up to which its Hessian is a matrix, and a step one system; beyond, products cost less."""
+
+
 @dataclass(frozen=True, eq=False)
 class MatrixCurvature:
     """A Hessian of few variables, (k, k), which is its own preconditioner."""

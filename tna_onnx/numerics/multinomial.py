@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.fitting import Curvature, DiagonalCurvature, MatrixCurvature, convex_minimum
+from tna_onnx.numerics.fitting import DENSE, Curvature, DiagonalCurvature, MatrixCurvature, convex_minimum
 from tna_onnx.numerics.ops import (
     ArrayOps,
     Blocked,
@@ -43,9 +43,6 @@ FloatArray = NDArray[np.float64]
 # Length of the gradient at which a fit ends: the loss is about half its square above the minimum. Smaller steps follow
 # the rounding of float32.
 _END = 1e-6
-
-# Numbers of a fit up to which its Hessian is a matrix, and a step one system; beyond, products cost less.
-_DENSE = 128
 
 # Smallest curvature: far below any that matters. A number without a ridge has none where all rows are saturated.
 _MIN_CURVATURE = 1e-12
@@ -257,7 +254,7 @@ class _Objective:
         share = _logistic(theta[-1])
         linear = theta[:-1]
         k = len(linear)
-        dense = k <= _DENSE
+        dense = k <= DENSE
         of = functools.partial(
             _loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share, dense=dense
         )
@@ -294,7 +291,7 @@ class _Objective:
     def loss(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the value, the gradient and the curvature."""
         k = len(theta)
-        dense = k <= _DENSE
+        dense = k <= DENSE
         of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape), dense=dense)
         sums = self.reduce(Blocked(of)) / self.size
         value = float(sums[0] + theta @ (self.ridge * theta) / 2)
