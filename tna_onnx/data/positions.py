@@ -94,13 +94,6 @@ def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> N
             )
 
 
-def first_batches(source: Source, size: int, max_rows: int) -> int:
-    """Return the number of rows in the first batches of a source: at most `max_rows`, but at least one batch."""
-    if isinstance(source, PositionSource):
-        return source.first_batches(size, max_rows)
-    return min(max_rows // size * size or size, len(source))
-
-
 @dataclass(frozen=True, eq=False)
 class PositionSource(SourceView):
     """Samples whose labelled positions are its rows; made by `PositionSource.of`."""
@@ -173,10 +166,7 @@ class PositionSource(SourceView):
         return digest.hexdigest()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield batches of at most `size` entire samples, with the requested rows in ascending order.
-
-        Raises UsageError, IndexError, DataError: see `Source.batches`.
-        """
+        """Yield batches of at most `size` entire samples, with the requested rows in ascending order."""
         selected = np.concatenate([np.zeros(0, np.int64), *split_rows(len(self), size, rows)])
         owners = self.owner[selected]
         if np.any(np.diff(owners) < 0):
@@ -193,13 +183,6 @@ class PositionSource(SourceView):
             )
             yield {POSITIONS: places.astype(np.int64), SHAPE: np.array(self.shape, np.int64), **batch}
 
-    def first_batches(self, size: int, max_rows: int) -> int:
-        """Return the number of rows in the first batches: at most `max_rows`, but at least one batch."""
-        _, starts = np.unique(self.owner, return_index=True)
-        ends = np.append(starts[:: min(size, self.batch_samples)], len(self))[1:]
-        fitting = int(np.searchsorted(ends, max_rows, side="right"))
-        return int(ends[max(0, fitting - 1)])
-
     def first_rows(self, size: int, max_rows: int) -> IntArray:
         """Return the first rows of each sample of the first batch: `max_rows` in all, but at least one of each."""
         _, starts = np.unique(self.owner, return_index=True)
@@ -207,6 +190,16 @@ class PositionSource(SourceView):
         ends = np.append(starts, len(self))[1:]
         most = max(1, max_rows // samples)
         return np.concatenate([np.arange(starts[k], min(ends[k], starts[k] + most)) for k in range(samples)])
+
+
+def first_batches(source: Source, size: int, max_rows: int) -> int:
+    """Return the number of rows in the first batches of a source: at most `max_rows`, but at least one batch."""
+    if not isinstance(source, PositionSource):
+        return min(max_rows // size * size or size, len(source))
+    _, starts = np.unique(source.owner, return_index=True)
+    ends = np.append(starts[:: min(size, source.batch_samples)], len(source))[1:]
+    fitting = int(np.searchsorted(ends, max_rows, side="right"))
+    return int(ends[max(0, fitting - 1)])
 
 
 def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], tuple[str, ...]]:

@@ -275,8 +275,7 @@ class Part(SourceView):
     @property
     def sample_labels(self) -> IntArray:
         """One label a sample, (M,): a group number where samples have several, equal for equal ones."""
-        labels: IntArray = getattr(self.source, "sample_labels", self.source.labels)
-        return labels[self.rows]
+        return sample_labels(self.source)[self.rows]
 
     @property
     def sample_info(self) -> dict[str, AnyArray]:

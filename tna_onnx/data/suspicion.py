@@ -67,11 +67,6 @@ class Suspicion:
     reordered: float | None
     confusions: tuple[Confusion, ...]  # the most frequent wrong predictions of a class, largest share first
 
-    @property
-    def discredits_labels(self) -> bool:
-        """Whether it speaks against the labels, so that nothing should rest on them."""
-        return self.kind != "one class"
-
     def text(self, class_names: Sequence[str] | None = None) -> str:
         """Describe the suspicion, where it shows and what to check, in one sentence or two."""
         observation = f"accuracy is {100 * self.accuracy:.1f} %"
@@ -201,7 +196,8 @@ def checked_warnings(
 ) -> tuple[str, ...]:
     """Return the suspicion as report notes, if it does not discredit the labels or the user trusts them."""
     warnings = warnings_of(suspicion, class_names)
-    if suspicion is not None and suspicion.discredits_labels and not trusted:
+    # that the model says one class nearly always speaks against the model
+    if suspicion is not None and suspicion.kind != "one class" and not trusted:
         raise DataError(f"{where}: {warnings[0]}; --trust-labels writes the model all the same")
     return warnings
 

@@ -250,10 +250,7 @@ def _independence_notes(
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:
-    """Return the features, if there is a head, and the logits of one batch; computed, unless the batch holds them.
-
-    From the model's inputs, the output that classifies too.
-    """
+    """Return the tensors of one batch that are compared; computed, unless the batch holds them."""
     missing = [name for name in dict.fromkeys([readout.main, readout.logits]) if name not in batch]
     if session is None or not missing:
         return batch

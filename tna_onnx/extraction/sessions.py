@@ -223,10 +223,7 @@ def position_rows(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
 
 
 def _real_places(model: Model, proto: ModelProto) -> Path | None:
-    """Let a part of a model refer to its external data behind all links, which ONNX Runtime does not follow elsewhere.
-
-    Gives the folder that the new places are relative to; None without external data.
-    """
+    """Place external data of a part behind all links, and return the folder they are below; None without such data."""
     tensors = [tensor for tensor in all_tensors(proto) if is_external(tensor)]
     if not tensors:
         return None

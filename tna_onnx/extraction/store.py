@@ -30,6 +30,7 @@ from tna_onnx.data.foreign import open_foreign
 from tna_onnx.data.mapped import allocate, release
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source
+from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
@@ -49,7 +50,6 @@ _FEATURES = "features"
 _DTYPES = tuple(np.dtype(name).str for name in ("float16", "float32", "float64"))
 _MAX_BYTES = 2**30
 _MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
-_NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
 
 @dataclass(eq=False)
@@ -101,10 +101,7 @@ class DiskStore:
         return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
 
     def begin(self) -> None:
-        """Write the manifest, and the checksums of the chunks that were taken over.
-
-        Raises OSError: the folder cannot be written.
-        """
+        """Write the manifest, and the checksums of the chunks that were taken over."""
         arrays = {}
         if self.features is not None:
             arrays = {_FEATURES: {"shape": list(self.features.shape[1:]), "dtype": self.features.dtype.str}}
@@ -211,15 +208,17 @@ def read_stored(folder: Path) -> StoredFeatures:
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
         store.restore("r")
-        labels = _read_labels(place, manifest)
+        labels = read_npy(place / _LABELS)
         columns = _read_columns(place, store)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DataError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.features is None or store.done < store.samples:
         reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
         raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
     # labels have a file of their own, which the checksums of chunks leave out
-    if labels_digest(labels) != manifest["key"].get("labels_sha256"):
+    key = store.key
+    shape = (store.samples, key[N_LABELS]) if N_LABELS in key else (store.samples,)
+    if labels.shape != shape or labels.dtype.kind != "i" or labels_digest(labels) != key.get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
     return StoredFeatures(place, store.key, store.features, labels.astype(np.int64), columns)
 
@@ -273,10 +272,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_plausible(manifest: dict[str, Any]) -> bool:
-    """Whether a store could have written it: the digest of a manifest that someone made up fits as well.
-
-    Names of arrays are names of files, so they must be those of the store.
-    """
+    """Whether a store could have written it: the digest of a manifest that someone made up fits as well."""
     counts = [manifest["samples"], manifest["chunk"]]
     for name, described in manifest["arrays"].items():
         dtype = described["dtype"]
@@ -296,21 +292,6 @@ def _read_checksums(folder: Path) -> list[str]:
             return file.read(_MAX_BYTES).decode("ascii").split("\n")[:-1]
     except (OSError, ValueError, DataError):
         return []
-
-
-def _read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
-    shape = [manifest["samples"]]
-    if (n_labels := manifest["key"].get(N_LABELS)) is not None:
-        if type(n_labels) is not int or n_labels < 1:
-            raise ValueError(f"{N_LABELS} is {n_labels!r}")
-        shape.append(n_labels)
-    size = 8 * math.prod(shape)
-    # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
-    with open_foreign(folder / _LABELS) as file:
-        # before memory is taken for what a manifest says
-        if os.fstat(file.fileno()).st_size < size:
-            raise ValueError(f"{_LABELS} is too short")
-        return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
 
 
 def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
@@ -388,10 +369,7 @@ def labels_digest(labels: NDArray[Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file of a store, in one step. A link or a pipe in its place is removed: nothing outside is written.
-
-    Raises OSError: the file cannot be written.
-    """
+    """Write a file of a store, in one step. A link or a pipe in its place is removed: nothing outside is written."""
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         path.unlink(missing_ok=True)
     write_file(path, content)

@@ -45,10 +45,7 @@ def _of_mapping(where: str, data: Mapping[str, Any]) -> MappingArrays:
 
 
 def _open_stored(stored: StoredArrays, request: Request, title: str | None = None) -> ArraySource:
-    """Take arrays as the inputs of the model, its labels, and what is read beside them.
-
-    `title`: what reports call the data; None is "arrays" and the name of the file.
-    """
+    """Take arrays as the inputs of the model, its labels, and what is read beside them; reports say `title`."""
     where = stored.where
     label = labels_name(stored.names, request)
     in_data = request.labels is None
@@ -89,10 +86,7 @@ def _only_array(stored: StoredArrays, request: Request, others: set[str]) -> str
 
 
 def labels_name(names: list[str], request: Request) -> str:
-    """Return the name of the labels: the one that the user states, else "labels", else a common synonym.
-
-    A synonym counts only if it is the only one present and is not an input of the model.
-    """
+    """Return the name of the labels: the one that the user states, else "labels", else the only synonym there is."""
     if request.label_column is not None:
         return request.label_column
     inputs = [spec.name for spec in request.inputs]

@@ -66,14 +66,10 @@ class ArraySource:
         return f"{self.title} ({len(self):,} samples{classes_text(self.labels)})"
 
     def recipe(self) -> dict[str, object] | None:
-        """Return what was done to the samples where they were read; None for values that are used as they are."""
         return self.preprocessing
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield input name -> array (B, ...) in the input's dtype; see `Source.batches`.
-
-        Raises IndexError: a row is not a sample.
-        """
+        """Yield input name -> array (B, ...) in the input's dtype; see `Source.batches`."""
         # A batch is one item: rows come out of a column together, and disks gain nothing from more threads.
         picks = [[pick] for pick in split_rows(len(self), size, rows)]
         return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)

@@ -83,10 +83,7 @@ class ImageSource:
         return self.preprocess.as_dict()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield input name -> array (B, C, H, W) or (B, H, W, C) in the input's dtype; see `Source.batches`.
-
-        Raises IndexError: a row is not a sample.
-        """
+        """Yield input name -> array (B, C, H, W) or (B, H, W, C) in the input's dtype; see `Source.batches`."""
         picks = split_rows(len(self), size, rows)
         return itertools.chain.from_iterable(read_ahead((pick.tolist() for pick in picks), self._load, self._stack))
 
@@ -175,7 +172,15 @@ def open_image_files(
     of_files = labels
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
-        bad = _unreadable(files, request.limits)
+
+        def fails(row: int) -> bool:
+            try:
+                read_image(files.open(row), files.name(row), request.limits)
+            except DataError:
+                return True
+            return False
+
+        bad = np.array(_in_threads(fails, range(len(files))), bool)
         skipped = tuple(files.name(row) for row in np.flatnonzero(bad).tolist())
         if len(files) and bad.all():
             raise DataError(f"{where}: none of {len(files):,} images can be read, {skipped[0]} first; check the files")
@@ -186,19 +191,6 @@ def open_image_files(
         labels = check_labels(labels, len(rows), request.n_classes, where)
     sample_info = values_beside(request, where, columns or {}, of_files, paths, rows)
     return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, sample_info=sample_info)
-
-
-def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
-    """Decode every file; return a mask of those that fail, (N,) bool."""
-
-    def fails(row: int) -> bool:
-        try:
-            read_image(files.open(row), files.name(row), limits)
-        except DataError:
-            return True
-        return False
-
-    return np.array(_in_threads(fails, range(len(files))), bool)
 
 
 def _in_threads(of: Callable[[int], T], rows: Sequence[int]) -> list[T]:

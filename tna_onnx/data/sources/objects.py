@@ -106,15 +106,16 @@ def _batches(data: Any, title: str) -> Iterator[Any]:
 def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
     """Return the parts of a batch that are wanted, by name."""
     if isinstance(batch, Mapping):
-        missing = [name for name in input_names if name not in batch]
-        if missing == [LABELS] and "label" in batch:  # the name of the column in most data sets
-            return {**{name: batch[name] for name in input_names if name != LABELS}, LABELS: batch["label"]}
+        parts = dict(batch)
+        if "label" in parts:  # the name of the column in most data sets
+            parts.setdefault(LABELS, parts["label"])
+        missing = [name for name in input_names if name not in parts]
         if missing:
             advice = f"; give labels apart, or under {LABELS!r}" if LABELS in missing else ""
             raise DataError(
                 f"{where}: has no {', '.join(map(repr, missing))} (found {', '.join(map(repr, batch))}){advice}"
             )
-        return {name: batch[name] for name in input_names}
+        return {name: parts[name] for name in input_names}
     if isinstance(batch, (tuple, list)):
         # With labels apart, those that a data loader yields all the same are left alone.
         if len(batch) not in (len(input_names), len(input_names) + (LABELS not in input_names)):
@@ -152,12 +153,10 @@ def open_object(data: Any, request: Request) -> Source:
         return _open_array(any_array(data), request)
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
-    iterable = hasattr(data, "get_next") or isinstance(data, Iterable)
-    if iterable:
+    if hasattr(data, "get_next") or isinstance(data, Iterable):
         request.check_no_table(type(data).__name__)
-    if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
-        raise UsageError("[X, y]: a list is taken for batches; give arrays of all samples as a tuple, (X, y)")
-    if iterable:
+        if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
+            raise UsageError("[X, y]: a list is taken for batches; give arrays of all samples as a tuple, (X, y)")
         return open_iterable(data, request)
     raise UsageError(
         f"expected a path, a source, a data frame, (X, y), a mapping of arrays or batches, found "

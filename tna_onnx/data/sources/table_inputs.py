@@ -179,10 +179,7 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
 def _read(
     table: Table, inputs: Sequence[InputSpec], columns: Mapping[str, tuple[str, ...]], others: Sequence[str]
 ) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
-    """Read a table once; return the values of each input, and of other columns.
-
-    `columns`: input name -> names of its columns.
-    """
+    """Read a table once; return the values of each input, whose `columns` are named, and of other columns."""
     names = dict.fromkeys([*(name for used in columns.values() for name in used), *others])
     values = {spec.name: GrowingRows(f"{table.where}: column {columns[spec.name][0]!r}") for spec in inputs}
     stored = {name: GrowingRows(f"{table.where}: column {name!r}") for name in others}

@@ -83,7 +83,10 @@ def tokenized(
     tokenizer, folder = _load(str(request.tokenizer), request.limits)
     fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
     longest = fixed or _longest(tokenizer, folder, request.limits)
-    padding = _padding_id(tokenizer)
+    ids = [tokenizer.token_to_id(token) for token in _PADDING]
+    padding = next((number for number in ids if number is not None), 0)  # without one, the mask alone tells padding
+    if tokenizer.padding:
+        padding = int(tokenizer.padding["pad_id"])
     # the side on which the model was trained to be cut and padded
     pads_left = (tokenizer.padding or {}).get("direction") == "left"
     truncation = tokenizer.truncation or {}
@@ -164,11 +167,3 @@ def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:
             if isinstance(length, int) and 0 < length < _NO_LIMIT:
                 stated.append(length)
     return min(stated, default=_LONGEST)
-
-
-def _padding_id(tokenizer: Any) -> int:
-    if tokenizer.padding:
-        return int(tokenizer.padding["pad_id"])
-    ids = [tokenizer.token_to_id(token) for token in _PADDING]
-    # without a token for it, the mask alone tells what is padding
-    return next((number for number in ids if number is not None), 0)
