@@ -5,7 +5,7 @@ One pass over the samples collects scores, and decisions (`collect_values`); a l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,13 +67,7 @@ class RecordingRunner:
     One column a role is filled batch by batch: the scores of all classes are never in memory together.
     """
 
-    def __init__(
-        self,
-        session: BatchRunner,
-        names: Mapping[str, str],
-        labels: NDArray[np.int64],
-        where: str,
-    ) -> None:
+    def __init__(self, session: BatchRunner, names: Mapping[str, str], labels: NDArray[np.int64], where: str) -> None:
         self._session = session
         self._names = [*names.values()]
         self._labels = labels
@@ -87,26 +81,18 @@ class RecordingRunner:
         values = self._session.run([*outputs, *self._names], batch)
         count = len(next(iter(batch.values())))
         require_rows(values[0], count, f"{self._where}: output '{outputs[0]}'")
-        end = self._done + count
-        self._add(self._labels[self._done : end], values[len(outputs) :])
-        self._done = end
-        return values[: len(outputs)]
-
-    def _add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
-        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,)."""
-        for (role, parts), output in zip(self._parts.items(), outputs, strict=True):
-            rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
-            if role == "decision" and output.ndim == 2 and len(output) == len(labels):
-                parts.append(output)
-                continue
-            if output.ndim != len(rows) or len(output) != rows[0] or output.shape[-1] < rows[-1]:
-                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {len(labels)} samples")
-            if role != "set":
-                parts.append(output)
-                continue
-            if output.dtype == np.bool_:
+        labels = self._labels[self._done : self._done + count]
+        self._done += count
+        for (role, parts), output in zip(self._parts.items(), values[len(outputs) :], strict=True):
+            least = (count, int(labels.max(initial=0)) + 1) if role == "set" else (count,)
+            # of a decision, all probabilities or labels of a sample
+            fits = output.ndim == len(least) and output.shape[-1] >= least[-1]
+            if not (fits or (role == "decision" and output.ndim == 2)) or len(output) != count:
+                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {count} samples")
+            if role == "set" and output.dtype == np.bool_:
                 self._sizes.append(output.sum(axis=1, dtype=np.int64))
-            parts.append(output[np.arange(len(labels)), labels])
+            parts.append(output[np.arange(count), labels] if role == "set" else output)
+        return values[: len(outputs)]
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
