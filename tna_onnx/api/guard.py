@@ -140,7 +140,7 @@ def edit_decision(
     from tna_onnx.api.inspect import inspect
     from tna_onnx.graph.load import load_model
     from tna_onnx.graph.save import file_beside, pending
-    from tna_onnx.guarding.guarded_file import with_thresholds
+    from tna_onnx.guarding.deciding import with_thresholds
     from tna_onnx.pipeline.checking import check_file
 
     if not thresholds:

@@ -1,12 +1,14 @@
 """The output `decision` of `guard`: which rule serves a goal (`rule_of`), its thresholds on samples with the promise or
-the interval that they have (`operate`), and what the file says of it.
+the interval that they have (`operate`), what the file says of it, and thresholds that are set by hand.
+
+For these, a file is taken apart into the model before `guard` and what that added, which is proved, and written again.
 """
 
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +17,14 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import read_text
 from tna_onnx.data.labels import class_called, listed
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.graph.difference import NotRebuilt
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Readout
 from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (
     BOUNDS,
@@ -30,6 +36,7 @@ from tna_onnx.numerics.operating_points import (
     needed_for,
     reachable_bound,
 )
+from tna_onnx.pipeline.record import DecisionStep, before_decisions, prove, write_decisions
 from tna_onnx.results.outcomes import OperatingPoint
 
 Floats = NDArray[np.float32]
@@ -304,3 +311,75 @@ def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floa
         if rule.cost.size:
             entry["cost"] = rule.cost.tolist()
     return json.dumps(entry)
+
+
+BY_HAND = "by hand"
+"""The goal of a decision whose thresholds were set without samples: they promise nothing."""
+
+_ADVICE = "start from the model without these outputs, and guard it again"
+
+
+def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, Any]:
+    """Return the model before `guard`, and the protobuf of the file whose decision has other thresholds.
+
+    `levels`: class, by name or number -> what its probability has to reach.
+    """
+    before, decided = _taken_apart(file)
+    rule = decided.guarded.decision
+    assert rule is not None  # noqa: S101 - `_taken_apart` has refused others
+    entries = provenance(file)
+    try:
+        settings = {**json.loads(entries["guard"]), "decide": BY_HAND}
+        words = dict(json.loads(entries["guard_decision"]))
+        classes = [*words.get("thresholds", ())]
+        by_hand = {*words.get("by_hand", ())}
+    except (LookupError, RecursionError, TypeError, ValueError) as error:  # of entries that someone else wrote
+        raise UnsupportedModel(f"{file.name}: its decision is not stated as guard does ({error}); {_ADVICE}") from error
+    limits = np.array(decided.thresholds["decision"])
+    if np.isnan(limits).any():
+        raise UnsupportedModel(f"{file.name}: thresholds of so many classes, {limits.size:,}, cannot be set by hand")
+    numbers = [rule.positive] if rule.kind == "positive" else range(limits.size)
+    if len(classes) != limits.size:
+        classes = [str(number) for number in numbers]
+    places = {**{str(number): k for k, number in enumerate(numbers)}, **{name: k for k, name in enumerate(classes)}}
+    for name, value in levels.items():
+        if name not in places:
+            raise UsageError(
+                f"--set-threshold {name}: no class of this name has a threshold; expected {listed(classes)}"
+            )
+        check_numbers("a number", **{f"set_threshold {name}": value})
+        if rule.kind == "ratio" and not 0 < value < math.inf:
+            raise UsageError(
+                f"--set-threshold {name}={value:g}: expected a positive number, which probabilities are divided by"
+            )
+        if rule.kind != "ratio" and not 0 <= value <= 1:
+            raise UsageError(f"--set-threshold {name}={value:g}: expected from 0 to 1")
+        limits.reshape(-1)[places[name]] = value
+        by_hand.add(classes[places[name]])
+    words.pop("delta", None)  # nothing is promised any more
+    words |= {"goal": BY_HAND, "by_hand": sorted(by_hand)}
+    if "thresholds" in words:
+        words["thresholds"] = dict(zip(classes, np.atleast_1d(limits).tolist(), strict=True))
+    entries |= {"guard": json.dumps(settings), "guard_decision": json.dumps(words)}
+    step = replace(decided, thresholds={**decided.thresholds, "decision": limits})
+    return before, write_decisions(step, entries, file)
+
+
+def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
+    entries = provenance(file)
+    if "guard_decision" not in entries:
+        raise UnsupportedModel(f"{file.name}: has no output decision; guard --decide GOAL adds it")
+    output = {"output", "output_kind", "classes", "class_axis"}
+    remaining = {key: value for key, value in entries.items() if not key.startswith("guard")}
+    # `guard` says which output classifies, where nothing did so before
+    if not {*remaining} - output - {"change", "seal"}:
+        remaining = {}
+    try:
+        before = before_decisions(file, remaining)
+    except NotRebuilt as reason:
+        raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {reason}; {_ADVICE}") from reason
+    proof = prove(before, file)
+    if not proof.intact or proof.decisions is None or proof.decisions.guarded.decision is None:
+        wrong = "; ".join(f"{entry.part} {entry.name}: {entry.change}" for entry in proof.unexplained)
+        raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {proof.reason or wrong}; {_ADVICE}")
+    return before, replace(proof.decisions, source=before.sha256, model=before)

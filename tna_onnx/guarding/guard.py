@@ -6,6 +6,7 @@ sets; all thresholds come from the other.
 
 import dataclasses
 import functools
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,10 +28,9 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
-from tna_onnx.guarding.deciding import EXCHANGEABLE, promise_of, rule_of
+from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.guarding.guarded_file import guard_entries
 from tna_onnx.guarding.measure import check_decisions, largest_change, measure, measure_detection
 from tna_onnx.guarding.thresholds import (
     NotReached,
@@ -189,13 +189,23 @@ def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress:
 
 def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
-    # which output classifies is not asked again: a reader need not tell it from the new ones
+    settings = chosen.thresholds.settings
     entries = provenance(opened.model)
-    output = {key: value for key, value in opened.output.provenance.items() if key not in entries}
+    # which output classifies is not asked again: a reader need not tell it from the new ones
+    for key, value in opened.output.provenance.items():
+        entries.setdefault(key, value)
+    # without the path of a file, which is of the user's disk
+    recorded = replace(settings, decide=f"{settings.goal[0]}=FILE") if settings.reads_file else settings
+    entries["guard"] = json.dumps(dataclasses.asdict(recorded))
+    rule = chosen.guarded.decision
+    if rule is not None:
+        entries["guard_decision"] = decision_entry(settings, rule, chosen.thresholds.values["decision"], opened.names)
+    score = chosen.guarded.set_score
+    if score is not None and score.name == "raps":
+        entries["guard_set_penalty"] = f"{score.weight!r}"
+        entries["guard_set_free_classes"] = str(score.free)
     return {
         **entries,
-        **output,
-        **guard_entries(chosen.thresholds.settings, chosen.guarded, chosen.thresholds.values, opened.names),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
