@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import math
 import re
@@ -34,7 +35,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 _MOST_DIGITS = 20
 _DIGITS = re.compile(r"[0-9+\-\0]*")
 _NUMERALS = re.compile(r"[0-9+\-.eE\0]*")
-_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
 _BLOCK = 2**12  # rows whose cells become texts together
 
 
@@ -100,7 +100,7 @@ def _plain_numbers(texts: list[str]) -> AnyArray | None:
         if whole and max(map(len, texts), default=0) <= _MOST_DIGITS:
             return whole_numbers(list(map(int, texts)))
         if not whole and _NUMERALS.fullmatch(joined):
-            return np.array(list(map(float, texts)))
+            return np.fromiter(map(float, texts), np.float64, len(texts))
     return None
 
 
@@ -132,7 +132,8 @@ def _delimited_columns(path: Path, text: str) -> tuple[list[str], Iterator[list[
     with parsing(str(path), "cannot be read as a table", "write it again"):
         if "\0" in text:
             raise ValueError("it holds a character NUL")
-        lines = (line[0] for line in _LINE.finditer(text))
+        # breaks of a line are CR, LF and both, and stay in it
+        lines = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
         # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
         rows = filter(None, csv.reader(lines, delimiter=delimiter, strict=True))
         first = next(rows, [])
