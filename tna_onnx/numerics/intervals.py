@@ -13,7 +13,7 @@ that is sure of what happens.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -143,8 +143,9 @@ def paired_differences(
     seed: int = 0,
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
+    names: Iterable[str] = tuple(METRICS),
 ) -> dict[str, Interval]:
-    """Differences `after - before` on the same samples with their intervals, per name in `METRICS`.
+    """Differences `after - before` on the same samples with their intervals, per name in `names`, of `METRICS`.
 
     The difference of a calibration error is the centre of its interval: that of the plug-in values has their bias.
 
@@ -175,7 +176,7 @@ def paired_differences(
         fitted, likelier = cross_fit.fitted, _likelier(before, after)
     differences = {}
     groups, errors = independent_count(before), decisive_count(before, after)
-    for name in METRICS:
+    for name in names:
         if name == "accuracy":
             ends = _accuracy(before, after, z, same_predictions)
         elif name in SHARES:

@@ -340,12 +340,13 @@ def positive_difference(
     def of_label(c: int) -> Interval:
         fit = after.cross_fits[c] if after.cross_fits else None
         sides = (before.alone[c], after.alone[c])
-        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit)["ece"]
+        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit, names=["ece"])["ece"]
 
     interval = of_label(first)
     if last != first:
         of_last = of_label(last)
-        apart = paired_differences(before.alone[first], before.alone[last], bins, seed=seed)["ece"].difference
+        sides = (before.alone[first], before.alone[last])
+        apart = paired_differences(*sides, bins, seed=seed, names=["ece"])["ece"].difference
         interval = replace(interval.holding(of_last), difference=of_last.difference + apart)
         interval = interval.holding(replace(interval, low=interval.difference, high=interval.difference))
     return replace(interval, level=level)
