@@ -24,10 +24,10 @@ Temperature.fit = fit
 """
 # inside of the block around a parser of foreign bytes
 PARSER = """
-import tna_onnx.data.sources.array_files as planted
+import tna_onnx.data.sources.arrays as planted
 def claimed_bytes(*_): return {}['planted']
 claimed_bytes.__globals__['__name__'] = 'tna_onnx.planted'
-planted._claimed_bytes = claimed_bytes
+planted.claimed_bytes = claimed_bytes
 """
 
 

@@ -1,4 +1,4 @@
-"""Safe access to foreign files: regular, below a size limit, within the folder of the data or `--data-root`.
+"""Safe access to foreign files: regular, small enough, within the folder of the data or `--data-root`, never unpickled.
 
 Arrays of other libraries become NumPy's, errors of parsers name the file (`parsing`), and optional libraries are
 imported when a source needs them (`optional`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import numbers
 import os
 import stat
@@ -16,7 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,6 +184,36 @@ def repeated(names: Iterable[str]) -> list[str]:
     ['a']
     """
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+# Version 3 has names of fields in UTF-8: it is for structured arrays only.
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """Return the array in a `.npy` file."""
+    advice = "objects are never unpickled. Write it with numpy.save"
+    with parsing(str(path), "cannot be read as an array of numbers", advice), open_foreign(path) as stream:
+        claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
+        stream.seek(0)
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def claimed_bytes(stream: IO[bytes], size: int) -> int:
+    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes."""
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of the format is not read")
+    shape, _, dtype = _HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise ValueError(f"its header says shape {shape}")
+    claimed = math.prod(shape) * dtype.itemsize
+    available = size - stream.tell()
+    if claimed > available:
+        raise ValueError(f"its header says {claimed:,} bytes of values, and {available:,} are there")
+    return claimed
 
 
 def text_lines(text: str) -> list[str]:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import any_array, cell_array, read_text, text_lines
+from tna_onnx.data.foreign import any_array, cell_array, read_npy, read_text, text_lines
 from tna_onnx.data.labels import listed
-from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
 

@@ -26,11 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import stream_sha256
-from tna_onnx.data.foreign import open_foreign
+from tna_onnx.data.foreign import open_foreign, read_npy
 from tna_onnx.data.mapped import allocate, release
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source
-from tna_onnx.data.sources.array_files import read_npy
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
