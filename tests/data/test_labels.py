@@ -14,7 +14,7 @@ from tests.data.samples import LISTS, spec
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices
-from tna_onnx.data.multi_label import LabelSource, marked_labels
+from tna_onnx.data.several import LabelSource, marked_labels
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import label_coverage_text, order_warning
 from tna_onnx.errors import DataError

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import positions
 from tna_onnx.data.formats import open_source
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource, first_batches
+from tna_onnx.data.several import POSITIONS, SHAPE, PositionSource, first_batches
 from tna_onnx.data.source import InputSpec, sample_labels
 from tna_onnx.errors import DataError
 

@@ -20,10 +20,9 @@ from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
-from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data, Request
-from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.sample_info import require_beside
+from tna_onnx.data.several import LabelSource, PositionSource
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import open_arrays
 from tna_onnx.data.sources.arrow import SAVED, SUFFIXES

@@ -224,7 +224,7 @@ class Request(Data):
     model_file: Path | None = None  # the model's file, perhaps beside a `tokenizer.json`; None for a model in memory
     several: bool = False  # whether the model gives several predictions a sample: each labelled position is a row
     n_features: int = 0  # numbers that are kept for each of these positions; 0 if none are
-    multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
+    multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.several`)
 
     def __post_init__(self) -> None:
         """Also make paths of texts."""

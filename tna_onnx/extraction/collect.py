@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.mapped import allocate, release, room
-from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import STORED
+from tna_onnx.data.several import LabelSource
 from tna_onnx.data.source import Batch, Source, SourceView
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.image_files import folder_names

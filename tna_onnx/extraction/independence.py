@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
+from tna_onnx.data.several import POSITIONS, SHAPE, PositionSource
 from tna_onnx.data.source import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import compared_rows

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
+from tna_onnx.data.several import POSITIONS, SHAPE, PositionSource
 from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.errors import DataError
 from tna_onnx.files import temporary_folder
@@ -141,7 +141,7 @@ class PositionSession(Session):
         return self._network.outputs
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names."""
+        """Run a batch of samples with their positions (`tna_onnx.data.several`); return the rows that it names."""
         values = self._network.run(outputs, {name: array for name, array in feeds.items() if name not in _OF_BATCH})
         self.fixed_batch, self.alone = self._network.fixed_batch, self._network.alone
         return [self._rows(name, array, feeds) for name, array in zip(outputs, values, strict=True)]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import file_sha256
-from tna_onnx.data.positions import PositionSource, first_batches
+from tna_onnx.data.several import PositionSource, first_batches
 from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.engine.scoring import BatchRunner

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.several import PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance, provenance

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
-from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.several import PositionSource
 from tna_onnx.data.source import Source, sample_labels
 from tna_onnx.data.suspicion import (
     Coverage,

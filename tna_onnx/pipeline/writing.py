@@ -13,7 +13,7 @@ from typing import Any
 
 from tna_onnx._version import __version__
 from tna_onnx.data.digest import sketch_of
-from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.several import PositionSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors

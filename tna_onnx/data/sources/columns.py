@@ -19,9 +19,8 @@ from tna_onnx.data.images.decode import read_ahead
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import class_indices, listed
 from tna_onnx.data.mapped import release
-from tna_onnx.data.multi_label import marked_labels
-from tna_onnx.data.positions import placed_labels, refuse_copies
 from tna_onnx.data.sample_info import values_beside
+from tna_onnx.data.several import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
 

@@ -26,9 +26,9 @@ from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
 from tna_onnx.data.labels import listed, named_labels
 from tna_onnx.data.mapped import GrowingRows
-from tna_onnx.data.multi_label import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.options import BESIDE
 from tna_onnx.data.sample_info import columns_beside
+from tna_onnx.data.several import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
