@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.data import positions
+from tna_onnx.data import several
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.several import POSITIONS, SHAPE, PositionSource, first_batches
 from tna_onnx.data.source import InputSpec, sample_labels
@@ -117,9 +117,9 @@ def test_the_digest_changes_with_the_labels_alone() -> None:
 
 
 def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "_MIN_ROWS", 1)
-    monkeypatch.setattr(positions, "_MIN_SAMPLES", 1)
-    monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 5)  # five rows of ten numbers
+    monkeypatch.setattr(several, "_MIN_ROWS", 1)
+    monkeypatch.setattr(several, "_MIN_SAMPLES", 1)
+    monkeypatch.setattr(several, "_MAX_BYTES", 4 * 10 * 5)  # five rows of ten numbers
     source = opened(n_features=10)
     assert 1 <= len(source) <= 5
     whole = opened()
@@ -130,8 +130,8 @@ def test_memory_is_bounded_by_whole_samples(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "_MIN_ROWS", 1)
-    monkeypatch.setattr(positions, "_MAX_BYTES", 4 * 10 * 4)
+    monkeypatch.setattr(several, "_MIN_ROWS", 1)
+    monkeypatch.setattr(several, "_MAX_BYTES", 4 * 10 * 4)
     source = opened(n_features=10)
     assert len(source) == 4
     assert "and positions of those" in source.notes[-1]
@@ -139,7 +139,7 @@ def test_where_few_samples_would_stay_positions_are_left_out(monkeypatch: pytest
 
 
 def test_a_batch_holds_no_more_samples_than_its_logits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions, "_BATCH_BYTES", 4 * 3 * 3 * 2)  # two samples of three positions and classes
+    monkeypatch.setattr(several, "_BATCH_BYTES", 4 * 3 * 3 * 2)  # two samples of three positions and classes
     assert [len(batch["x"]) for batch in opened().batches(64)] == [2, 1]
 
 
