@@ -169,34 +169,6 @@ def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     assert json.loads(file.read_text())["missed"] != []
 
 
-def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, tmp_path: Path) -> None:
-    for words in ({"json": tmp_path / "no" / "r.json"}, {"json": tmp_path}, {"report": tmp_path / "no" / "r.html"}):
-        with pytest.raises(tna_onnx.UsageError, match=r"does not exist|is a folder"):
-            with_options(tna_onnx.calibrate, "missing.onnx", "missing.npz", **words)
-
-
-def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> None:
-    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
-    model.write_bytes(small.model.read_bytes())
-    data.write_bytes(small.calib.read_bytes())
-    new, names = tmp_path / "new.onnx", tmp_path / "names.txt"
-    calls: tuple[Any, ...] = (
-        lambda: tna_onnx.guard(model, data, output=new, json=model),
-        lambda: tna_onnx.shift(model, data, target_prior="uniform", output=new, json=new),
-        lambda: tna_onnx.calibrate(model, data, output=new, json=data),
-        lambda: tna_onnx.calibrate(model, data, output=new, json=tmp_path / "r", report=tmp_path / "r"),
-        lambda: tna_onnx.verify(model, model, json=model),
-        lambda: tna_onnx.compare([model, model], data, report=model),
-        lambda: tna_onnx.features(model, data, tmp_path / "cache", json=data),
-        lambda: tna_onnx.evaluate(model, data, classes=names, json=names),
-    )
-    for call in calls:
-        with pytest.raises(UsageError, match="is one of the other files"):
-            call()
-    assert model.read_bytes() == small.model.read_bytes()
-    assert data.read_bytes() == small.calib.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -213,11 +185,6 @@ def test_messages_keep_names_of_files_and_words_that_are_no_values(message: str,
     with pytest.raises(UsageError) as refusal:
         in_words_of_python(fails)()
     assert str(refusal.value) == expected
-
-
-def test_a_folder_of_figures_is_no_file(small: Small) -> None:
-    with pytest.raises(UsageError, match="expected the name of a folder"):
-        tna_onnx.calibrate(small.model, small.calib, figures=small.calib, dry_run=True)
 
 
 def test_classes_of_a_gate_may_be_numbers() -> None:
@@ -266,11 +233,6 @@ def test_names_differ_and_end_their_paths(paths: list[str]) -> None:
     assert len(set(found)) == len(found)
     for path, name in zip(paths, found, strict=True):
         assert Path(path).absolute().as_posix().endswith(name.split(" (")[0])
-
-
-def test_a_mapping_names_its_models() -> None:
-    models = {"old": "m.onnx", "new": b"bytes"}
-    assert named_models(models) == models
 
 
 @pytest.mark.parametrize(

@@ -230,14 +230,6 @@ def store(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_store_brings_all_that_the_head_reads(store: Path) -> None:
-    samples = open_samples(opened(dense()), Data(store))
-    batch = batch_of(samples)
-    assert set(samples.given) == set(batch) == {"z"}
-    np.testing.assert_array_equal(batch["z"], np.maximum(inputs(20), 0))
-    np.testing.assert_array_equal(samples.source.labels, LABELS)
-
-
 def test_a_store_of_another_model_is_refused(store: Path) -> None:
     with pytest.raises(DataError, match="computed with another model"):
         open_samples(opened(dense(softmax=True)), Data(store))

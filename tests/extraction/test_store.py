@@ -17,14 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT, Small
-from tests.data.samples import spec
-from tna_onnx.data.formats import open_source
-from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import store as store_module
 from tna_onnx.extraction.store import (
     DiskStore,
-    data_key,
     find_stores,
     labels_digest,
     model_key,
@@ -381,23 +377,6 @@ def test_external_data_count(small: Small, tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(UnsupportedModel, match=r"model\.onnx: external data .weights\.bin. is missing"):
         model_key(model)
-
-
-def samples(path: Path, x: np.ndarray, labels: np.ndarray) -> Source:
-    np.savez(path, x=x, labels=labels)
-    return open_source(path, [spec()], 3)
-
-
-def test_samples_and_labels_have_digests_of_their_own(tmp_path: Path) -> None:
-    x = np.arange(24, dtype=np.float32).reshape(6, 4)
-    labels = np.array([0, 1, 2, 0, 1, 2])
-    first = data_key(samples(tmp_path / "first.npz", x, labels))
-    assert data_key(samples(tmp_path / "moved.npz", x, labels)) == first
-    other_x = data_key(samples(tmp_path / "x.npz", x + 1, labels))
-    other_labels = data_key(samples(tmp_path / "labels.npz", x, labels[::-1]))
-    assert other_x["data_sha256"] != first["data_sha256"]
-    assert other_x["labels_sha256"] == first["labels_sha256"] != other_labels["labels_sha256"]
-    assert first["recipe"] is None
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

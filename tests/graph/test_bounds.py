@@ -353,15 +353,6 @@ def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
 # --- limits as settings
 
 
-def test_a_limit_can_be_raised() -> None:
-    limits = ModelLimits(name_length=10_001)
-    proto = sample()
-    _long_name(proto)
-    with pytest.raises(UnsupportedModel, match="--limit"):
-        load_model(proto)
-    assert load_model(proto, limits).limits == limits
-
-
 def test_constants_up_to_the_limit_are_computed() -> None:
     proto = computed("Expand", np.ones((6, 1), np.float32), np.int64([6, 30]))
     heads, _ = find_heads(load_model(proto, ModelLimits(constant_elements=180)))

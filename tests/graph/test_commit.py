@@ -116,13 +116,6 @@ def test_a_program_that_holds_the_folder_and_waits_for_this(
     assert not (tmp_path / old).exists()
 
 
-def test_the_mode_of_the_old_model_is_kept(external: Model, tmp_path: Path) -> None:
-    save(external, 2, tmp_path / "new.onnx")
-    (tmp_path / "new.onnx").chmod(0o640)
-    save(external, 3, tmp_path / "new.onnx")
-    assert (tmp_path / "new.onnx").stat().st_mode & 0o777 == 0o640
-
-
 @pytest.mark.slow
 def test_runs_at_the_same_time_on_one_output(external: Model, tmp_path: Path) -> None:
     """Each of them may come last; what is there then is one of them, whole."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-import tna_onnx
 from tests.graph.samples import CASES
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import load_model
@@ -185,11 +184,3 @@ def test_words_other_than_those_of_a_place(folder: Path) -> None:
 
 
 # --- through the public functions
-
-
-@pytest.mark.parametrize("call", [tna_onnx.inspect, lambda path: tna_onnx.evaluate(path, "no-data.npz", device="cpu")])
-def test_nothing_of_the_secret_is_read_by_any_way(call: Callable[[Path], object], folder: Path) -> None:
-    """ONNX Runtime opens the files itself: the check is in front of it."""
-    path = hostile(folder, location=_file(folder), offset="0")
-    with pytest.raises(UnsupportedModel, match="behind a link"):
-        call(path)

@@ -93,14 +93,21 @@ def torchcp_sets(
 ORACLES = [(mapie_sets, "lac"), (torchcp_sets, "lac"), (torchcp_sets, "aps"), (torchcp_sets, "raps")]
 
 
+@pytest.fixture(scope="module")
+def softer(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recalibrate the model: its own probabilities round to 1, and many of their sums are equal."""
+    path = tmp_path_factory.mktemp("softer") / "s.onnx"
+    with_options(tna_onnx.calibrate, small.model, small.test, output=path, search="none", map="ts", device="cpu")
+    return path
+
+
 @pytest.mark.parametrize(("oracle", "score"), ORACLES, ids=lambda value: getattr(value, "__name__", value))
 @pytest.mark.filterwarnings("ignore:The .temperature. parameter is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("level", [80, 95])
-def test_sets(small: Small, data: dict[str, np.ndarray], oracle: Any, score: str, level: float, tmp_path: Path) -> None:
+def test_sets(
+    softer: Path, small: Small, data: dict[str, np.ndarray], oracle: Any, score: str, level: float, tmp_path: Path
+) -> None:
     """APS and RAPS of MAPIE have a random part in their scores, so that no two runs agree; TorchCP's is set to 1/2."""
-    # the model's own probabilities round to 1, and many of their sums are equal
-    softer = tmp_path / "s.onnx"
-    with_options(tna_onnx.calibrate, small.model, small.test, output=softer, search="none", map="ts", device="cpu")
     p, new = (softmax(run(softer, data[name])["logits"].astype(np.float64), axis=1) for name in ("x", "new"))
     words = {"add": ["set"], "set_score": score, "allow_empty": True, "device": "cpu"}
     path = tmp_path / "g.onnx"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, logits_of, plain
+from tests.pipeline.crossfits import SEED, TS, Array, Maps, N, data, equal, logits_of, plain
 from tests.pipeline.toys import SETTINGS, run, toy
 from tests.pipeline.toys import N as FEW
 from tna_onnx.errors import DataError
@@ -44,24 +44,6 @@ def test_every_sample_is_left_out_once_and_scores_are_in_the_order_of_the_sample
         np.testing.assert_array_equal(train, folds(N, SEED) != k)
     # without a map, cross-fitted scores are the scores
     assert equal(scores[INPUT], maps.logits.scores())
-
-
-@pytest.mark.parametrize("fold", [0, 3])
-def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossfit, "_ENOUGH", N)  # all folds are fitted
-    _, labels, _, _ = data()
-    held = folds(N, SEED) == fold
-    changed = labels.copy()
-    changed[held] = np.random.default_rng(fold).integers(0, 4, int(held.sum()))
-    other = Maps("none", "ts", "bias", labels=changed)
-    scores = other.scores()
-    before = cross_scores(N, SEED, Maps("none", "ts", "bias"))
-    for method in (TS, BIAS):
-        mine, its = plain().fitted[method.map, fold], other.fitted[method.map, fold]
-        assert mine.brief == its.brief
-        for k in set(range(FOLDS)) - {fold}:  # the others did see them
-            assert plain().fitted[method.map, k] != other.fitted[method.map, k]
-        np.testing.assert_array_equal(scores[method].take(held).confidence, before[method].take(held).confidence)
 
 
 # --- of very many samples
@@ -229,16 +211,6 @@ def test_a_search_finds_what_it_finds_on_the_part_alone(search: str, map_: str, 
     assert found.chosen in found.candidates
     if search == "complete":
         assert found.chosen.fitted is found.fitted
-
-
-def test_labels_that_are_not_seen_have_no_say_in_the_search(seen: Rows) -> None:
-    others = np.ones(FEW, bool)
-    others[seen] = False
-    first, second = (run(toy("sparse", "none", seen=seen, relabelled=rows)) for rows in (None, others))
-    for mine, its in zip(first.candidates, second.candidates, strict=True):
-        assert mine.angle == its.angle
-        np.testing.assert_array_equal(mine.scores.nll, its.scores.nll)
-    assert not np.array_equal(first.before.nll, second.before.nll)
 
 
 def test_every_sample_is_scored_by_fits_to_the_part_of_the_other_folds(seen: Rows) -> None:

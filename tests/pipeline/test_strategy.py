@@ -64,17 +64,6 @@ def test_where_no_angle_is_better_nothing_tilted_is_compared() -> None:
     assert outcome.map != "none"
 
 
-def test_predictions_are_kept() -> None:
-    strategy = toy("auto", "auto", settings=BY_NLL, predictions="keep")
-    outcome = run(strategy)
-    assert {method.map for method in outcome.scores} == {
-        name for name in ALL if name == "none" or MAPS[name].keeps_order
-    }
-    assert not any(method.tilted for method in outcome.scores)
-    assert len(outcome.candidates) == 1  # what may not be taken is not searched
-    np.testing.assert_array_equal(outcome.logits.predictions(outcome.fitted), outcome.logits.predictions())
-
-
 def test_a_map_with_predictions_kept_takes_the_place_of_one_that_keeps_them() -> None:
     """Two shifts of one map: what changes predictions is fitted for it, and stays out of the choice."""
     clamps = ("bias", "svs")
@@ -82,6 +71,8 @@ def test_a_map_with_predictions_kept_takes_the_place_of_one_that_keeps_them() ->
     found = {method.map for method in kept.scores}
     assert all(name == "none" or MAPS[name].keeps_order for name in found)
     assert {name for name in found if name.startswith(CLAMPED)} <= {CLAMPED + name for name in clamps}
+    assert not any(method.tilted for method in kept.scores)
+    assert len(kept.candidates) == 1  # what may not be taken is not searched
     hits = kept.before.hit
     for method, scores in kept.scores.items():
         if method.clamped:

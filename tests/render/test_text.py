@@ -50,7 +50,6 @@ def test_a_closed_stream_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("search", "stages"),
     [
-        ("none", {"calibration data", "cross-validate"}),
         ("auto", {"calibration data", "search", "cross-validate"}),
         ("sparse", {"calibration data", "search", "search in folds", "cross-validate"}),
     ],

@@ -88,6 +88,10 @@ def test_a_limit_of_address_space_is_told_before_libraries_meet_it(monkeypatch: 
         ("CPU", Device("cpu")),
         ("gpu", Device("cuda", 0)),
         ("GPU:1", Device("cuda", 1)),
+        ("cuda:2,tf32=off", Device("cuda", 2, tf32=False)),
+        ("auto,tf32=as-deployed", Device("auto")),
+        ("cuda,memory=1.5", Device("cuda", memory=3 * 2**29)),
+        ("GPU:1,memory=8,tf32=OFF", Device("cuda", 1, tf32=False, memory=2**33)),
     ],
 )
 def test_parse_device(text: str, device: Device) -> None:
@@ -101,19 +105,6 @@ def test_other_devices(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_device(text)
     assert str(caught.value) == f"device '{text}' is not known; expected auto, cpu, cuda or cuda:INDEX"
-
-
-@pytest.mark.parametrize(
-    ("text", "device"),
-    [
-        ("cuda:2,tf32=off", Device("cuda", 2, tf32=False)),
-        ("auto,tf32=as-deployed", Device("auto")),
-        ("cuda,memory=1.5", Device("cuda", memory=3 * 2**29)),
-        ("GPU:1,memory=8,tf32=OFF", Device("cuda", 1, tf32=False, memory=2**33)),
-    ],
-)
-def test_what_follows_the_device(text: str, device: Device) -> None:
-    assert parse_device(text) == device
 
 
 @pytest.mark.parametrize("text", ["cuda,", "cuda,tf32", "cuda,tf32=on", "cuda,tf32=off,tf32=off", "cuda,memory=0"])

@@ -327,12 +327,3 @@ def test_labels_apart_and_names(tmp_path: Path) -> None:
     )
     assert found is not None
     np.testing.assert_array_equal(found.labels, [1, 2, 0, 1, 2, 0])
-
-
-def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    values = FEATURES.copy()
-    values[2, 1] = np.inf
-    found = open_precomputed(store(tmp_path, features=values, labels=LABELS), WANTED)
-    assert found is not None
-    with pytest.raises(DataError, match="'features' must be finite, but row 2 "):
-        list(found.source.batches(6))

@@ -417,23 +417,6 @@ def test_the_page_says_what_came_from_files_and_the_environment(
     assert "--map ets" not in repeated
 
 
-@pytest.mark.parametrize("flags", [[], ["--preset", "p.json"]], ids=str)
-def test_a_setting_that_a_flag_replaces_is_not_said(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: report)
-    processor = {"image_processor_type": "ViTImageProcessor", "do_resize": False, "size": 8}
-    Path("p.json").write_text(json.dumps({**processor, "do_normalize": False}))
-    Path("tna.toml").write_text('preset = "imagenet"\nbins = 10\n')
-    command = ["calibrate", "m.onnx", "--calib", "c", "--report", "r.html", "--config", "tna.toml", "-q", *flags]
-    ok(*command)
-    page = Path("r.html").read_text("utf-8")
-    repeated = page[page.index("<dt>Command to repeat it</dt>") :].split("</dd>", maxsplit=1)[0]
-    assert "--bins 10" in repeated
-    assert ("--preset imagenet" in repeated) == (not flags)
-
-
 def test_images_have_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     arrays = np.load(demo.test)
