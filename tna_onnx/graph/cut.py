@@ -2,7 +2,6 @@
 a recalibrated model as it is in front of its appended map, where its head is a head again.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -178,7 +177,7 @@ def before_map(model: Model, output: str, options: ModelOptions) -> tuple[Model,
     raw = mapped_logits(model, output)
     if raw is None:
         return model, options
-    cut = dataclasses.replace(model, proto=cut_at(model, [raw]))
+    cut = replace(model, proto=cut_at(model, [raw]))
     # what the file's own output holds says nothing of this one
     head = None if options.head == output else options.head
-    return cut, dataclasses.replace(options, head=head, output_name=raw, output_kind=None)
+    return cut, replace(options, head=head, output_name=raw, output_kind=None)

@@ -225,8 +225,8 @@ def class_output(
         # another head holds something else
         if head is None or any((c.node, c.output) == (head, name) for c in candidates):
             kind = kind_entry
-    heads, refusals = find_heads(model, kind)
     if head is None and name is not None and output in (None, name):
+        heads, refusals = find_heads(model, kind)
         if any(candidate.output == name for candidate in heads):
             return output_of(choose_head(model, None, name, kind))
         for refusal in refusals:

@@ -9,7 +9,7 @@ may be expanded to the shape of the batch first.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -22,17 +22,71 @@ BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 """What exporters put between a maximum or a sum and what reads it."""
 
 _MAX_NODES = 20  # in a row
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
-_Form: TypeAlias = "tuple[str, str] | None"
 _Scores: TypeAlias = tuple[str, bool]
 
 
-def written_out(model: Model, tensor: str) -> _Form:
+def written_out(model: Model, tensor: str) -> tuple[str, str] | None:
     """Return which activation makes a tensor, and its logits; None if the nodes do not spell one."""
     node = _node(model, tensor)
-    if node is None or node.op_type not in _FORMS:
+    if node is None:
         return None
-    return _FORMS[node.op_type](model, node)
+    if node.op_type == "Exp":
+        inner = written_out(model, node.input[0])
+        if inner is not None and inner[0] == "log_softmax":
+            return "softmax", inner[1]
+    if node.op_type == "Sub":  # s - log sum exp(s), or the same of s - m
+        scores = _scores(model, node.input[0])
+        if scores == _log_summed(model, node.input[1]):
+            return "log_softmax", scores[0]
+    for top, bottom in _quotients(model, node):
+        exponent = _exponent(model, top)
+        if exponent is not None and exponent == _summed(model, bottom):
+            return "softmax", exponent[0]
+    logit = _sigmoid(model, node)
+    if logit is not None:
+        return "sigmoid", logit
+    return None
+
+
+def _quotients(model: Model, node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
+    """Yield (numerator, denominator) of a division, or of a product with a reciprocal."""
+    if node.op_type == "Div":
+        yield str(node.input[0]), str(node.input[1])
+    if node.op_type == "Mul":
+        for top, bottom in _both_ways(node):
+            inverse = _shaped(model, bottom)
+            if inverse is not None and inverse.op_type == "Reciprocal":
+                yield top, str(inverse.input[0])
+
+
+def _sigmoid(model: Model, node: onnx.NodeProto) -> str | None:
+    """Return s where a node makes sigmoid(s)."""
+    logit: str | None = None
+    for top, bottom in _quotients(model, node):
+        inner = _one_plus(model, bottom, "Exp")
+        if _number(model, top) == 1:
+            logit = logit or _negated(model, inner)
+        elif inner is not None and _exponent(model, top) == (inner, False):
+            logit = logit or inner
+    if node.op_type == "Reciprocal":
+        logit = _negated(model, _one_plus(model, node.input[0], "Exp"))
+    if node.op_type in ("Div", "Mul"):  # (1 + tanh(s / 2)) / 2
+        doubled = _times(model, node.output[0], 0.5)
+        logit = logit or _times(model, _one_plus(model, doubled, "Tanh"), 0.5)
+    if node.op_type == "Add":  # 1/2 + tanh(s / 2) / 2
+        for number, second in _both_ways(node):
+            tanh = _node(model, _times(model, second, 0.5))
+            if _number(model, number) == 0.5 and tanh is not None and tanh.op_type == "Tanh":
+                return _times(model, tanh.input[0], 0.5)
+    return logit
+
+
+def _both_ways(node: onnx.NodeProto) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return both orders of two operands."""
+    first, second = (str(name) for name in node.input[:2])
+    return (first, second), (second, first)
 
 
 def scores_of(model: Model, tensor: str) -> str:
@@ -56,15 +110,12 @@ def _node(model: Model, tensor: str | None) -> onnx.NodeProto | None:
 def _number(model: Model, tensor: str) -> float | None:
     """Return the one value that a constant holds."""
     constant = model.constant_tensor(tensor)
-    if constant is None or constant.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, _HALF):
+    if constant is None or constant.data_type not in _FLOATS:
         return None
     values = np.unique(model.floats(constant))
     if values.size != 1:
         return None
     return float(values[0])
-
-
-_HALF = onnx.TensorProto.FLOAT16
 
 
 def _shaped(model: Model, tensor: str) -> onnx.NodeProto | None:
@@ -135,7 +186,7 @@ def _log_summed(model: Model, tensor: str) -> _Scores | None:
 
 def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
     """Return s where a sum is log sum exp(s - m) + m, for the maximum m or one that is checked."""
-    for log, maximum in (tuple(node.input), tuple(node.input)[::-1]):
+    for log, maximum in _both_ways(node):
         inner = _log_summed(model, log)
         if inner is None:
             continue
@@ -168,49 +219,12 @@ def _of_maxima(model: Model, tensor: str) -> bool:
     return bool(visited)
 
 
-def _quotient(model: Model, node: onnx.NodeProto) -> _Form:
-    return _ratio(model, node.input[0], node.input[1]) or _half_of_tanh(model, node)
-
-
-def _ratio(model: Model, top: str, bottom: str) -> _Form:
-    scores = _exponent(model, top)
-    if scores is not None and scores == _summed(model, bottom):
-        return "softmax", scores[0]
-    inner = _one_plus(model, bottom, "Exp")
-    if inner is None:
-        return None
-    if _number(model, top) == 1:
-        return _sigmoid(_negated(model, inner))
-    if scores == (inner, False):
-        return _sigmoid(inner)
-    return None
-
-
-def _sigmoid(logit: str | None) -> _Form:
-    """Return the sigmoid of a tensor, if that was found."""
-    if logit is None:
-        return None
-    return "sigmoid", logit
-
-
-def _reciprocal(model: Model, node: onnx.NodeProto) -> _Form:
-    return _sigmoid(_negated(model, _one_plus(model, node.input[0], "Exp")))
-
-
-def _product(model: Model, node: onnx.NodeProto) -> _Form:
-    for top, bottom in (tuple(node.input), tuple(node.input)[::-1]):
-        inverse = _shaped(model, bottom)
-        if inverse is not None and inverse.op_type == "Reciprocal":
-            return _ratio(model, top, inverse.input[0])
-    return _half_of_tanh(model, node)
-
-
 def _one_plus(model: Model, tensor: str | None, kind: str) -> str | None:
     """Return x where a tensor is 1 + f(x)."""
     node = _node(model, tensor)
     if node is None or node.op_type != "Add":
         return None
-    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
+    for number, second in _both_ways(node):
         inner = _node(model, second)
         if _number(model, number) == 1 and inner is not None and inner.op_type == kind:
             return str(inner.input[0])
@@ -238,53 +252,11 @@ def _times(model: Model, tensor: str | None, factor: float) -> str | None:
         return str(node.input[0])
     if node.op_type != "Mul":
         return None
-    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
+    for number, second in _both_ways(node):
         if _number(model, number) == factor:
             return str(second)
     return None
 
-
-def _half_of_tanh(model: Model, node: onnx.NodeProto) -> _Form:
-    """Read (1 + tanh(s / 2)) / 2."""
-    inner = _one_plus(model, _times(model, node.output[0], 0.5), "Tanh")
-    return _sigmoid(_times(model, inner, 0.5))
-
-
-def _half_and_tanh(model: Model, node: onnx.NodeProto) -> _Form:
-    """Read 1/2 + tanh(s / 2) / 2."""
-    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
-        if _number(model, number) != 0.5:
-            continue
-        tanh = _node(model, _times(model, second, 0.5))
-        if tanh is not None and tanh.op_type == "Tanh":
-            return _sigmoid(_times(model, tanh.input[0], 0.5))
-    return None
-
-
-def _difference(model: Model, node: onnx.NodeProto) -> _Form:
-    scores = _scores(model, node.input[0])
-    summed = _log_summed(model, node.input[1])
-    # s - log sum exp(s), or the same of s - m
-    if scores != summed:
-        return None
-    return "log_softmax", scores[0]
-
-
-def _exponential(model: Model, node: onnx.NodeProto) -> _Form:
-    inner = written_out(model, node.input[0])
-    if inner is None or inner[0] != "log_softmax":
-        return None
-    return "softmax", inner[1]
-
-
-_FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Form]] = {
-    "Div": _quotient,
-    "Reciprocal": _reciprocal,
-    "Mul": _product,
-    "Add": _half_and_tanh,
-    "Sub": _difference,
-    "Exp": _exponential,
-}
 
 _REDUCED = (
     "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceLogSumExp",
