@@ -77,13 +77,8 @@ def measure(
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:
     accepted = decided.values["accept"]
-    count = int(accepted.sum())
-    figures: dict[str, Any] = {"accepted": count / len(decided)}
-    if count:
-        wrong = ~decided.hit[accepted]
-        figures["risk"] = float(wrong.mean())
-        figures["risk_interval"] = share_interval(wrong, level, decided.take(np.flatnonzero(accepted)).clusters)
-    return figures
+    risk, interval = _share(~decided.hit[accepted], level, rows_of(decided.clusters, accepted))
+    return {"accepted": float(accepted.mean()), "risk": risk, "risk_interval": interval}
 
 
 def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:

@@ -189,8 +189,7 @@ def written_activation(state: State) -> str | None:
     form = written_out(state.model, state.tensor)
     if form is None:
         return None
-    kind, logits = form
-    return _begin(state, next(name for name, word in _ACTIVATIONS.items() if word == kind), logits)
+    return _begin(state, *form)
 
 
 def _begin(state: State, kind: str, logits: str) -> str:
@@ -204,11 +203,9 @@ def _begin(state: State, kind: str, logits: str) -> str:
         raise Refused(f"the output is the log of {kind}; expected Softmax")
     if state.raised and kind != "LogSoftmax":
         raise Refused(f"the output is the exponential of {kind}; expected LogSoftmax")
+    if state.logged or state.raised:
+        kind = {"Softmax": "LogSoftmax", "LogSoftmax": "Softmax"}[kind]
     state.activation = _ACTIVATIONS[kind]
-    if state.logged:
-        state.activation = "log_softmax"
-    if state.raised:
-        state.activation = "softmax"
     return state.begin_logits(logits)
 
 
@@ -316,7 +313,7 @@ def activation_of(model: Model, tensor: str) -> str:
             return str(node.op_type)
         form = written_out(model, tensor)
         if form is not None:
-            return next(name for name, word in _ACTIVATIONS.items() if word == form[0])
+            return form[0]
         if node.op_type not in (*PASSED, *_SLACK):
             return ""
         computed = [name for name in node.input if name and model.constant_tensor(name) is None]

@@ -28,25 +28,25 @@ _Scores: TypeAlias = tuple[str, bool]
 
 
 def written_out(model: Model, tensor: str) -> tuple[str, str] | None:
-    """Return which activation makes a tensor, and its logits; None if the nodes do not spell one."""
+    """Return which operator the nodes in front of a tensor spell, and its logits; None if they do not spell one."""
     node = _node(model, tensor)
     if node is None:
         return None
     if node.op_type == "Exp":
         inner = written_out(model, node.input[0])
-        if inner is not None and inner[0] == "log_softmax":
-            return "softmax", inner[1]
+        if inner is not None and inner[0] == "LogSoftmax":
+            return "Softmax", inner[1]
     if node.op_type == "Sub":  # s - log sum exp(s), or the same of s - m
         scores = _scores(model, node.input[0])
         if scores == _log_summed(model, node.input[1]):
-            return "log_softmax", scores[0]
+            return "LogSoftmax", scores[0]
     for top, bottom in _quotients(model, node):
         exponent = _exponent(model, top)
         if exponent is not None and exponent == _summed(model, bottom):
-            return "softmax", exponent[0]
+            return "Softmax", exponent[0]
     logit = _sigmoid(model, node)
     if logit is not None:
-        return "sigmoid", logit
+        return "Sigmoid", logit
     return None
 
 
