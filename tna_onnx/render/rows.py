@@ -4,7 +4,6 @@ printed, whatever the terminal can show. Light to import: every command prints.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -138,51 +137,42 @@ def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable | No
     """Return the metrics of each label, of many those with the largest ECE before; None for one class a sample."""
     if not labels:
         return None
-    columns: list[tuple[str, Callable[[LabelMetrics], str]]] = [
-        ("label", lambda label: label.label),
-        ("N with it", lambda label: f"{label.positives:,} of {label.before.n:,}"),
-    ]
-    if labels[0].after is None:
-        columns += [(title, functools.partial(_label_positive, "before", write)) for title, write in _LABEL_COLUMNS]
-        columns += [
-            (METRICS[name].title, functools.partial(_label_metric, name, "before"))
-            for name in ("accuracy", "ece", "nll", "brier")
-        ]
-    else:
-        (frequency, share), (mean, write), *fits = _LABEL_COLUMNS
-        columns.append((frequency, functools.partial(_label_positive, "before", share)))
-        for side in ("before", "after"):
-            columns.append((f"{mean}: {side}", functools.partial(_label_positive, side, write)))
-        columns += [
-            (f"{METRICS[name].title}: {side}", functools.partial(_label_metric, name, side))
-            for name in ("ece", "nll")
-            for side in ("before", "after")
-        ]
-        columns += [(f"{title}: after", functools.partial(_label_positive, "after", fit)) for title, fit in fits]
-    if any(label.shared for label in labels):
-        columns.append(("fit", lambda label: "shared" if label.shared else "own"))
     title = f"each label, {labels[0].before.bins} bins"
     if len(labels) > max_rows:
         title += f"; the {max_rows} of {len(labels):,} with the largest ECE before"
     # in the model's order
     listed = sorted(sorted(range(len(labels)), key=lambda c: -labels[c].before.ece)[:max_rows])
-    return title, tuple(head for head, _ in columns), [tuple(cell(labels[c]) for _, cell in columns) for c in listed]
+    rows = [_label_cells(labels[c]) for c in listed]
+    if any(label.shared for label in labels):
+        for row, c in zip(rows, listed, strict=True):
+            row["fit"] = "shared" if labels[c].shared else "own"
+    return title, tuple(rows[0]), [tuple(row.values()) for row in rows]
 
 
-_LABEL_COLUMNS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
-    ("frequency, %", lambda it: _percent(it.frequency)),
-    ("mean p, %", lambda it: _percent(it.mean)),
-    ("slope", lambda it: _estimate_cell(it.slope, "slope")),
-    ("intercept", lambda it: _estimate_cell(it.intercept, "intercept")),
-)
-
-
-def _label_positive(side: str, write: Callable[[Positive], str], label: LabelMetrics) -> str:
-    return write(getattr(label, side).positive)
-
-
-def _label_metric(name: str, side: str, label: LabelMetrics) -> str:
-    return METRICS[name].number(getattr(getattr(label, side), name))
+def _label_cells(label: LabelMetrics) -> dict[str, str]:
+    """Return the cells of a label by the heads of their columns; of two models, some are for each."""
+    sides = {"": label.before}
+    names = ["accuracy", "ece", "nll", "brier"]
+    if label.after is not None:
+        sides = {": before": label.before, ": after": label.after}
+        names = ["ece", "nll"]
+    positives = {side: it.positive for side, it in sides.items() if it.positive is not None}
+    *_, (side, last) = positives.items()
+    fits = {f"{name}{side}": _estimate_cell(getattr(last, name), name) for name in ("slope", "intercept")}
+    cells = {
+        "label": label.label,
+        "N with it": f"{label.positives:,} of {label.before.n:,}",
+        "frequency, %": _percent(last.frequency),
+        **{f"mean p, %{side}": _percent(it.mean) for side, it in positives.items()},
+    }
+    numbers = {
+        f"{METRICS[name].title}{side}": METRICS[name].number(getattr(it, name))
+        for name in names
+        for side, it in sides.items()
+    }
+    if label.after is None:
+        return cells | fits | numbers
+    return cells | numbers | fits
 
 
 # p-values below it are called more than chance.
@@ -204,30 +194,21 @@ def p_text(p: float | None) -> str:
 
 def bin_free_lines(*stages: BinFree) -> list[str]:
     """Return two lines; what chance alone gives is that of the last stage."""
-
-    def listed(write: Callable[[BinFree], str]) -> str:
-        return " -> ".join(map(write, stages))
-
-    kuiper = listed(lambda it: f"{_percent(it.cumulative.kuiper)} %")
-    p_value = _p_values(*stages)
-    ece = listed(lambda it: f"{_percent(it.ece_debiased)} %")
-    lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
+    kuiper, ece = (
+        " -> ".join(f"{_percent(value)} %" for value in values)
+        for values in zip(*((it.cumulative.kuiper, it.ece_debiased) for it in stages), strict=True)
+    )
+    lost = " -> ".join(_nats(it.corp.nll.miscalibration) for it in stages)
+    p_values = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
+    p_value = " -> ".join(p_values) or "not defined"
+    if 0 < len(p_values) < len(stages):  # cross-fitted scores have none
+        p_value = f"{p_values[0]} before"
     last = stages[-1]
     return [
         f"bin-free Kuiper {kuiper} (p {p_value}); ECE with less bias {ece}, by chance alone "
         f"{_percent(last.ece_expected)} %",
         f"NLL      {lost} nats of it from miscalibrated confidence, by chance alone {_nats(last.corp.nll.expected)}",
     ]
-
-
-def _p_values(*stages: BinFree) -> str:
-    p_values = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
-    if not p_values:
-        return "not defined"
-    # cross-fitted scores have none
-    if len(p_values) < len(stages):
-        return f"{p_values[0]} before"
-    return " -> ".join(p_values)
 
 
 def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
@@ -328,33 +309,20 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
 
     The last column says why a method was left out; it is not there where none was.
     """
+    nll = METRICS["nll"]
+    places = {True: "folded", False: "nodes"}
     rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
         words = method.words
         if method.method == report.method:
             words += " (chosen)"
-        rows.append(
-            (
-                words,
-                METRICS["nll"].number(method.metrics.nll),
-                METRICS["nll"].number(method.error),
-                "kept" if method.keeps_predictions else "may change",
-                _place(method),
-                _LEFT_OUT[method.left_out],
-            )
-        )
+        kept = "kept" if method.keeps_predictions else "may change"
+        place = "unchanged" if method.method == "none" else places[method.folds]
+        left_out = _LEFT_OUT[method.left_out]
+        rows.append((words, nll.number(method.metrics.nll), nll.number(method.error), kept, place, left_out))
     if any(row[-1] for row in rows):
         return _METHOD_HEADS, rows
     return _METHOD_HEADS[:-1], [row[:-1] for row in rows]
-
-
-def _place(method: MethodScores) -> str:
-    """Say in a word where a method's map goes."""
-    if method.method == "none":
-        return "unchanged"
-    if method.folds:
-        return "folded"
-    return "nodes"
 
 
 def best_methods(report: Report) -> list[MethodScores]:
@@ -419,21 +387,20 @@ def subgroup_tables(
     error = "ece"
     if POSITIVE_ECE in subgroups[0].estimates:
         error = POSITIVE_ECE
-    columns = {name: JUDGED[name].title for name in ("accuracy", error, "nll")}
-    columns |= {name: name for name in ("slope", "intercept")}
-    heads = ("", "N", *columns.values())
+    judged = ("accuracy", error, "nll")
+    titles = [JUDGED[name].title for name in judged]
     rows = []
-    for subgroup in subgroups:
-        estimates = (_estimate_cell(subgroup.estimates.get(name), name) for name in columns)
-        rows.append((subgroup.name, _size_cell(subgroup), *estimates))
-    yield "the worst ECE first, with intervals", heads, rows
-    if any(subgroup.differences for subgroup in subgroups):
-        names = [name for name in columns if name in JUDGED]
-        rows = []
-        for subgroup in subgroups:
-            changes = (change_text(name, subgroup.differences[name]) for name in names)
-            rows.append((subgroup.name, _size_cell(subgroup), *changes))
-        yield difference, heads[: 2 + len(names)], rows
+    changes = []
+    for part in subgroups:
+        estimates = (_estimate_cell(part.estimates.get(name), name) for name in (*judged, "slope", "intercept"))
+        rows.append((part.name, _size_cell(part), *estimates))
+        if part.differences:
+            changes.append(
+                (part.name, _size_cell(part), *(change_text(name, part.differences[name]) for name in judged))
+            )
+    yield "the worst ECE first, with intervals", ("", "N", *titles, "slope", "intercept"), rows
+    if changes:
+        yield difference, ("", "N", *titles), changes
 
 
 def _size_cell(part: Subgroup) -> str:

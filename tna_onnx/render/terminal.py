@@ -40,7 +40,7 @@ from tna_onnx.render.rows import (
     written_text,
 )
 from tna_onnx.results.inspection import Collection
-from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison, Subgroup
 from tna_onnx.results.outcomes import (
     ClassDecision,
     ClassFrequency,
@@ -48,7 +48,6 @@ from tna_onnx.results.outcomes import (
     Guard,
     Shift,
     ShiftEffect,
-    ShiftEvidence,
 )
 from tna_onnx.results.report import Comparison, Report, Taught
 from tna_onnx.results.study import Studies
@@ -119,8 +118,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     tables: list[RenderableType] = [*_comparison_table(c, report.recall)]
     tables += _titled(positive_table(("before", "after"), (c.before, c.after)))
     tables += _titled(label_table(report.labels, _MAX_ROWS))
-    for text_table in subgroup_tables(report.subgroups, "after minus before"):
-        tables += _titled(text_table, "subgroups: ")
+    tables += _subgroups(report.subgroups, "subgroups", "after minus before")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
     return Group(summary, Text(), *tables, Text(), lines_text(lines))
@@ -152,6 +150,11 @@ def _teacher_lines(taught: Taught) -> list[str]:
 def _detail_lines(report: Report) -> list[str]:
     """Say what was fitted, how the file was checked, and what the metrics of the table leave out."""
     checked = report.verification
+    recall: list[str] = []
+    lowest = report.recall.lowest
+    if lowest.difference.difference < 0:
+        chance = "" if lowest.loses else ", which may be chance"
+        recall = [f"recall   the largest loss: {report.kind} {lowest.text()}{chance}"]
     return [
         f"head     {head_text(report)}",
         f"weight   {weight_text(report)}",
@@ -159,21 +162,9 @@ def _detail_lines(report: Report) -> list[str]:
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
         f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
-        *_recall_lines(report),
+        *recall,
         f"verdict  {report.verdict}",
     ]
-
-
-def _recall_lines(report: Report) -> tuple[str, ...]:
-    """Say which class loses most recall, where predictions change."""
-    recall = report.recall
-    lowest = recall.lowest
-    if lowest.difference.difference >= 0:
-        return ()
-    line = f"recall   the largest loss: {report.kind} {lowest.text()}"
-    if lowest.loses:
-        return (line,)
-    return (f"{line}, which may be chance",)
 
 
 _OF_THE_INPUT = ("layout", "height", "width", "dtype")  # parts of a recipe that the model's input says
@@ -238,6 +229,13 @@ def _titled(text_table: TextTable | None, title: str = "") -> list[RenderableTyp
     return [Text(), lines_text([f"{title}{what}"]), _Table(heads, rows)]
 
 
+def _subgroups(
+    subgroups: Sequence[Subgroup], title: str, difference: str = "differences to the baseline"
+) -> Iterator[RenderableType]:
+    for text_table in subgroup_tables(subgroups, difference):
+        yield from _titled(text_table, f"{title}: ")
+
+
 def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
@@ -262,8 +260,7 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     if tables:
         tables.append(Text())
     tables += _titled(label_table(evaluation.labels, _MAX_ROWS))
-    for text_table in subgroup_tables(evaluation.subgroups):
-        tables += _titled(text_table, "subgroups: ")
+    tables += _subgroups(evaluation.subgroups, "subgroups")
     if evaluation.subgroups:
         tables.append(Text())
     return Group(summary, title, table, *tables, lines_text(lines))
@@ -296,10 +293,10 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     blocks += _titled(
         positive_table([model.name for model in comparison.models], [model.metrics for model in comparison.models])
     )
-    blocks += [block for model in comparison.others for block in _titled(_difference_table(model, comparison))]
+    for model in comparison.others:
+        blocks += _titled(_difference_table(model, comparison))
     for model in comparison.models:
-        for text_table in subgroup_tables(model.subgroups):
-            blocks += _titled(text_table, f"subgroups, {model.name}: ")
+        blocks += _subgroups(model.subgroups, f"subgroups, {model.name}")
     blocks.append(Text())
     lines: list[str] = []
     for model in comparison.models:
@@ -417,7 +414,12 @@ def shift_text(result: Shift) -> RenderableType:
         lines.append(f"target   class frequencies {_METHODS[result.method]}")
     lines += [f"class    {line}" for line in _class_lines(result.classes)]
     if result.evidence is not None:
-        lines += [f"tested   {line}" for line in _evidence_lines(result.evidence)]
+        evidence = result.evidence
+        lines += [
+            f"tested   a change of frequencies as large as this by noise alone: p = {evidence.changed_p:.2g}",
+            f"tested   nothing but class frequencies has changed: p = {evidence.other_p:.2g}",
+            f"tested   mean confidence minus what the class frequencies explain: {100 * evidence.surprise:+.2f} points",
+        ]
     if result.effect is not None:
         lines += [f"measured {line}" for line in _effect_lines(result.effect)]
     lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
@@ -432,12 +434,6 @@ def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
     width = max(len(frequency.name) for frequency in listed)
     for frequency in listed:
         yield f"{frequency.name:{width}}  {frequency_text(frequency)}"
-
-
-def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:
-    yield f"a change of frequencies as large as this by noise alone: p = {evidence.changed_p:.2g}"
-    yield f"nothing but class frequencies has changed: p = {evidence.other_p:.2g}"
-    yield f"mean confidence minus what the class frequencies explain: {100 * evidence.surprise:+.2f} points"
 
 
 def _effect_lines(effect: ShiftEffect) -> Iterator[str]:

@@ -46,7 +46,7 @@ from tna_onnx.render.rows import (
     weight_text,
 )
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Details, LabelMetrics, RunInfo
+from tna_onnx.results.details import Details, LabelMetrics
 from tna_onnx.results.measured import ComparedModel, Evaluation
 from tna_onnx.results.report import Comparison, Report
 from tna_onnx.results.verdict import Recall
@@ -355,7 +355,13 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[T
         Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
     ]
     if details is not None:
-        terms[:0] = _origin_terms(details.made)
+        made = details.made
+        when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
+        digests = {"calibration": made.calibration_sha256, "held-out": made.held_out_sha256}
+        terms[:0] = [
+            Term("Date", when),
+            *(Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest),
+        ]
     if report.teacher is not None:
         terms.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
     terms.append(Term("Preprocessing", preprocessing_text(report.preprocessing)))
@@ -364,25 +370,22 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[T
     # held-out data can have a recipe of their own
     if details is not None and details.preprocessing != report.preprocessing:
         terms.append(Term("Preprocessing, held-out", preprocessing_text(details.preprocessing)))
+    limits = report.settings.get("gates")
+    gates = "none"
+    if isinstance(limits, dict):
+        stated = {name.replace("_", "-"): limit for name, limit in limits.items() if limit is not None}
+        gates = ", ".join(f"{name} {plain(limit)}" for name, limit in stated.items())
     terms += [
         Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
         Term("Seed", str(report.settings["seed"])),
         Term("Settings", _settings_text(report)),
-        Term("Gates", _gates_text(report)),
+        Term("Gates", gates),
         Term("Provider obtained", report.provider),
         Term("Versions", versions_text(report.versions)),
     ]
     if details is not None:
         terms.insert(-2, Term("Device asked for", details.device))
     return tuple(terms)
-
-
-def _origin_terms(origin: RunInfo) -> list[Term]:
-    when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
-    terms = [Term("Date", when), Term("SHA-256 of calibration data", origin.calibration_sha256, code=True)]
-    if origin.held_out_sha256:
-        terms.append(Term("SHA-256 of held-out data", origin.held_out_sha256, code=True))
-    return terms
 
 
 def _duration(seconds: float) -> str:
@@ -407,26 +410,12 @@ def _settings_text(report: Report) -> str:
     if isinstance(tilt, dict):
         # nested in the report, flat on the command line
         settings.update(tilt)
-    return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())
-
-
-def _setting(name: str, value: object) -> str:
-    # 0 stands for the limit of many
-    if name.endswith("ensemble_size") and value == 0:
-        return "inf"
-    if isinstance(value, bool):
-        if value:
-            return "yes"
-        return "no"
-    return plain(value)
-
-
-def _gates_text(report: Report) -> str:
-    """Write the gates that were set."""
-    gates = report.settings.get("gates")
-    if not isinstance(gates, dict):
-        return "none"
-    return ", ".join(f"{name.replace('_', '-')} {plain(value)}" for name, value in gates.items() if value is not None)
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            settings[name] = {True: "yes", False: "no"}[value]
+        elif name.endswith("ensemble_size") and value == 0:
+            settings[name] = "inf"  # 0 stands for the limit of many
+    return ", ".join(f"{name.replace('_', '-')} {plain(value)}" for name, value in settings.items())
 
 
 def measured(evaluation: Evaluation) -> SimpleNamespace:
