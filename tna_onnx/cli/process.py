@@ -219,22 +219,9 @@ def interruption(ctx: click.Context) -> str:
 CACHE = "tna_onnx.cache"
 """The folder of feature stores, in the `meta` of a command's context."""
 
-_PATHS_FILES = (
-    "model",
-    "original",
-    "recalibrated",
-    "data",
-    "labels",
-    "classes",
-    "preset",
-    "calib",
-    "eval",
-    "eval_labels",
-    "ood_data",
-    "teacher",
-    "target",
-)
+# Frequencies that may be a file, and what a command writes besides a model.
 _PRIORS = ("target_prior", "source_prior")
+_RESULTS = {"json_file", "out", "output"}
 
 
 def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
@@ -250,14 +237,16 @@ def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list
 
     `ending`: of the model that it writes where no --output is given; None for commands that write no model.
     """
-    files = [arguments.get(name) for name in _PATHS_FILES]
-    files += [arguments[name] for name in _PRIORS if arguments.get(name) != "uniform" and name in arguments]
-    files += arguments.get("models", ())
+    import click
+
+    paths = {param.name for param in click.get_current_context().command.params if isinstance(param.type, click.Path)}
+    files = [arguments[name] for name in arguments if name in {*paths, *_PRIORS} - _RESULTS]
+    models = arguments.get("models", ())
     output = arguments.get("output")
     if not output and ending is not None:
         default = default_output(arguments["model"], ending)
         output = None if default is None else str(default)
-    return [*files, output]
+    return [*(file for file in files if isinstance(file, str) and file != "uniform"), *models, output]
 
 
 def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:

@@ -124,20 +124,22 @@ def compare_heads(
     if in_order:  # a likelihood ratio takes samples for independent
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
-    compared_heads = Compared(
+    kept_label = None
+    if places is not None:
+        kept_label = _kept_label(task, before, changed, after, labels[0].name, places)
+    return Compared(
         before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
-        in_order=in_order,
+        kept_label, in_order,
     )  # fmt: skip
-    if places is None:
-        return compared_heads
-    return replace(compared_heads, kept_label=_kept_label(task, compared_heads, after, labels[0].name, places))
 
 
 # Probabilities in memory at once.
 _TOGETHER = 2**22
 
 
-def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, places: NDArray[np.int64]) -> KeptLabel:
+def _kept_label(
+    task: Task, before: SampleScores, changed: float, after: Shipped, name: str, places: NDArray[np.int64]
+) -> KeptLabel:
     """Return how a label output that stays differs from the new likeliest classes. `places`: (N,) its classes."""
     table = task.reported.table
     step = max(1, _TOGETHER // task.readout.n_classes)
@@ -150,8 +152,8 @@ def _kept_label(task: Task, compared: Compared, after: Shipped, name: str, place
         new = task.readout.probabilities(apply_map(after.fitted, logits, features))
         p.append(new[np.arange(len(rows)), places[rows]])
         most.append(new.argmax(axis=1))
-    differing = weighted_mean(np.concatenate(most) != places, compared.before.weights)
-    return KeptLabel(name, len(places), differing, compared.changed_predictions, float(np.min(np.concatenate(p))))
+    differing = weighted_mean(np.concatenate(most) != places, before.weights)
+    return KeptLabel(name, len(places), differing, changed, float(np.min(np.concatenate(p))))
 
 
 def _numbers(

@@ -60,7 +60,10 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
     labels = check_task_labels(task)
     if finish is None:
         check_positive(task.settings.positive, task.readout.n_classes, labels=task.readout.multi_label)
-    writing = _writing(task, labels)
+    writing = Writing(task)
+    # refused before the search and not after it: a map that the graph cannot hold, or that lacks classes
+    writing.require(task.settings.resolved_map)
+    labels.require(task.settings.resolved_map)
     choices: list[str] = []
     if task.settings.resolved_map == "auto":
         choices = [name for name in writing.choices if labels.covers(name)]
@@ -112,15 +115,6 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
     return report
 
 
-def _writing(task: Task, labels: LabelCheck) -> Writing:
-    """Refuse a map that the graph cannot hold, or that lacks classes, before the search and not after it."""
-    settings = task.settings
-    writing = Writing(task)
-    writing.require(settings.resolved_map)
-    labels.require(settings.resolved_map)
-    return writing
-
-
 def _changes_some(task: Task, outcome: Outcome) -> bool:
     """Whether a map that keeps predictions changes that of any sample."""
     for collected in filter(None, (task.calibration, task.held_out)):
@@ -138,7 +132,11 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
     features = isinstance(task.calibration.samples.readout, Head)
     free = predictions_are_free(task, keeps_labels=keeps_labels)
     threshold = free and not keeps_labels
-    search = _search_of(task.settings.resolved_search, task.head, stays=keeps_labels or bool(writing.kept))
+    search = settings.resolved_search
+    # a tilted weight would move labels, and what else stays; or be a float one in place of integers
+    packed = task.head is not None and task.head.stored_weight.packed
+    if search == "auto" and (keeps_labels or writing.kept or packed):
+        search = "none"
     # of two classes and several labels, the best probabilities may need other predictions
     if settings.predictions == "change" or (settings.predictions == "auto" and (free or task.readout.n_classes == 2)):
         clamps = ()
@@ -162,16 +160,6 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
         covered=task.readout.multi_label or labels.trusted or not labels.coverage.unseen,
         part=_fit_part(task, settings.seed),
     )
-
-
-def _search_of(search: str, head: Head | None, *, stays: bool) -> str:
-    # a tilted weight would move labels, and what else stays
-    if search == "auto" and stays:
-        return "none"
-    # a tilted weight would be a float one in place of integers, which is done only where it is asked for
-    if search == "auto" and head is not None and head.stored_weight.packed:
-        return "none"
-    return search
 
 
 def _fit_part(task: Task, seed: int) -> DataPart | None:
