@@ -4,34 +4,21 @@ for a result.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options
-from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
+from tna_onnx.cli.process import check_result_file
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import settings_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates
-
-if TYPE_CHECKING:
-    from tna_onnx.results.report import Report
-
-
-def _draw(report: Report, folder: str) -> Sequence[str]:
-    """Write the figures, and say which."""
-    from tna_onnx.render.figures import write_figures
-
-    names = ", ".join(path.stem for path in write_figures(report, Path(folder)))
-    return [f"figures  {folder}: {names}"]
 
 
 @click.command(cls=Command)
@@ -84,29 +71,20 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run
-    from tna_onnx.cli.show import Step, page_step, run_command
+    from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import report_text
 
-    if figures is not None:  # before the work: a mistyped path must not cost a run
-        check_figure_folder(figures, *named_files(arguments, ".tna.onnx"), arguments["json_file"], page)
     # only the drawings need the details, which make the JSON much larger
     arguments["details"] = page is not None or figures is not None
     _check_decisions(arguments)
     detailed = bool(click.get_current_context().meta[VERBOSE])
-
-    def steps(report: Report) -> list[Step]:
-        made: list[Step] = [page_step(page, lambda: _page(report))]
-        if figures is not None:
-            made.append(functools.partial(_draw, report, figures))
-        return made
-
     run_command(
         run,
         lambda report: report_text(report, detailed=detailed),
         arguments,
         ".tna.onnx",
-        files={"HTML": page},
-        steps=steps,
+        page=page,
+        figures=figures,
     )
 
 
@@ -117,13 +95,6 @@ def _check_decisions(arguments: Mapping[str, Any]) -> None:
     for name, (default, _) in settings_of(GuardSettings).items():
         if arguments.get(name, default) != default and name not in settings_of(Settings):
             raise UsageError(f"--{name} applies to decisions, and none is added; add one with --add or --decide")
-
-
-def _page(report: Any) -> str:
-    from tna_onnx.cli.show import command_line
-    from tna_onnx.render.html.pages import to_html
-
-    return to_html(report, command_line())
 
 
 @click.command(cls=Command)

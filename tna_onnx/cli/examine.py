@@ -1,6 +1,5 @@
 """`tna-onnx evaluate`, `compare`, `inspect`, `verify` and `study`: the commands that look at models and write none."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from click.core import ParameterSource
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.process import check_figure_folder, check_result_file, named_files
+from tna_onnx.cli.process import check_result_file
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.results.gates import LIMITS, Gates
@@ -41,9 +40,10 @@ def evaluate(page: str | None, **arguments: Any) -> None:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.evaluate import evaluate as run
+    from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import evaluation_text
 
-    _measure(run, evaluation_text, arguments, page, "evaluation_page")
+    run_command(run, evaluation_text, arguments, page=page)
 
 
 @click.command(cls=Command)
@@ -69,31 +69,11 @@ def compare(page: str | None, **arguments: Any) -> None:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run
+    from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import model_comparison_text
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
-
-    _measure(run, model_comparison_text, arguments, page, "comparison_page")
-
-
-def _measure(
-    run: Callable[..., Any],
-    text: Callable[[Any], Any],
-    arguments: Mapping[str, Any],
-    page: str | None,
-    page_name: str,
-) -> None:
-    """Run a command that measures; `page_name`: the function of `render.html.pages` that draws its result."""
-    from tna_onnx.cli.show import command_line, page_step, run_command
-
-    def drawn(result: Any) -> str:
-        from tna_onnx.render.html import pages
-
-        return str(getattr(pages, page_name)(result, command_line()))
-
-    run_command(
-        run, text, arguments, files={"HTML": page}, steps=lambda result: [page_step(page, lambda: drawn(result))]
-    )
+    run_command(run, model_comparison_text, arguments, page=page)
 
 
 @click.command(cls=Command)
@@ -197,22 +177,8 @@ def study(**arguments: Any) -> None:
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run
-    from tna_onnx.cli.show import command_line, page_step, run_command
-    from tna_onnx.render.figures import write_figures
-    from tna_onnx.render.html.pages import study_page
+    from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import study_text
 
-    # before the work: a mistyped path must not cost a run
-    check_figure_folder(arguments["out"], *named_files(arguments))
-    folder = Path(arguments["out"])
-    page = str(folder / "index.html")
-    run_command(
-        run,
-        study_text,
-        arguments,
-        page=page,
-        steps=lambda studies: [
-            page_step(page, lambda: study_page(studies, command_line())),
-            lambda: [f"figures  {folder}: {', '.join(path.name for path in write_figures(studies, folder))}"],
-        ],
-    )
+    folder = arguments["out"]
+    run_command(run, study_text, arguments, page=str(Path(folder) / "index.html"), figures=folder)

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import click
@@ -17,6 +16,7 @@ from tna_onnx.cli.config import setting_flags
 from tna_onnx.cli.options import take_recipe
 from tna_onnx.cli.process import (
     CACHE,
+    check_figure_folder,
     check_result_file,
     default_output,
     loaded,
@@ -83,24 +83,27 @@ def run_command(
     options: Mapping[str, Any],
     ending: str | None = None,
     *,
-    files: Mapping[str, str | None] = MappingProxyType({}),
     page: str | None = None,
-    steps: Callable[[Any], Sequence[Step]] = lambda _: (),
+    figures: str | None = None,
     written: str = "output",
 ) -> Any:
     """Run a function of the API on the options of a command, show its result, and return it.
 
-    `ending`: of the name of the model that it writes; None for commands that write none. `written`: the attribute of
-    the result that names that model.
+    `ending`: of the name of the model that it writes; None for commands that write none. `page`: HTML file to write;
+    `figures`: folder for figures, in which that file may be. `written`: the attribute of the result that names the
+    model.
     """
     arguments = dict(options)
     json_file = arguments.pop("json_file")
     quiet = arguments.pop("quiet")
     # before the work: a mistyped path must not cost a run
-    results = {**files, "JSON": json_file}
-    for kind, path in results.items():
-        rest = [file for name, file in results.items() if name != kind]
-        check_result_file(path, *named_files(arguments, ending), *rest, page, kind=kind)
+    files = named_files(arguments, ending)
+    if figures is not None:
+        check_figure_folder(figures, *files, json_file, page)
+    # a page beside the figures may wait for their folder
+    if page is None or figures is None or Path(page).parent != Path(figures) or Path(figures).exists():
+        check_result_file(page, *files, json_file, kind="HTML")
+    check_result_file(json_file, *files, page)
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
@@ -122,7 +125,11 @@ def run_command(
             result = error.result
             missed = error
     detailed = getattr(result, "details", None) is not None
-    every_step = [json_step(json_file, result, details=detailed), *steps(result)]
+    every_step = [
+        json_step(json_file, result, details=detailed),
+        lambda: _draw(result, figures),
+        page_step(page, lambda: _page(result)),
+    ]
     try:
         finish(text(result), every_step, quiet or json_file == "-", "" if ending is None else getattr(result, written))
     except ResultError as error:
@@ -135,6 +142,22 @@ def run_command(
     if missed is not None:
         raise missed
     return result
+
+
+def _page(result: Any) -> str:
+    from tna_onnx.render.html.pages import page_of
+
+    return page_of(result, command_line())
+
+
+def _draw(result: Any, folder: str | None) -> Sequence[str]:
+    """Write the figures, and say which."""
+    if folder is None:
+        return ()
+    from tna_onnx.render.figures import write_figures
+
+    names = ", ".join(path.stem for path in write_figures(result, Path(folder)))
+    return [f"figures  {folder}: {names}"]
 
 
 def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -146,15 +146,15 @@ def environment() -> Environment:
     return templates
 
 
-def page_of(result: Any) -> str:
-    """Return the page of a result."""
+def page_of(result: Any, command: str = "") -> str:
+    """Return the page of a result. `command`: what was typed."""
     if isinstance(result, Report):
-        return to_html(result)
+        return to_html(result, command)
     if isinstance(result, Evaluation):
-        return evaluation_page(result)
+        return evaluation_page(result, command)
     if isinstance(result, ModelComparison):
-        return comparison_page(result)
-    return study_page(result)
+        return comparison_page(result, command)
+    return study_page(result, command)
 
 
 def to_html(report: Report, command: str = "") -> str:
