@@ -169,7 +169,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED
     verified = verified and not samples.given and not enough
     session = opened.session_from(samples.given)
-    opened, probed, size, more = _with_head_if_exact(job, opened, samples, session, verified=verified)
+    opened, probed, size, more = _probed(job, opened, samples, session, verified=verified)
     provider, fallback = _provider(session)
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
@@ -201,23 +201,34 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     )
 
 
-def _with_head_if_exact(
+def _probed(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
 ) -> tuple[OpenModel, CheckedHead, int, tuple[str, ...]]:
     """Run a first batch; without the head where the features and its weight alone do not give the logits.
 
-    Gives the model, and what `_probed` does.
+    Gives the model, the checked head, the number of samples per run, and notes on session and model.
     """
+    size = job.batch_size
+    notes: tuple[str, ...] = ()
     try:
-        return opened, *_probed(job, opened, samples, session, verified=verified)
+        probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)
     except HeadDiffers as error:
         if job.needs_head or samples.given:
             raise
-        reason = str(error).partition("; use ")[0]
-    opened = opened.without_head()
-    samples = replace(samples, readout=opened.readout)
-    probed, size, notes = _probed(job, opened, samples, session, verified=verified)
-    return opened, probed, size, (*notes, f"the last layer stays as it is: {reason}")
+        notes = (f"the last layer stays as it is: {str(error).partition('; use ')[0]}",)
+    if notes:
+        opened = opened.without_head()
+        probed = check_readout(opened, opened.readout, session, samples.source, size, verified=verified)
+    if probed.tail is not None and session is not None and session.fixed_batch:
+        # the tail runs the collected batches as they are, so they must be those of the model
+        size = session.fixed_batch
+    readout = opened.readout
+    described = f"output {readout.output}, without a head"
+    if isinstance(readout, Head):
+        described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
+    _log.info("open: %s, provider %s", opened.model.name, _provider(session)[0])
+    _log.debug("open: %s, samples per run: %d, inputs: %s", described, size, ", ".join(opened.model.inputs))
+    return opened, probed, size, (*probed.notes, *notes)
 
 
 def _collected(
@@ -294,25 +305,6 @@ def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
         f"the last layer, '{layer.name or layer.output[0]}', computes with integers ({layer.op_type}): its weight "
         "stays, and a map goes behind the scores. A weight can be searched in the float model, which is then quantised",
     )
-
-
-def _probed(
-    job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
-) -> tuple[CheckedHead, int, tuple[str, ...]]:
-    """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
-    size = job.batch_size
-    probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)
-    if probed.tail is not None and session is not None and session.fixed_batch:
-        # the tail runs the collected batches as they are, so they must be those of the model
-        size = session.fixed_batch
-    readout = opened.readout
-    inputs = ", ".join(opened.model.inputs)
-    described = f"output {readout.output}, without a head"
-    if isinstance(readout, Head):
-        described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
-    _log.info("open: %s, provider %s", opened.model.name, _provider(session)[0])
-    _log.debug("open: %s, samples per run: %d, inputs: %s", described, size, inputs)
-    return probed, size, probed.notes
 
 
 def _provider(session: Session | None) -> tuple[str, str]:
