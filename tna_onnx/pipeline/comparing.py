@@ -273,13 +273,6 @@ def _order_dependence(task: Task, before: SampleScores, original: Logits) -> flo
     return z
 
 
-FloatArray = NDArray[np.float64]
-
-
-# A float32 probability has no more digits.
-_DIGITS = 8
-
-
 def has_own_threshold(readout: Readout) -> bool:
     """Whether callers compare a probability with a threshold of theirs: one sigmoid, or several labels a sample."""
     return readout.multi_label or (readout.binary and not readout.paired)
@@ -290,13 +283,14 @@ def predictions_are_free(task: Task, *, keeps_labels: bool) -> bool:
     return task.settings.predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))
 
 
-def _column(logits: Any, positive: int | None) -> NDArray[Any]:
-    """Return the logit of each label, (N, L), or of the positive one of two classes, (N, 1)."""
+def _compared_values(logits: Any, positive: int | None, *, in_logits: bool) -> NDArray[Any]:
+    """Return what callers compare with a threshold: of each label, (N, L), or of the positive one of two, (N, 1)."""
     values: NDArray[Any] = to_host(logits)
-    if positive is None:
+    if positive is not None:
+        values = values[:, [positive]] - values[:, [1 - positive]]
+    if in_logits:
         return values
-    margin: NDArray[Any] = values[:, [positive]] - values[:, [1 - positive]]
-    return margin
+    return np.asarray(sigmoid(values), values.dtype)
 
 
 def thresholds_of(
@@ -313,19 +307,13 @@ def thresholds_of(
     below: Any = -np.inf
     above: Any = np.inf
     for (before, _, _), (after, _, _) in zip(old.chunks(), new.logits.chunks(), strict=True):
-        s = _column(before, positive)
-        mapped = _values(_column(apply_map(new.fitted, after), positive), in_logits=in_logits)
+        s = _compared_values(before, positive, in_logits=True)
+        mapped = _compared_values(apply_map(new.fitted, after), positive, in_logits=in_logits)
         below = np.maximum(below, np.where(s > 0, -np.inf, mapped).max(axis=0).astype(np.float64))
         above = np.minimum(above, np.where(s > 0, mapped, np.inf).min(axis=0).astype(np.float64))
         classes = np.shape(before)[1]
-    middle = _values(_column(apply_map(fitted, np.zeros((1, classes))), positive), in_logits=in_logits)[0]
+    middle = _compared_values(apply_map(fitted, np.zeros((1, classes))), positive, in_logits=in_logits)[0]
     return [_between(*ends) for ends in zip(middle.tolist(), below, above, strict=True)]
-
-
-def _values(logits: NDArray[Any], *, in_logits: bool) -> NDArray[Any]:
-    if in_logits:
-        return logits
-    return np.asarray(sigmoid(logits), logits.dtype)
 
 
 def _between(middle: float, below: float, above: float) -> float | None:
@@ -335,7 +323,7 @@ def _between(middle: float, below: float, above: float) -> float | None:
     far = middle
     if not below <= middle < above:
         far = (below + above) / 2
-    for digits in (_DIGITS, _DIGITS + 2, 17):
+    for digits in (8, 10, 17):  # a float32 probability has no more than eight
         text = float(f"{far:.{digits}g}")
         if below <= text < above:
             return text
@@ -348,8 +336,8 @@ def recall_and_precision(scores: SampleScores) -> tuple[float | None, float | No
     `scores`: of one label, or of the positive class (`positive_scores`).
     """
     predicted = scores.confidence > 0.5
-    right = float(np.sum(scores.weigh((predicted & scores.hit).astype(np.float64))))
-    came, decided = (float(np.sum(scores.weigh(mask.astype(np.float64)))) for mask in (scores.hit, predicted))
+    masks = (predicted & scores.hit, scores.hit, predicted)
+    right, came, decided = (float(np.sum(scores.weigh(mask.astype(np.float64)))) for mask in masks)
     return right / came if came else None, right / decided if decided else None
 
 

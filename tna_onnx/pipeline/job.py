@@ -64,13 +64,6 @@ class Job(ModelJob):
     teacher: ModelSource | None = None  # a model whose probabilities stand for the labels of `calib`; None without
 
     @property
-    def folder(self) -> Path | None:
-        """Folder of feature stores, as a path."""
-        if self.cache is None:
-            return None
-        return Path(self.cache)
-
-    @property
     def needs_head(self) -> bool:
         """Whether class vectors are searched."""
         return self.settings.resolved_search in ("sparse", "complete")

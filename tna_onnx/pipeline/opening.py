@@ -173,7 +173,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     provider, fallback = _provider(session)
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
-    calibration = run(samples, "calibration data", job.folder)
+    calibration = run(samples, "calibration data", job.cache)
     probed = replace(probed, readout=with_quantum(probed.readout, calibration.table))
     # only this run needs these: no store keeps their features
     judging = None if held_out is None else run(held_out, "held-out data", None)
@@ -238,7 +238,7 @@ def _collected(
     progress: Progress,
     samples: Samples,
     stage: str,
-    cache: Path | None,
+    cache: str | Path | None,
 ) -> Collected:
     """Run samples, once, up to the head; those that hold logits are taken as they are.
 
@@ -253,7 +253,8 @@ def _collected(
     def advance(_: str, *count: int) -> None:
         progress(stage, *count)
 
-    table = collect_features(opened, readout, samples.source, size, advance, cache, samples.given)
+    folder = None if cache is None else Path(cache)
+    table = collect_features(opened, readout, samples.source, size, advance, folder, samples.given)
     if samples.store is not None:
         table = replace(table, folder=samples.store)
     table = replace(table, clusters=clusters_of(samples.source), weights=source_weights(samples.source))

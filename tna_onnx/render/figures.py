@@ -25,7 +25,6 @@ from tna_onnx.render.html.predictions import (
     search,
 )
 from tna_onnx.render.html.svg import WIDTH, element
-from tna_onnx.results.details import Details
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Studies, Study
@@ -73,20 +72,12 @@ def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
         shown = reliability(result, result.details)
     named: dict[str, Sequence[Panel]] = {"reliability": _panels(shown.figures, shown.keys)}
     if isinstance(result, Report) and result.details is not None:
-        named |= _detailed_panels(result, result.details)
-    return named
-
-
-def _detailed_panels(report: Report, details: Details) -> dict[str, Sequence[Panel]]:
-    """Return the panels of the sections that the details of a report fill; what was not tilted has fewer."""
-    sure = confidence(report, details)
-    named: dict[str, Sequence[Panel]] = {
-        "confidence": _panels(sure.histograms, sure.keys),
-        "risk-coverage": _panels([sure.risk], sure.risk_keys),
-    }
-    searched = search(report, details)
-    if searched is not None:
-        named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
+        sure = confidence(result, result.details)
+        named["confidence"] = _panels(sure.histograms, sure.keys)
+        named["risk-coverage"] = _panels([sure.risk], sure.risk_keys)
+        searched = search(result, result.details)  # None where nothing was tilted
+        if searched is not None:
+            named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
     return named
 
 

@@ -32,8 +32,11 @@ def difference_text(result: ModelDifference) -> RenderableType:
         f"head     {result.head or 'none'}",
         *_explained_lines(result),
         f"the same {_untouched(result, 'node', result.nodes)}, {_untouched(result, 'tensor', result.tensors)}",
-        *_unexplained_lines(result),
+        *(f"DIFFERS  {_difference_line(d)}" for d in result.unexplained[:_MAX_LINES]),
     ]
+    more = len(result.unexplained) - _MAX_LINES
+    if more > 0:
+        lines.append(f"DIFFERS  {more:,} more: --json")
     if result.outputs:
         lines += _output_lines(result.outputs)
     lines += note_lines(result.notes)
@@ -54,14 +57,6 @@ def _explained_lines(result: ModelDifference) -> list[str]:
     if decisions:
         ports = ", ".join(d.name for d in decisions if d.part in ("output", "input"))
         lines.append(f"decides  {ports}")
-    return lines
-
-
-def _unexplained_lines(result: ModelDifference) -> list[str]:
-    lines = [f"DIFFERS  {_difference_line(d)}" for d in result.unexplained[:_MAX_LINES]]
-    more = len(result.unexplained) - _MAX_LINES
-    if more > 0:
-        lines.append(f"DIFFERS  {more:,} more: --json")
     return lines
 
 
