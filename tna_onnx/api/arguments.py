@@ -240,13 +240,8 @@ def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> No
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a result."""
     with writing(path):
-        write_file(Path(path), content)
+        write_file(Path(path), text.encode())
 
 
 def save_json(path: str | Path | None, result: R) -> R:

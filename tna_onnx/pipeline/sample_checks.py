@@ -4,6 +4,7 @@ that are in both data sets (`check_leaks`), and copies (`grouped`), which share 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -180,23 +181,25 @@ def check_leaks(
 
 def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
     """Refuse held-out samples of groups that calibration samples are of; note a few."""
-    groups = [source.sample_info.get("group") for source in (calib, held_out)]
-    if groups[0] is None or groups[1] is None:
+    groups, judging = (source.sample_info.get("group") for source in (calib, held_out))
+    if groups is None or judging is None:
         return []
-    shared = np.isin(groups[1], groups[0])
-    n = len(shared)
-    count = int(np.count_nonzero(shared))
-    if not count:
+    shared = np.isin(judging, groups)
+    overlap = Overlap(int(np.count_nonzero(shared)), len(shared))
+    if not overlap.shared:
         return []
-    first = str(groups[1][shared][0])
-    share = f"{count:,} of {n:,} samples ({100 * count / n:.2f} %)"
-    what = f"{share} belong to groups of calibration samples, such as {first!r}"
-    if 100 * count / n > limits.overlap and count >= _MIN_SHARED:
+    example = str(judging[shared][0])
+    what = f"{held_out.describe()}: {_counted(overlap)} belong to groups of calibration samples, such as {example!r}"
+    if _is_beyond(overlap, limits):
         raise DataError(
-            f"{held_out.describe()}: {what}, so they cannot judge the result; expected each group on one side only. "
-            "Move them, or allow them with --limit overlap=PERCENT"
+            f"{what}, so they cannot judge the result; expected each group on one side only. Move them, or allow them "
+            "with --limit overlap=PERCENT"
         )
-    return [f"{held_out.describe()}: {what}"]
+    return [what]
+
+
+def _counted(overlap: Overlap) -> str:
+    return f"{overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %)"
 
 
 def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
@@ -206,20 +209,25 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
             f"{held_out.name}: some may be calibration samples: these are recognised by {held_out.form}, calibration "
             f"samples by {calib.form}"
         ]
-    overlap = overlap_of(held_out.digests, calib.digests)
-    what = f"{overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %)"
-    if _is_beyond(overlap, limits):
-        advice = "remove them, or leave out --eval to have the result cross-fitted"
-        if not cross_fits:
-            advice = "remove them"
-        raise DataError(
-            f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; {advice}. Where "
-            "equal samples are to be expected, as in tables of few distinct rows, --limit overlap=PERCENT allows "
-            "them"
-        )
+    advice = "remove them"
+    if cross_fits:
+        advice += ", or leave out --eval to have the result cross-fitted"
+    reason = f"calibration samples too, so they cannot judge the result; {advice}"
+    overlap = _refuse_common(held_out, calib, limits, reason)
     if overlap.shared:
-        return [f"{held_out.name}: {what} are calibration samples too"]
+        return [f"{held_out.name}: {_counted(overlap)} are calibration samples too"]
     return []
+
+
+def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> Overlap:
+    """Return what two data sets of one form share, and refuse more than the limit allows."""
+    overlap = overlap_of(samples.digests, calib.digests)
+    if _is_beyond(overlap, limits):
+        raise DataError(
+            f"{samples.name}: {_counted(overlap)} are {reason}. Where equal samples are to be expected, as in tables "
+            "of few distinct rows, --limit overlap=PERCENT allows them"
+        )
+    return overlap
 
 
 def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedSamples, limits: Limits) -> list[str]:
@@ -291,25 +299,16 @@ def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[
             f"{samples.name}: the thresholds of {model.name} come from some or all of these samples, which therefore "
             "cannot test its promises; give other samples"
         )
-    shifted = _shift_of(model)
-    for prefix in ("calib", "target"):
-        if _among(shifted, prefix, samples, limits):
-            what = "--calib" if prefix == "calib" else "--target-data"
+    shifted: Any = {}
+    with contextlib.suppress(ValueError, RecursionError):  # not written by this tool
+        shifted = json.loads(provenance(model).get("shift", "{}"))
+    for prefix, flag in (("calib", "--calib"), ("target", "--target-data")):
+        if isinstance(shifted, dict) and _among(shifted, prefix, samples, limits):
             notes.append(
-                f"{samples.name}: {model.name} was shifted with some or all of these samples ({what}), which therefore "
+                f"{samples.name}: {model.name} was shifted with some or all of these samples ({flag}), which therefore "
                 "cannot test its class frequencies; give other samples"
             )
     return tuple(notes)
-
-
-def _shift_of(model: Model) -> dict[str, Any]:
-    try:
-        entry = json.loads(provenance(model).get("shift", "{}"))
-    except (ValueError, RecursionError):  # not written by this tool
-        return {}
-    if not isinstance(entry, dict):
-        return {}
-    return entry
 
 
 def _among(entries: dict[str, Any], prefix: str, samples: DigestedSamples, limits: Limits) -> bool | None:
@@ -337,14 +336,17 @@ def check_target(
     notes = []
     if target is not None:
         notes += _confusion_notes(model, calib, limits)
-        _refuse_common(target, calib, limits, "labelled samples of --calib, so they say nothing about a target")
+        if target.form == calib.form:
+            reason = "labelled samples of --calib, so they say nothing about a target; remove them"
+            _refuse_common(target, calib, limits, reason)
         if _was_fitted_on(model, target, limits):
             raise DataError(
                 f"{target.name}: {model.name} was recalibrated on these samples; give samples of the target"
             )
     if held_out is not None:
-        reason = "samples of --calib too; --eval must come from the target"
-        _refuse_common(held_out, calib, limits, reason)
+        if held_out.form == calib.form:
+            reason = "samples of --calib too; --eval must come from the target; remove them"
+            _refuse_common(held_out, calib, limits, reason)
         if target is not None and overlap_of(held_out.digests, target.digests).shared:
             notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")
     return tuple(notes)
@@ -371,17 +373,6 @@ def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> li
 
 def _was_fitted_on(model: Model, samples: DigestedSamples, limits: Limits) -> bool:
     return limits.overlap < 100 and bool(_among(provenance(model), "calibration", samples, limits))
-
-
-def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> None:
-    if samples.form != calib.form:
-        return
-    overlap = overlap_of(samples.digests, calib.digests)
-    if _is_beyond(overlap, limits):
-        raise DataError(
-            f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %) are {reason}; "
-            "remove them. Where equal samples are to be expected, --limit overlap=PERCENT allows them"
-        )
 
 
 def grouped(
@@ -462,27 +453,23 @@ def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDA
 def _searched(collected: Collected) -> NDArray[Any]:
     """Return the features in which near copies are looked for, (N, n): none where there is no linear head, n = 0."""
     features = collected.table.features
-    if not isinstance(collected.samples.readout, Head):
-        return features.reshape(len(features), -1)[:, :0]
-    return features.reshape(len(features), -1)
+    width = None if isinstance(collected.samples.readout, Head) else 0
+    return features.reshape(len(features), -1)[:, :width]
 
 
 def _near_leak(
     held_out: Collected, judging: DigestedSamples, calib: DigestedSamples, rows: NDArray[np.int64], limits: Limits
 ) -> list[str]:
     """Refuse held-out samples of which many are near copies of calibration samples; note a few."""
-    n = len(held_out.table)
     # equal ones have been counted
     shared = len(rows)
     if judging.form == calib.form:
         shared = int(np.count_nonzero(~np.isin(judging.digests[rows], calib.digests)))
     if not shared:
         return []
-    what = (
-        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({100 * shared / n:.2f} %) are near copies of "
-        "calibration samples by their features"
-    )
-    if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
+    overlap = Overlap(shared, len(held_out.table))
+    what = f"{judging.name}: {_counted(overlap)} are near copies of calibration samples by their features"
+    if 100 * overlap.share > max(limits.overlap, _MOST_NEAR):
         raise DataError(
             f"{what}, so they cannot judge the result; expected other videos, patients or scenes than those of the "
             "calibration samples. Leave out --eval to have the result cross-fitted, or allow them with --limit "
