@@ -49,10 +49,6 @@ class SetScore:
         if not 0 <= self.weight < np.inf:
             raise DataError(f"set score: expected a penalty of at least 0, got {self.weight}")
 
-    def penalty(self, classes: int) -> NDArray[np.float64]:
-        """Return what is added to the sum at each rank, (C,)."""
-        return rank_penalty(classes, self.free, self.weight)
-
 
 @dataclass(frozen=True, eq=False)
 class OutlierInput:
@@ -106,17 +102,7 @@ class DecisionOps(NodeOps):
 
     def both(self, p: str) -> str:
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
-        return self.beside(self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p)
-
-    def beside(self, a: str, b: str) -> str:
-        """Write the columns of b behind those of a."""
-        return self.node("Concat", [a, b], axis=1)
-
-    def all_or_none(self, p: str, classes: int) -> str:
-        """Write rows (N, C) in which one entry that is no number makes all of them none."""
-        # a maximum may pass over such entries
-        total = self.matmul(p, self.const(np.ones((classes, 1))))
-        return self.add(p, self.mul(total, self.const(0.0)))
+        return self.node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
 
     def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
         """Write the sum of the probabilities above each class, half of its own, and a penalty by rank."""
@@ -135,15 +121,6 @@ class DecisionOps(NodeOps):
     def reached(self, a: str, limit: str) -> str:
         """Write a >= limit, which does not hold for what is no number; no entry of a is below -1."""
         return self.node("And", [self.negated("Less", a, limit), self.node("Greater", [a, self.const(-1.0)])])
-
-    def column(self, a: str, k: int) -> str:
-        """Write (N, 1), column k of (N, C)."""
-        return self.node("Gather", [a, self.integers([k])], axis=1)
-
-    def or_none(self, classes: str, holds: str) -> str:
-        """Write classes (N,) where something holds, and -1 elsewhere."""
-        counted = self.mul(self.add(classes, self.integers(1)), self.node("Cast", [holds], to=TensorProto.INT64))
-        return self.add(counted, self.integers(-1))
 
     def integers(self, value: Any) -> str:
         """Write whole numbers."""
@@ -258,7 +235,7 @@ def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], l
         return ops.reached(p, limit)
     decides = p
     if rule.kind == "positive":
-        column = ops.cast(ops.reached(ops.column(p, rule.positive), limit))
+        column = ops.cast(ops.reached(ops.node("Gather", [p, ops.integers([rule.positive])], axis=1), limit))
         moves = ops.add(ops.mul(column, ops.const(4.0)), ops.const(-2.0))
         decides = ops.add(p, ops.mul(moves, ops.const(np.eye(classes)[rule.positive])))
     if rule.kind == "ratio":
@@ -269,7 +246,10 @@ def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], l
     least = ops.node("Gather", [limit, first]) if rule.kind == "sure" else ops.const(0.0)
     if rule.cost.shape[1] > classes:
         first = ops.node("Gather", [ops.integers([*range(classes), -1]), first])
-    return ops.or_none(first, ops.reached(ops.largest(p), least))
+    holds = ops.reached(ops.largest(p), least)
+    # (class + 1) where it holds, else 0; less 1
+    counted = ops.mul(ops.add(first, ops.integers(1)), ops.node("Cast", [holds], to=TensorProto.INT64))
+    return ops.add(counted, ops.integers(-1))
 
 
 def _require_opset(model: Model, guarded: Guarded) -> None:
@@ -301,14 +281,16 @@ def _probabilities(ops: DecisionOps, values: str, output: ClassOutput) -> str:
         return ops.softmax(values)
     if kind == "log_probabilities":
         values = ops.node("Exp", [values])
-    return ops.all_or_none(values, output.n_classes)
+    # one entry that is no number makes all of its row none: a maximum may pass over such entries
+    total = ops.matmul(values, ops.const(np.ones((output.n_classes, 1))))
+    return ops.add(values, ops.mul(total, ops.const(0.0)))
 
 
 def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
     if score.name == "lac":
         scores = ops.add(ops.const(1.0), ops.mul(p, ops.const(-1.0)))
     else:
-        scores = ops.summed_down(p, score.penalty(classes))
+        scores = ops.summed_down(p, rank_penalty(classes, score.free, score.weight))
     if score.allow_empty:
         return scores
     return ops.mul(scores, ops.below_largest(p))
