@@ -23,7 +23,7 @@ from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
-from tna_onnx.extraction import recipe_choice
+from tna_onnx.extraction import recipe_choice, recipe_trials
 from tna_onnx.extraction.preparation import resizes_images
 from tna_onnx.graph.load import load_model
 
@@ -285,6 +285,17 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
     assert "preset cifar10" in message
     # what is stated is taken
     assert tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
+
+
+def test_the_list_takes_a_bounded_number_of_runs(tmp_path: Path, saved: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """23 recipes of 300 images each would be 6,900, and none is left out where labels say nothing."""
+    images, labels = make_images(300)
+    data = write_folder(tmp_path / "mixed", images, np.random.default_rng(0).permutation(labels))
+    sizes = rows_run(monkeypatch)
+    with pytest.raises(DataError, match="better than chance"):
+        tna_onnx.evaluate(saved(), data, device="cpu")
+    outside = 300
+    assert 2000 < sum(sizes) <= recipe_trials.MOST_RUNS + outside
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,15 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
-The loss of (a, m) is the NLL at its own temperature. A coarse grid and two finer ones around its best point are
-halved on more and more images. A parabola is fitted there; near its lowest point, simple numbers are likelier.
+The loss of (a, m) is the NLL at its own temperature. The best point of a coarse grid, or the best known recipe, moves
+to the lowest point of a parabola around it. Both that and a narrower one there, of other images, say which numbers are
+likeliest, of which simple ones are likelier.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,120 +20,147 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.extraction.recipe_trials import Trial, TrialImages, halved
 
 FloatArray = NDArray[np.float64]
-Point = tuple[float, float, Color]  # a, m and the order of the channels
 
 # without those that lie near a known recipe
 _POSITIVE = ((1, 0.5), (4, 0.0), (16, 0.0), (16, 0.5), (64, 0.0), (64, 0.5))
 _GRID: tuple[tuple[float, float], ...] = (*_POSITIVE, *((-a, m) for a in (1, 4, 16, 64, 255) for m in (0.5, 1.0)))
 _REVERSED: dict[Color, Color] = {"RGB": "BGR", "BGR": "RGB"}
-_SHARE = 0.125  # of the runs, for each finer grid; twice that for the coarse one, and half for the parabola
-_STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1))  # where a parabola is fitted
-_STAR_STEPS = (0.2, 0.08)  # of log |a|, and of m
-# points of the grid are a factor 4 apart
-_ZOOMS = ((0.7, 0.25), (0.35, 0.12))  # steps of log |a| and of m
-_AROUND = tuple(itertools.product((0, -1, 1), (0, -1, 1)))
+_SHARE = 0.25  # of the runs, for the grid
+_STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # where a parabola is fitted, in steps, and in the best corner
+_WIDE, _NARROW = (0.5, 0.2), (0.2, 0.08)  # steps of log |a|, in which points of the grid are 1.4 apart, and of m
+_REACH = 1.25  # steps within which a parabola is trusted
 _USUAL = 0.45  # the mean of photographs
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
+_WRITTEN = 4.0  # nats that it takes to write down a number of two digits
+
+
+@dataclass(frozen=True)
+class Point:
+    """u = a (x / 255 - m), and the order of the channels."""
+
+    a: float
+    m: float
+    color: Color
+
+    def moved(self, log_a: float, m: float) -> Point:
+        """Return the point with another log |a|, under which a usual pixel stays what it is, and another m."""
+        m = _USUAL + (self.m + m - _USUAL) * math.exp(-log_a)
+        return replace(self, a=self.a * math.exp(log_a), m=m)
+
+    def recipe(self, like: Recipe, unit: float | None = None) -> Recipe:
+        """Return the recipe, with the sizes of another; `unit`: what a pixel of 255 becomes by `scale`."""
+        if unit is None:
+            unit = 255.0 if abs(self.a) >= _LARGE else 1.0
+        sign = math.copysign(1.0, self.a)
+        scale = None if (unit, sign) == (1.0, 1.0) else sign * unit / 255
+        mean = (float(round(sign * unit * self.m, 9)),)
+        return replace(like, scale=scale, mean=mean, std=(unit / abs(self.a),), per_image=False, color=self.color)
 
 
 def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None:
-    """Return a trial of one scale and one offset, run on a few images or none; None where too few may be run.
+    """Return a trial of a scale and offsets, run on a few images or none; None where too few may be run.
 
     `best`: of the known recipes. `budget`: images that may be run, each under one recipe.
     """
     color = best.resolved.color
-    share = int(_SHARE * budget)
-    grid = [_trial(images, best, (a, m, color)) for a, m in _GRID]
+    grid_runs = int(_SHARE * budget)
+    grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
     # of inverted pixels, the best known recipe hardly tells the order of the channels
-    reverse = [_trial(images, best, (a, m, _REVERSED[color])) for a, m in _GRID if color in _REVERSED]
-    start = halved(images, grid + reverse, 2 * share) or halved(images, grid, 2 * share)
+    reverse = [_trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if color in _REVERSED]
+    start = halved(images, grid + reverse, grid_runs) or halved(images, grid, grid_runs)
     if start is None:
         return None
     if start.behind(best)[0] > 0:
         start = best
-    for steps in _ZOOMS:
-        around = [_trial(images, best, _moved(_point_of(start), steps[0] * x, steps[1] * y)) for x, y in _AROUND]
-        start = halved(images, around, share) or start
-    centre = _point_of(start)
-    count = min((budget - 4 * share) // len(_STAR), len(images.rows))
-    return _likeliest(images, best, centre, count * _parabola(images, best, centre, count))
+    count = min((budget - grid_runs) // (2 * (len(_STAR) + 1)), len(images.rows) // 2)
+    if not count:
+        return None
+    wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
+    narrow = _Parabola.fit(images.after(count), best, wide.lowest(), _NARROW, count)
+    found = _likeliest(wide, narrow)
+    return found and _trial(images, best, *found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parabola:
+    """The nats of some images around a point, as factors of `_terms` of steps in log |a| and m."""
+
+    centre: Point
+    steps: tuple[float, float]
+    factors: FloatArray
+
+    @classmethod
+    def fit(cls, images: TrialImages, like: Trial, centre: Point, steps: tuple[float, float], count: int) -> _Parabola:
+        """Run the first images at points around one."""
+
+        def nats(points: Sequence[tuple[int, int]]) -> list[float]:
+            trials = [_trial(images, like, centre.moved(steps[0] * x, steps[1] * y)) for x, y in points]
+            images.run(trials, count)
+            return [count * trial.nll for trial in trials]
+
+        star = nats(_STAR)
+        corner = (1 if star[1] < star[2] else -1, 1 if star[3] < star[4] else -1)
+        terms = _terms(*np.array([*_STAR, corner], float).T)
+        return cls(centre, steps, np.asarray(np.linalg.solve(terms, star + nats([corner])), np.float64))
+
+    def lowest(self) -> Point:
+        """Return the point where it is lowest, as far as it is trusted."""
+        x, y = (each.ravel() for each in np.meshgrid(*2 * [np.linspace(-_REACH, _REACH, 51)]))
+        k = int(np.argmin(_terms(x, y) @ self.factors))
+        return self.centre.moved(self.steps[0] * x[k], self.steps[1] * y[k])
+
+    def nats(self, a: FloatArray, m: FloatArray) -> FloatArray:
+        """Return the nats at points, and infinite ones too far from the centre."""
+        ratio = a / abs(self.centre.a)
+        # the m that it has where the scale is that of the centre
+        x, y = np.log(ratio) / self.steps[0], (_USUAL + (m - _USUAL) * ratio - self.centre.m) / self.steps[1]
+        return np.where(np.maximum(np.abs(x), np.abs(y)) <= 2 * _REACH, _terms(x, y) @ self.factors, math.inf)
 
 
 def _trial(images: TrialImages, like: Trial, point: Point, unit: float | None = None) -> Trial:
     """Return a trial at a point, without any images yet, with the sizes of another."""
-    a, m, color = point
-    return images.trial(NamedRecipe("", affine_recipe(replace(like.named.recipe, color=color), a, m, unit)))
-
-
-def _moved(point: Point, log_a: float, m: float) -> Point:
-    """Return a point with another m, and another log |a| under which a usual pixel stays what it is."""
-    a, middle, color = point
-    return a * math.exp(log_a), _USUAL + (middle + m - _USUAL) * math.exp(-log_a), color
-
-
-def affine_recipe(like: Recipe, a: float, m: float, unit: float | None = None) -> Recipe:
-    """Return the recipe of u = a (x / 255 - m), with the sizes and the order of channels of another.
-
-    `unit`: what a pixel of 255 becomes by `scale`.
-    """
-    if unit is None:
-        unit = 255.0 if abs(a) >= _LARGE else 1.0
-    sign = math.copysign(1.0, a)
-    scale = None if (unit, sign) == (1.0, 1.0) else sign * unit / 255
-    return replace(like, scale=scale, mean=(sign * unit * m,), std=(unit / abs(a),), per_image=False)
+    return images.trial(NamedRecipe("", point.recipe(like.named.recipe, unit)))
 
 
 def _point_of(trial: Trial) -> Point:
-    """Return the point that comes near a known recipe, which may differ from channel to channel."""
+    """Return the point that comes near a known recipe, of which each channel may have a scale of its own."""
     resolved = trial.resolved
     std = sum(resolved.std) / len(resolved.std)
     mean = sum(resolved.mean) / len(resolved.mean)
-    return 255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color
-
-
-def _parabola(images: TrialImages, like: Trial, centre: Point, count: int) -> FloatArray:
-    """Return the parabola of the NLL of the first images around a point, as factors of `_terms`."""
-    star = [_trial(images, like, _moved(centre, _STAR_STEPS[0] * x, _STAR_STEPS[1] * y)) for x, y in _STAR]
-    images.run(star, count)
-    return np.asarray(np.linalg.solve(_terms(*np.array(_STAR, float).T), [trial.nll for trial in star]), np.float64)
+    return Point(255 * resolved.scale / std, mean / (255 * resolved.scale), resolved.color)
 
 
 def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Return the terms of a parabola of two numbers, (N, 6)."""
-    return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=1)
+    """Return the terms of a parabola of two numbers, (..., 6)."""
+    return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=-1)
 
 
-def _likeliest(images: TrialImages, like: Trial, centre: Point, nats: FloatArray) -> Trial | None:
-    """Return the trial of the likeliest numbers around a point; None where none lie near.
+def _likeliest(wide: _Parabola, narrow: _Parabola) -> tuple[Point, float] | None:
+    """Return the likeliest numbers of two parabolas, and what a pixel of 255 becomes by `scale`; None without any near.
 
-    The logarithm of their probability is that of the labels, of which `nats` is the parabola, minus the nats that it
-    takes to write the numbers down.
+    The logarithm of their probability is that of the labels minus the nats that it takes to write the numbers down.
     """
-    a, m, color = centre
     found = []
-    for unit, cost in ((1.0, 0.0), (255.0, 1.5)):  # what a pixel of 255 becomes by `scale`
+    for unit, cost in ((1.0, 0.0), (255.0, 1.5)):
         means = _numbers(unit)
-        stds = means | {1.0: 0.0}
-        mean, std = (each.ravel() for each in np.meshgrid(list(means), [number for number in stds if number > 0]))
-        ratio = unit / std / abs(a)
-        # the m that it has where the scale is that of the centre
-        x, y = np.log(ratio) / _STAR_STEPS[0], (_USUAL + (mean / unit - _USUAL) * ratio - m) / _STAR_STEPS[1]
-        spent = np.array([cost + means[p] + stds[q] for p, q in zip(mean, std, strict=True)])
-        total = _terms(x, y) @ nats + spent
-        total[(np.abs(x) > 1) | (np.abs(y) > 1)] = math.inf
+        stds = {std: nats for std, nats in (means | {1.0: 0.0}).items() if std > 0}
+        mean, std = (each.ravel() for each in np.meshgrid(list(means), list(stds)))
+        written = np.add.outer(list(stds.values()), list(means.values())).ravel() + cost
+        total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in (wide, narrow))
         k = int(np.argmin(total))
-        found.append((float(total[k]), math.copysign(unit / std[k], a), mean[k] / unit, unit))
-    least, a, m, unit = min(found)
-    if math.isinf(least):  # no such numbers are near
+        a = math.copysign(unit / std[k], narrow.centre.a)
+        found.append((float(total[k]), Point(a, mean[k] / unit, narrow.centre.color), unit))
+    nats, point, unit = min(found, key=lambda each: each[0])
+    if math.isinf(nats):
         return None
-    return _trial(images, like, (a, m, color), unit)
+    return point, unit
 
 
 def _numbers(unit: float) -> dict[float, float]:
     """Return means and standard deviations that somebody may type, and the nats that each takes."""
     step = 0.01 if unit == 1 else 1.0
     nats: dict[float, float] = {}
-    for every, cost in ((1, 4.0), (5, 2.5), (10, 1.5)):
+    for every, cost in ((1, _WRITTEN), (5, 2.5), (10, 1.5)):
         nats |= {round(k * step, 2): cost for k in range(-200, 301, every)}
     nats |= {2.0**k: 1.5 for k in range(-3, 8)}
     return nats | dict.fromkeys((0.0, unit, unit / 2, (unit + 1) / 2), 0.0)

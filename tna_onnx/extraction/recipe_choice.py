@@ -5,7 +5,6 @@ where one scale and one offset do clearly better (`affine_search`), and where no
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +19,15 @@ from tna_onnx.errors import DataError
 from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
-    DROPPED,
     ENOUGH,
     FIRST,
+    MOST_RUNS,
     SAMPLES,
+    START,
     Change,
     Trial,
     TrialImages,
+    affordable,
     best_of,
     halved,
     is_harmless,
@@ -37,9 +38,7 @@ from tna_onnx.extraction.recipe_trials import (
 )
 
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
-_MOST_RUNS = 4000  # of images, each under one recipe, outside the list; and no more than there are images
-_AFFINE_SHARE = 0.7  # of these
-_OFFSETS = (-0.5, 0.5)  # of one normalised channel
+_AFFINE_SHARE = 0.8  # of the runs outside the list
 _MIN_GAIN = 0.04  # nats, of the NLL
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
@@ -165,7 +164,7 @@ def _better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, s
     """
     if leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
         return None
-    budget = min(len(images.source), _MOST_RUNS)
+    budget = min(len(images.source), MOST_RUNS)
     for_affine = int(_AFFINE_SHARE * budget)
     affine = _better_affine(images, best, for_affine)
     unlisted = _better_unlisted(images, best, budget - for_affine)
@@ -178,8 +177,8 @@ def _better_affine(images: TrialImages, best: Trial, budget: int) -> tuple[Trial
     """Return one scale and one offset that suit the model clearly better, and what to do."""
     if best.resolved.dtype.kind != "f" or images.source.mixed_sizes:
         return None
-    found = affine_search(images, best, budget - budget // 4)
-    if found is None or not _clearly_better(images, found, best, budget // 4):
+    found = affine_search(images, best, budget - budget // 3)
+    if found is None or not _clearly_better(images, found, best, budget // 3):
         return None
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
         return None
@@ -212,8 +211,6 @@ def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Tri
     ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
     for order in _ORDERS:
         ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
-    for k, offset in itertools.product(range(3), _OFFSETS):
-        ways[f"channel {color[k]} moved by {offset:+g}"] = functools.partial(_shift, k, offset)
     others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
     found = halved(images, list(others.values()), budget // 2)
     if found is None or not _clearly_better(images, found, best, budget // 2):
@@ -225,13 +222,6 @@ def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Tri
 def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return channels in another order."""
     return np.take(values, order, axis)
-
-
-def _shift(channel: int, offset: float, values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return one channel plus an offset."""
-    offsets = np.where(np.arange(values.shape[axis]) == channel, offset, 0.0)
-    moved: NDArray[Any] = values + np.expand_dims(offsets, tuple(range(1, 4 - axis)))
-    return moved
 
 
 def _grey(values: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -257,11 +247,13 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
     count = len(best)
     while True:
         tied = [trial for trial in ran if trial is not best and len(trial) == count and not trial.loses_clearly(best)]
-        # a model that does not care, and sizes that give the same images, need no more of them
-        open_ties = [trial for trial in tied if trial.z(best) != 0]
+        # a model that does not care, and recipes that give nearly the same images, need no more of them
+        open_ties = [trial for trial in tied if trial.z(best) != 0 and not within_noise(images, trial, best)]
         if not open_ties or count >= len(images.rows):
             return best, tied
         count = min(2 * count, len(images.rows))
+        if not affordable(ran, [best, *tied], count):
+            return best, tied
         images.run([best, *tied], count)
         best = best_of([best, *tied])
 
@@ -348,17 +340,18 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     if base.resolved.dtype.kind == "f":
         rivals.append(inverted)
     tried = [base, *rivals]
-    count = FIRST
+    count = START
     best = base
     while count <= min(SAMPLES, max(FIRST, len(images.rows))) and rivals:
         images.run([base, *rivals], count)
         best = best_of([base, *rivals])
         if best is base and count >= ENOUGH:
             break
-        rivals = [trial for trial in rivals if trial.z(best) <= DROPPED]
+        rivals = [trial for trial in rivals if not trial.is_dropped(best)]
         count *= 2
     labels = images.labels
     plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
+    images.run([plain_best], len(base))
     enough = len(base) >= FIRST  # a few images tell nothing of a mean
     nonsense = enough and worse_than_guessing(base.plain_nll(labels), plain_best.plain_nll(labels), base.logs.shape[1])
     if nonsense and plain_best.accuracy(labels) >= base.accuracy(labels):

@@ -1,7 +1,7 @@
 """Images that are run under several recipes, twice as many each time, to compare what a model makes of them.
 
 With d the differences of two recipes' NLLs, each at its own temperature, and z the mean of d in its standard errors, a
-recipe is dropped where z > 5. It loses clearly
+recipe is dropped where z > 3 and sum d > log(20,000). It loses clearly
 
 - where z > 3: one in 700 by chance;
 - or where z > 2 and sum d > log(1000): by chance in one of 1,000 cases at most (Royall 1997, section 1.4).
@@ -12,6 +12,7 @@ worse.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +36,11 @@ from tna_onnx.runtime import Session
 FloatArray = NDArray[np.float64]
 Change = Callable[[NDArray[Any], int], NDArray[Any]]  # of a batch with the axis of its channels
 
+START = 8
+"""Images of the first round: enough to leave out recipes that make nonsense of them."""
+
 FIRST = 32
-"""Images of the first round."""
+"""Images that tell something of a mean."""
 
 SAMPLES = 256
 """Images after which recipes are compared."""
@@ -47,8 +51,8 @@ ENOUGH = 64
 _MOST = 1024  # where recipes are tied
 _BATCH = 32
 
-DROPPED = 5.0
-"""Standard errors by which a recipe is so far behind that no more images are run under it."""
+MOST_RUNS = 4000
+"""Images, each under one recipe, that are run to find one in the list; and as many again outside it."""
 
 CLEAR = 3.0
 """Standard errors by which a recipe loses clearly."""
@@ -57,6 +61,7 @@ _WORSE = 5
 _LEAST = -1e6  # nats: a probability that is 0 in floats is taken for this
 _LIKELY = 2.0  # standard errors beside a likelihood ratio: one image alone decides nothing
 _RATIO = math.log(1000)
+_DROPPED = math.log(20_000)
 
 _EQUAL = 1e-4  # nats: rounding, as of a model that normalises by itself
 _HARMLESS = 0.005  # nats: half a per cent of the probability of the right class
@@ -132,6 +137,11 @@ class Trial:
         mean, _ = self.behind(best)
         return z > CLEAR or (z > _LIKELY and mean * min(len(self), len(best)) > _RATIO)
 
+    def is_dropped(self, best: Trial) -> bool:
+        """Whether no more images need to be run under it, as it is so far behind (module docstring)."""
+        mean, _ = self.behind(best)
+        return self.z(best) > CLEAR and mean * min(len(self), len(best)) > _DROPPED
+
     def suspicion(self, labels: NDArray[np.int64]) -> Suspicion | None:
         """Return why predictions under this recipe look unrelated to the labels; None if they do not."""
         return label_suspicion(self.logs.argmax(axis=1), labels[: len(self)], self.logs.shape[1])
@@ -161,6 +171,12 @@ class TrialImages:
         self.labels = source.labels[self.rows]
         self._output = output
         self._session = session
+
+    def after(self, count: int) -> TrialImages:
+        """Return the images but the first ones."""
+        others = copy.copy(self)
+        others.rows, others.labels = self.rows[count:], self.labels[count:]
+        return others
 
     def trial(self, named: NamedRecipe) -> Trial:
         """Return a trial of a recipe, without any images yet."""
@@ -246,18 +262,22 @@ def _losses(logs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:
 def race(images: TrialImages, trials: Sequence[Trial]) -> list[Trial]:
     """Run more and more images under recipes, dropping those that are far behind; return the others, best first."""
     running = list(trials)
-    count = FIRST
+    count = START
     while True:
         images.run(running, count)
         best = best_of(running)
-        running = [trial for trial in running if trial.z(best) <= DROPPED]
-        if count >= min(SAMPLES, len(images.rows)) or len(running) == 1:
-            break
+        running = [trial for trial in running if not trial.is_dropped(best)]
         count *= 2
-    # the last one has seen fewer images than its numbers are to rest on
-    images.run(running, SAMPLES)
-    best = best_of(running)
+        if count > min(SAMPLES, 2 * len(images.rows)) or len(running) == 1 or not affordable(trials, running, count):
+            break
+    if len(running) == 1:  # it has seen fewer images than its numbers are to rest on
+        images.run(running, SAMPLES)
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
+
+
+def affordable(trials: Sequence[Trial], running: Sequence[Trial], count: int) -> bool:
+    """Whether some of the trials may be run on `count` images, after what all of them have taken."""
+    return sum(map(len, trials)) + sum(count - len(trial) for trial in running) <= MOST_RUNS
 
 
 def halved(images: TrialImages, trials: Sequence[Trial], budget: int) -> Trial | None:
