@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import tna_onnx
-from tests.conftest import Demo, Small
+from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED, with_options
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
@@ -23,20 +23,18 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts), arrays["labels"]
 
 
-def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path) -> None:
-    settings = tna_onnx.Settings(search="sparse", map="ts", ensemble_size=8, angle_step=15.0)
-    report = tna_onnx.calibrate(
-        demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", settings=settings, device="cpu"
-    )
-    for path, reported in ((demo.model, report.comparison.before), (tmp_path / "o.onnx", report.comparison.after)):
-        logits, labels = run(path, demo.test, "image")
+def test_reported_metrics_are_those_of_the_written_file(small: Small, tmp_path: Path) -> None:
+    words = {"eval": small.test, "output": tmp_path / "o.onnx", **WALKED, "ensemble_size": 8}
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, **words)
+    for path, reported in ((small.model, report.comparison.before), (tmp_path / "o.onnx", report.comparison.after)):
+        logits, labels = run(path, small.test, "x")
         metrics = Metrics.of(SampleScores.of_logits(logits, labels))
         assert metrics.accuracy == reported.accuracy
         # float32 products, summed in another order
         assert vars(metrics) == pytest.approx(vars(reported), abs=1e-6)
     assert report.comparison.how == "held-out"
     assert report.comparison.after.ece < 0.6 * report.comparison.before.ece
-    evaluation = tna_onnx.evaluate(tmp_path / "o.onnx", demo.test, device="cpu")
+    evaluation = tna_onnx.evaluate(tmp_path / "o.onnx", small.test, device="cpu")
     assert vars(evaluation.metrics) == pytest.approx(vars(report.comparison.after), abs=1e-6)
 
 

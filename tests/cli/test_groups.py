@@ -205,24 +205,6 @@ def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path)
         groups(tmp_path / "images", "(video")
 
 
-def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Small, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from tna_onnx.data.options import Request
-    from tna_onnx.data.source import InputSpec
-    from tna_onnx.data.sources.feature_files import open_feature_files
-
-    rng = np.random.default_rng(0)
-    data = {"x": rng.normal(size=(40, 3)), "labels": rng.integers(0, 2, 40), "patient": np.arange(40) // 2}
-    path = features(tmp_path / "f", data)
-    spec = InputSpec("image", (None, 4), np.dtype(np.float32))
-    found = open_feature_files(path, Request(inputs=[spec], n_classes=2, group_column="patient"))
-    group_of = {
-        row.tobytes(): str(group) for row, group in zip(data["x"].astype(np.float32), data["patient"], strict=True)
-    }
-    values = found.values
-    assert found.source.sample_info["group"].tolist() == [group_of[row.tobytes()] for row in values]
-
-
 def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:
     path = written(tmp_path / "d", arrays)
     command = ["guard", small.model, path, "--add", "set", "--coverage", "90", "--device", "cpu"]

@@ -203,26 +203,6 @@ def test_row_numbers_are_no_features_where_any_number_of_columns_fits(name: str)
 # --- Samples without labels
 
 
-@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "mapping", "batches", "images"])
-def test_samples_that_bring_no_labels(tmp_path: Path, kind: str) -> None:
-    x = np.random.default_rng(0).random((6, 3)).astype(np.float32)
-    inputs = [spec("x", (None, 3))]
-    if kind == "images":  # a folder without one for each class
-        inputs, x = [spec("x", (None, 3, 8, 8))], np.zeros((6, 3, 8, 8), np.float32)
-        for k in range(6):
-            pytest.importorskip("PIL.Image").new("RGB", (8, 8)).save(tmp_path / f"{k}.png")
-    elif kind == "batches":
-        data: Any = [{"x": x[:4]}, {"x": x[4:], "labels": [99, -4]}]
-    elif kind == "mapping":
-        data = {"x": x}
-    else:
-        columns = {"x": x} if kind == "npz" else dict(zip("abc", x.T, strict=True))
-        data = write_columns(tmp_path / f"t.{kind}", columns)
-    source = open_source(tmp_path if kind == "images" else data, inputs, 4, labels=NO_LABELS)
-    np.testing.assert_array_equal(source.labels, np.full(6, -1))
-    np.testing.assert_array_equal(gather(source, 4)["x"], x)
-
-
 @pytest.mark.parametrize(("name", "column"), [("target", None), ("class", None), ("species", "species")])
 def test_a_column_of_labels_is_no_feature(tmp_path: Path, name: str, column: str | None) -> None:
     rows = [f"a,b,c,{name}", *(f"{k},{k + 1},{k + 2},{k % 2}" for k in range(4))]

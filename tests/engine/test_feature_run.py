@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
-from tests.support import PLAIN, ok, refused, with_options, words_of
+from tests.support import refused, with_options
 from tna_onnx import Limits, Recipe
 from tna_onnx.api.features import features
 from tna_onnx.data.options import Request
@@ -53,15 +53,6 @@ def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:
     assert len(digests) == 1
     assert {collection.shape for collection in made.values()} == {(N, 256)}
     assert by_key(tmp_path / "f-one") == by_key(tmp_path / "f-37")
-
-
-def test_the_written_file_is_one(tmp_path: Path) -> None:
-    write_files(tmp_path / "one", 1)
-    write_files(tmp_path / "many", 5)
-    for name in ("one", "many"):
-        ok("features", MODEL, tmp_path / name, "-o", tmp_path / f"f-{name}", "--device", "cpu", "-q")
-        ok("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", *words_of(PLAIN), "-q")
-    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
 
 
 def test_class_names_that_the_data_set_has_decide_what_its_labels_number(tmp_path: Path) -> None:

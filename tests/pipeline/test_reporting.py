@@ -172,21 +172,6 @@ def test_where_folds_chose_otherwise_intervals_hold_the_method_of_the_file_too(
     assert mixed["nll"].high > alike["nll"].high
 
 
-def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
-    task = opened(small, calib=few(small.calib), settings=SETTINGS)
-    strategy = strategy_of(task)
-    outcome = strategy.run(lambda *_: None)
-    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
-    assert compared.comparison.how == "cross-fitted"
-    for one in ("confidence", "hit", "nll"):  # in their own order
-        np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
-    np.testing.assert_array_equal(compared.before.hit, compared.after.hit)  # a temperature moves no class
-    own = outcome.logits.mapped_scores(outcome.fitted)
-    np.testing.assert_array_equal(compared.fitted.confidence, own.confidence)
-    # scored by fits without them, samples look no better than scored by the fit with them
-    assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
-
-
 @pytest.mark.parametrize("name", ["ts", "isotonic"])
 def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, name: str) -> None:
     task = opened(small, calib=few(small.calib), settings=SETTINGS)
@@ -203,6 +188,13 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
         same_predictions=name == "ts",
     )
     assert compared.comparison.differences == expected
+    assert compared.comparison.how == "cross-fitted"
+    for one in ("confidence", "hit", "nll"):  # each sample once, in their own order
+        np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
+    own = outcome.logits.mapped_scores(outcome.fitted)
+    np.testing.assert_array_equal(compared.fitted.confidence, own.confidence)
+    # scored by fits without them, samples look no better than scored by the fit with them
+    assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
     after = compared.comparison.after
     # the fit's own error is put back, which adds to a calibration error
     assert after.ece != Metrics.of(compared.after, 10).ece
