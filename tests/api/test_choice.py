@@ -153,7 +153,7 @@ def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
     assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
     assert report.method in compared
     kinds = {method.partition(" ")[0] for method in compared}  # the strengths of a method are one
-    assert any(note.startswith(f"of {len(kinds)} methods, ") for note in report.notes)
+    assert any(note.startswith(f"of {len(kinds)} methods compared on all folds, ") for note in report.notes)
 
 
 def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:

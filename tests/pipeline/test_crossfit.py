@@ -103,6 +103,24 @@ def test_a_map_that_fails_is_no_candidate(fold: int | None) -> None:
     assert equal(scores[TS], cross_scores(N, SEED, Maps("ts"))[TS])
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_lost_against_a_method_that_fails_later_comes_back(*, fails: bool) -> None:
+    rival = Method(tilted=False, map="ets")
+    maps = Maps("ts")
+
+    def fits(k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        def path(method: Method) -> Iterator[Fit]:
+            if method == rival and fails and k == FOLDS - 1:
+                raise DataError("no ets")
+            yield method, maps.logits, MAPS["ts"].fit(maps.logits.reduce(train)) if method == rival else Temperature(9)
+
+        for method in (rival, BIAS):
+            yield method, path(method)
+
+    scores = cross_scores(N, SEED, fits)
+    assert list(scores) == [BIAS if fails else rival]
+
+
 def test_where_none_can_be_fitted_the_first_reason_is_given() -> None:
     """A fold holds the only error: without it, all are right."""
     features, _, weight, bias = data()

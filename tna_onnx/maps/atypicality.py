@@ -332,7 +332,7 @@ def _loss_sums(
 ) -> _Passed:
     """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2), and what `_Curvature` keeps of each sample.
 
-    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z]; `dense`: of the Hessian, too.
+    z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z]. `dense`: the Hessian, too.
     """
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)

@@ -203,7 +203,8 @@ def classes_of(task: Task, collected: Collected) -> Classes:
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     """Refuse a cross-fitted gain of a new weight that copies among the samples explain better than any last layer does.
 
-    Only a refit has enough numbers to learn samples by heart: what the best of other methods gains is plausible.
+    Only a refit has enough numbers to learn samples by heart: what the best of the others gains is plausible, of
+    those compared on all folds.
     """
     if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
         return

@@ -77,6 +77,8 @@ def cross_scores(
     rule: Rule = Rule(),  # noqa: B008 - a frozen value
     failed: dict[Method, str] | None = None,
     clusters: NDArray[np.int64] | None = None,
+    *,
+    race: bool = True,
 ) -> Scores:
     """Score each of n samples with the fits of the other folds.
 
@@ -85,7 +87,7 @@ def cross_scores(
 
     `fits`: fits of the methods without a fold, on the samples of `fit_rows`. `failed`: takes the methods that could not
     be fitted without one of the folds, and why; a path by its first step. `clusters`: of the samples, (n,), if they are
-    not independent.
+    not independent. `race`: whether those are left out that have lost before the last fold.
     """
     fold = folds(n, seed, clusters)
     looked_at = np.zeros(n, bool)
@@ -93,6 +95,7 @@ def cross_scores(
     failures: dict[Method, str] = {}
     parts: list[Scores] = []
     lost: set[Method] = set()
+    rivals: set[Method] = set()  # what others have lost against
     for k in range(FOLDS):
         train = looked_at & (fold != k)
         remaining = ((method, path) for method, path in fits(k, train) if method not in lost)
@@ -102,9 +105,16 @@ def cross_scores(
             **{method: f"without fold {k + 1} of {FOLDS}: {why}" for method, why in refused.items()},
             **failures,
         }
-        lost |= _lost(parts, rule)
+        if race:
+            beaten, best = _lost(parts, rule)
+            lost |= beaten
+            if best and beaten:
+                rivals.add(best)
         # of very many samples, scores of methods that nobody asks for any more take gigabytes
         parts = [{method: after for method, after in part.items() if _family(method) not in lost} for part in parts]
+    if rivals & {*failures}:
+        # they are no candidates after all, and what they have beaten may be the best
+        return cross_scores(n, seed, fits, rule, failed, clusters, race=False)
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     if not shared:
         raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
@@ -118,8 +128,8 @@ def _family(method: Method) -> Method:
     return dataclasses.replace(method, step=0)
 
 
-def _lost(parts: Sequence[Scores], rule: Rule) -> set[Method]:
-    """Return the methods whose losses on the folds so far are too far above the best; a path by its first step.
+def _lost(parts: Sequence[Scores], rule: Rule) -> tuple[set[Method], Method | None]:
+    """Return the methods whose losses on the folds so far are too far above the best, and that; paths by a first step.
 
     Only what the rule cannot leave out for changed predictions rules another method out.
     """
@@ -127,23 +137,23 @@ def _lost(parts: Sequence[Scores], rule: Rule) -> set[Method]:
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     rivals = [method for method in shared if rule.always_allows(method) and not _reads_features(method)]
     if not left or not rivals:
-        return set()
+        return set(), None
     counts = [len(part[shared[0]]) for part in parts]
     places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
     seen = SampleScores.in_places(places, [part[shared[0]] for part in parts])
     if (independent_count(seen) or len(seen)) < _ENOUGH:
-        return set()
+        return set(), None
     losses = {method: np.concatenate([rule.losses(part[method]) for part in parts]) for method in shared}
     means = {method: weighted_mean(losses[method], seen.weights) for method in shared}
-    best = losses[min(rivals, key=lambda method: means[method])]
+    best = min(rivals, key=lambda method: means[method])
     lost = set()
     for method in {_family(method): method for method in sorted(shared, key=lambda method: -means[method])}.values():
-        worse, error = mean_and_error(losses[method] - best, seen.clusters, seen.weights)
+        worse, error = mean_and_error(losses[method] - losses[best], seen.clusters, seen.weights)
         beyond = worse - rule.tie(seen, error)
         # the input, one temperature and their like cost little, and are what others are held against
         if (_reads_features(method) or not method.keeps_order) and beyond * math.sqrt(FOLDS / left) > _LOST * error:
             lost.add(_family(method))
-    return lost
+    return lost, best
 
 
 def _reads_features(method: Method) -> bool:

@@ -359,7 +359,7 @@ def _why(task: Task, outcome: Outcome) -> str:
     if outcome.by_likelihood:
         rule = "a likelihood ratio chose"
     kinds = {replace(method, step=0) for method in outcome.scores}  # one strength of each
-    text = f"of {len(kinds)} methods, {rule}: {outcome.words}"
+    text = f"of {len(kinds)} methods compared on all folds, {rule}: {outcome.words}"
     for reason, verb in _REASONS.items():
         words = [method.words for method in better if outcome.left_out.get(method) == reason]
         if words:

@@ -431,9 +431,11 @@ class Strategy:
             return cross_scores(n, seed, fits, self.rule, failed, before.clusters)
         fits = functools.partial(self._fits, progress, methods, self._logits_of_folds([found] * FOLDS))
         scores = cross_scores(n, seed, fits, self.rule, failed, before.clusters)
-        chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: scored for method, scored in scores.items() if not method.tilted}
+        if len(honest) == len(scores):
+            return honest
+        chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
