@@ -204,6 +204,10 @@ _LEAST_FACTOR = 1e-3
 # Smallest curvature: far below any that matters. v has 2e-3 / C, p about one where anything is uncertain.
 _MIN_CURVATURE = 1e-12
 
+# Length of the gradient at which a fit ends, and where one more step follows, which squares it (`convex_minimum`).
+_END = 1e-7
+_BEFORE_LAST = 1e-5
+
 # Least eigenvalue of the preconditioner's block, of the largest; smaller ones are rounding.
 _MIN_EIGENVALUE = 1e-3
 
@@ -509,7 +513,9 @@ class AtypicalityAware(CalibrationMap):
         # the same for all samples: saturated probabilities hide where the loss falls
         refuge = objective.constant / objective.unit
         # steps in x = theta / unit: one tolerance then fits p and v
-        theta = convex_minimum(objective.at, first / objective.unit, refuge=refuge) * objective.unit
+        tolerance = _BEFORE_LAST if len(first) <= DENSE else _END
+        end = convex_minimum(objective.at, first / objective.unit, refuge=refuge, tolerance=tolerance)
+        theta = end * objective.unit
         if not np.all(np.isfinite(theta)):
             raise DataError("aar: the fit does not end in finite values; use another map")
         return cls(theta[:3], theta[3:], space)

@@ -387,6 +387,9 @@ def _descent(function: Function, at: _Point, tolerance: float) -> _Point:
         gained = before.value - at.value > 1e-6 * abs(before.value)
         if not gained and at.length > before.length / 2:  # the same: near the minimum a Newton step does better
             break
+    if at.length <= tolerance and isinstance(at.curvature, MatrixCurvature):
+        # one more step takes no look at the function, and squares what is left
+        return replace(at, x=at.x - at.curvature.divide(at.gradient))
     if math.isnan(at.length):  # no numbers to go by: not a minimum of anything
         return replace(at, x=np.full_like(at.x, np.nan))
     return at

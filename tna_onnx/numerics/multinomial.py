@@ -42,7 +42,9 @@ FloatArray = NDArray[np.float64]
 
 # Length of the gradient at which a fit ends: the loss is about half its square above the minimum. Smaller steps follow
 # the rounding of float32.
-_END = 1e-6
+_END = 1e-5
+# The same where one more step follows, which squares it.
+_BEFORE_LAST = 1e-4
 
 # Smallest curvature: far below any that matters. A number without a ridge has none where all rows are saturated.
 _MIN_CURVATURE = 1e-12
@@ -200,7 +202,8 @@ def fit_scores(
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
-    return _split(convex_minimum(objective.loss, first, tolerance=_END), objective.shape)
+    tolerance = _BEFORE_LAST if len(first) <= DENSE else _END
+    return _split(convex_minimum(objective.loss, first, tolerance=tolerance), objective.shape)
 
 
 def fit_above_floor(
