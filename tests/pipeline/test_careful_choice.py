@@ -132,7 +132,7 @@ def test_of_few_samples_a_likelihood_ratio_decides_on_one_temperature(n: int, *,
         logits = StoredLogits(FeatureTable(1.35 * drawn, labels))
         strategy = Strategy(lambda _: logits, None, "none", "auto", Settings().for_search, allowed=("none", "ts"))  # noqa: B023
         outcome = strategy.run(lambda *_: None)
-        fitted = logits.mapped_scores(MapFits({}).one("ts", logits, None))
+        fitted = logits.mapped_scores(MapFits({}).one("ts", logits.reduce()))
         ratio = 2 * np.sum(outcome.before.nll - fitted.nll, dtype=np.float64)
         agree.append((outcome.method == TS) == (ratio > chi2.ppf(0.99, 1)))
         assert set(strategy.chosen_in_folds(outcome)) <= {INPUT, TS}
