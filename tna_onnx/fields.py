@@ -13,10 +13,9 @@ import dataclasses
 import functools
 import os
 import sys
-import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -165,11 +164,9 @@ def check_settings(value: Any) -> None:
 def documented(cls: type[T]) -> type[T]:
     """Add the settings to the docstring of a dataclass, as `Attributes:`."""
     text, heading, raises = (cls.__doc__ or "").partition("\n\n    Raises:")
-    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n" + "".join(_lines(cls)) + (heading + raises).removeprefix("\n")
+    lines = "".join(
+        f"        {name}: {about.meaning} Default: {default!r}.\n"
+        for name, (default, about) in settings_of(cls).items()
+    )
+    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{lines}" + (heading + raises).removeprefix("\n")
     return cls
-
-
-def _lines(cls: type) -> Iterator[str]:
-    for name, (default, about) in settings_of(cls).items():
-        text = f"{name}: {about.meaning} Default: {default!r}."
-        yield textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
