@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +21,7 @@ from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.numerics.ops import Blocked, WeightedLabels, rows_of, to_host
+from tna_onnx.numerics.ops import Blocked, WeightedLabels, namespace, rows_of, to_host
 from tna_onnx.numerics.scores import SampleScores, resolved_logits
 from tna_onnx.runtime import trim_memory
 
@@ -408,7 +407,7 @@ def _predicted(
     mapped = apply_map(fitted, logits, features)
     if labels.ndim == 2:
         return (to_host(mapped) > 0).astype(np.int64)
-    return to_host(array_api_compat.array_namespace(mapped).argmax(mapped, axis=1))
+    return to_host(namespace(mapped).argmax(mapped, axis=1))
 
 
 def _chosen_rows(mask: NDArray[np.bool_]) -> NDArray[np.intp] | slice | None:

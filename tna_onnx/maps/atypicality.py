@@ -24,7 +24,17 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Reduce, SampleColumns, without_features
 from tna_onnx.numerics.fitting import DENSE, Curvature, MatrixCurvature, convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, several_threads, to_host
+from tna_onnx.numerics.ops import (
+    ArrayOps,
+    Blocked,
+    Ops,
+    namespace,
+    own_column,
+    row_max,
+    row_sum,
+    several_threads,
+    to_host,
+)
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 
 # Smallest standard deviation of the distances: equal ones would be divided by zero.
@@ -323,7 +333,7 @@ class _Passed:
 
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     """Sums over samples of (1, mean over classes of (s - mean s)^2, samples of each class)."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / classes
     with np.errstate(over="ignore"):
@@ -338,7 +348,7 @@ def _loss_sums(
 
     z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z]. `dense`: the Hessian, too.
     """
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     op = ArrayOps(logits)
     powers = _powers(atypicality)
     largest = row_max(logits)
@@ -415,13 +425,13 @@ def _exponentials(op: ArrayOps, scores: Any) -> Any:
     low = math.ceil(math.log(op.tiny) / 2)
     if isinstance(scores, np.ndarray):
         return np.exp(np.clip(scores, low, 0.0, out=scores), out=scores)
-    xp = array_api_compat.array_namespace(scores)
+    xp = namespace(scores)
     return xp.exp(xp.clip(scores, low, 0.0))
 
 
 def _bounded(z: Any) -> Any:
     """Return z where it weighs anything: a class that is masked by -1e9 would with the least exponential."""
-    xp = array_api_compat.array_namespace(z)
+    xp = namespace(z)
     if not z.shape[0] or float(xp.min(z)) >= _LEAST:
         return z
     return xp.clip(z, _LEAST, 0.0)
@@ -429,7 +439,7 @@ def _bounded(z: Any) -> Any:
 
 def _over_rows(factors: FloatArray, values: Any) -> FloatArray:
     """Return the sums (C,) of (B, C) values times (B,) factors."""
-    xp = array_api_compat.array_namespace(values)
+    xp = namespace(values)
     dtype = values.dtype if len(factors) <= _RUN else xp.float64
     rows = xp.asarray(factors, dtype=dtype, device=array_api_compat.device(values))
     return _host(rows @ xp.astype(values, dtype, copy=False))

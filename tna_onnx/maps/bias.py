@@ -16,14 +16,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Folding, Reduce, common, per_class
 from tna_onnx.numerics.multinomial import Scalar, Shape, fit_above_floor, fit_scores, shape_of
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host, total_weight, weigh
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, namespace, to_host, total_weight, weigh
 
 # N times the ridge, 1 / (2 tau^2), of the first fit and the range of the second: tau = 0.32, 0.02 and 1.
 # A bias of 1 makes a class nearly three times as frequent; one of 0.02 moves no probability by more than half a point.
@@ -131,7 +130,7 @@ def _ridge(reduce: Reduce, beta: float) -> float:
 
 def _frequencies(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
     """Sums over samples of (1, onehot(y) - q, q (1 - q)) at q = softmax(beta s)."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     q = ArrayOps(logits).softmax(logits * beta)
     hits = class_counts(labels, logits.shape[1])
     by_class, spread = (to_host(xp.sum(weigh(values, labels), axis=0, dtype=xp.float64)) for values in (q, q - q * q))

@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps.base import CalibrationMap, Reduce, SampleColumns, listed_classes
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
-from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, plain_labels, to_host, weigh, weights_of
+from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, namespace, plain_labels, to_host, weigh, weights_of
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
 """(x, y), K values each, x ascending, K >= 1."""
@@ -118,7 +117,7 @@ class TopVersusAll(CalibrationMap):
 
 def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleColumns:
     """Return the largest tempered probability, whether its class is the label, and the labels."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
     hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
     return SampleColumns.of(np.asarray(to_host(p), np.float64), hit, labels)
@@ -183,7 +182,7 @@ class SmoothedIsotonic(CalibrationMap):
 
 def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
     """Sums over samples of onehot(y) and of the tempered p, (2, C)."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     p = ArrayOps(logits).softmax(logits * (1 / temperature))
     count = class_counts(labels, logits.shape[1])
     return np.stack([count, to_host(xp.sum(weigh(p, labels), axis=0, dtype=xp.float64))])

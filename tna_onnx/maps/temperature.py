@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +31,7 @@ from tna_onnx.numerics.ops import (
     Blocked,
     Ops,
     is_narrow,
+    namespace,
     own_column,
     row_max,
     row_sum,
@@ -174,7 +174,7 @@ def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
 
 def _range(_beta: float, logits: Any, _labels: NDArray[np.int64]) -> float:
     """Sum over samples of max s - min s."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     return float(xp.sum(row_max(logits) + row_max(-logits)))
 
 
@@ -183,7 +183,7 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64]) -> NDArray[np.
 
     The last is the limit of the first for beta -> infinity.
     """
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     shifted = logits - row_max(logits)  # all moments are those of s - max s
     raw = _narrow_moments(beta, shifted) if is_narrow(logits) else _raw_moments(beta, shifted)
     total, first, second, third = (xp.astype(row, xp.float64) for row in raw)
@@ -203,7 +203,7 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64]) -> NDArray[np.
 
 def _raw_moments(beta: float, shifted: Any) -> tuple[Any, ...]:
     """Sums over classes of e s^k, k = 0 to 3, (B,) each, with e = exp(beta s)."""
-    xp = array_api_compat.array_namespace(shifted)
+    xp = namespace(shifted)
     weights = xp.exp(beta * shifted)
     weighted = weights * shifted
     return (
@@ -305,7 +305,7 @@ def _likelihoods(temperature: float, logits: Any, labels: NDArray[np.int64], *_:
 
 def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
     """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     n, classes = total_weight(labels), logits.shape[1]
     shifted = logits - row_max(logits)
     # from the largest logit: no exponential overflows, for any T

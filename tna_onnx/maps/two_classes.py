@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +29,7 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import LogisticFit, fit_logistic
 from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.multinomial import shape_of
-from tna_onnx.numerics.ops import ArrayOps, Ops, WeightedLabels, plain_labels, to_host, weights_of
+from tna_onnx.numerics.ops import ArrayOps, Ops, WeightedLabels, namespace, plain_labels, to_host, weights_of
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _features_of(features: Callable[[Any], Any], logits: Any, labels: Any, *_: A
 
 def _log_odds(logits: Any) -> Any:
     """Return d = s_1 - s_0, (N, 1), in float64."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     return xp.astype(logits[:, 1:] - logits[:, :1], xp.float64)
 
 
@@ -165,7 +164,7 @@ def _log_probabilities(op: Ops, logits: Any) -> Any:
 
 def _sides(factors: tuple[float, float], logits: Any) -> Any:
     """Return (ln p, -ln(1 - p)) times the factors, (N, 2), in float64."""
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     log_p = xp.astype(_log_probabilities(ArrayOps(logits), logits), xp.float64)
     return xp.stack([factors[0] * log_p[:, 1], -factors[1] * log_p[:, 0]], axis=1)
 

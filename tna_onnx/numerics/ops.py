@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-_NUMPY = array_api_compat.array_namespace(np.zeros(0))
+# NumPy 2.1 is an array API by itself; the one made of earlier versions loads all of NumPy, compilers of Fortran too.
+_NUMPY = np if hasattr(np, "unstack") else array_api_compat.array_namespace(np.zeros(0))
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""

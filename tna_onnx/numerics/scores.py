@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +26,7 @@ from tna_onnx.numerics.ops import (
     ArrayOps,
     SoftLabels,
     WeightedLabels,
+    namespace,
     own_column,
     plain_labels,
     row_max,
@@ -124,7 +124,7 @@ def _sums_of_columns(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray
 
 def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Sums, and sums of squares, over the second axis."""
-    xp = array_api_compat.array_namespace(values)  # vecdot of NumPy is of its second version
+    xp = namespace(values)
     samples, classes = values.shape
     in_runs = classes - classes % _RUN
     remainder = values[:, in_runs:]
@@ -275,7 +275,7 @@ def as_two_classes(logits: Any, labels: Any) -> tuple[Any, Any]:
     if isinstance(labels, WeightedLabels):
         column, flat = as_two_classes(logits, labels.labels)
         return column, WeightedLabels(flat, np.repeat(labels.weights, labels.labels.shape[1]))
-    xp = array_api_compat.array_namespace(logits)
+    xp = namespace(logits)
     column = xp.reshape(logits, (-1, 1))
     return xp.concat([xp.zeros_like(column), column], axis=1), labels.reshape(-1)
 
@@ -337,7 +337,7 @@ class SampleScores:
             return cls(*values, predicted=predicted)
         if isinstance(logits, np.ndarray):
             return cls(*numpy_terms(logits, labels))
-        xp = array_api_compat.array_namespace(logits)
+        xp = namespace(logits)
         # exponentials of float16 would have three digits
         if logits.dtype == xp.float16:
             logits = xp.astype(logits, xp.float32)
@@ -355,7 +355,7 @@ class SampleScores:
     def _of_soft(cls, logits: Any, labels: SoftLabels) -> SampleScores:
         """Score logits against probabilities: NLL and Brier score are means over labels, hits are of the drawn ones."""
         scores = cls.of_logits(logits, labels.labels)
-        xp = array_api_compat.array_namespace(logits)
+        xp = namespace(logits)
         wide = xp.astype(logits, xp.float64)
         p = ArrayOps(wide).softmax(wide)
         # a score is linear in s_y, or p_y
@@ -375,7 +375,7 @@ class SampleScores:
         if np.ndim(labels) == 2:
             values, predicted = probability_terms(to_host(probabilities), to_host(labels))
             return cls(*values, predicted=predicted)
-        xp = array_api_compat.array_namespace(probabilities)
+        xp = namespace(probabilities)
         half = probabilities.dtype == xp.float16
         least = 2.0**-25 if half else float(xp.finfo(probabilities.dtype).smallest_normal)
         # probabilities are not divided by their sum: they are scored as the model gives them

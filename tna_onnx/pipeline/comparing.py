@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +21,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Readout
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.numerics.ops import sigmoid, to_host
+from tna_onnx.numerics.ops import namespace, sigmoid, to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
 from tna_onnx.numerics.residuals import CrossFit, order_dependence
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
@@ -247,7 +246,7 @@ def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
     largest = float(np.finfo(np.float16).max) if readout.logits_type == "float16" else np.inf
     done = 0
     for values, labels, _ in logits.chunks():
-        xp = array_api_compat.array_namespace(values)
+        xp = namespace(values)
         # of a NaN, no comparison holds; infinite is more than any bound
         sizes = to_host(xp.max(xp.abs(values), axis=1))
         bad = ~(sizes <= largest) | ~np.isfinite(sizes)
