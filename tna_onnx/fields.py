@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
+import math
 import os
 import sys
 import types
@@ -139,12 +140,12 @@ def plain_value(value: Any) -> Any:
 
 
 def check_settings(value: Any) -> None:
-    """Refuse settings of a wrong type, and a word that is none of the choices of one.
+    """Refuse settings of a wrong type or outside their range, and a word that is none of the choices of one.
 
     NumPy's scalars become numbers of Python, which a file can record.
     """
     cls: type = value.__class__
-    for name in settings_of(cls):
+    for name, (_, about) in settings_of(cls).items():
         hint = hints_of(cls)[name]
         kind = plain_type(hint)
         item = plain_value(getattr(value, name))
@@ -155,10 +156,24 @@ def check_settings(value: Any) -> None:
             check_choice(name, item, typing.get_args(kind))
         elif kind is int:
             check_numbers("a whole number", **{name: item})
+            _check_range(name, item, about)
         elif kind is float:
             check_numbers("a number" if kind is hint else "a number or None", **{name: item})
+            _check_range(name, item, about)
         else:
             check_type(name, item, hint)
+
+
+_UNITS = {"PERCENT": ", in per cent", "POINTS": ", in percentage points", "NATS": ", in nats"}
+
+
+def _check_range(name: str, number: float, about: Setting) -> None:
+    if about.low is None or about.low <= number <= (about.high or math.inf):
+        return
+    ends = f"at least {about.low:g}"
+    if about.high is not None:
+        ends = f"from {about.low:g} to {about.high:g}"
+    raise UsageError(f"{name} must be {ends}{_UNITS.get(about.unit, '')}; got {number}")
 
 
 def documented(cls: type[T]) -> type[T]:

@@ -139,7 +139,7 @@ def test_bytes_whose_data_lie_elsewhere(small: Small, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("level", [20, 99.99, float("nan")])
 def test_a_confidence_level_has_one_range(small: Small, level: float) -> None:
-    message = f"confidence_level must be in 50 to 99.9 per cent, got {level}"
+    message = f"confidence_level must be from 50 to 99.9, in per cent; got {level}"
     with pytest.raises(tna_onnx.UsageError, match=message):
         tna_onnx.calibrate(small.model, small.calib, settings=tna_onnx.Settings(confidence_level=level))
     with pytest.raises(tna_onnx.UsageError, match=message):

@@ -79,7 +79,7 @@ def test_stated_names_must_be_as_many_as_the_classes() -> None:
 
 @pytest.mark.parametrize("expected", [-1, 100.5])
 def test_an_expected_accuracy_is_a_percentage(expected: object) -> None:
-    with pytest.raises(UsageError, match="expected accuracy must lie in 0 to 100 per cent"):
+    with pytest.raises(UsageError, match="expect_accuracy must be from 0 to 100, in per cent"):
         Data(X, expect_accuracy=expected)  # type: ignore[arg-type]
 
 

@@ -82,15 +82,15 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
         ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
         ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
         ({"seed": True}, "seed must be a whole number, got True"),
-        ({"seed": -1}, "seed is out of its range: -1"),
+        ({"seed": -1}, "seed must be at least 0; got -1"),
         ({"angle_step": 90.0}, "angle_step is out of its range: 90.0"),
         ({"alpha": "5"}, "alpha must be a number, got '5'"),
         ({"theta_s": 0.0}, "theta_s"),
-        ({"max_accuracy_drop": 101}, "max_accuracy_drop is out of its range"),
+        ({"max_accuracy_drop": 101}, "max_accuracy_drop must be from 0 to 100"),
         ({"ensemble_size": 0}, "ensemble_size must be at least 1, auto or inf, got 0"),
         ({"ensemble_size": "many"}, "ensemble size 'many' is not known"),
         ({"ensemble_size": 2.5}, "ensemble_size must be a whole number"),
-        ({"confidence_level": 100}, "confidence_level must be in 50 to 99.9 per cent, got 100"),
+        ({"confidence_level": 100}, "confidence_level must be from 50 to 99.9, in per cent; got 100"),
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:

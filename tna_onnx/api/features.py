@@ -194,8 +194,6 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, pro
 def _checked_fields(fields: FeatureFields) -> FeatureFields:
     """Return settings on what computes features, and of which samples, if they can be used."""
     check_settings(fields)
-    if fields.max_samples is not None and fields.max_samples < 1:
-        raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
     if fields.stratify and fields.max_samples is None:
         raise UsageError("--stratify needs --max-samples, the number of samples to choose")
     return fields

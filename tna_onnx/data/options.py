@@ -159,10 +159,7 @@ class Data:
             if isinstance(getattr(self, role), Integral):
                 object.__setattr__(self, role, str(getattr(self, role)))
         _check_rows(self)
-        expected = self.expect_accuracy
-        if expected is not None and not 0 <= expected <= 100:
-            raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
-        check_share(expect_accuracy=expected)
+        check_share(expect_accuracy=self.expect_accuracy)
         if self.class_prior is not None and not (self.weights is None and self.weight_column is None):
             raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
 

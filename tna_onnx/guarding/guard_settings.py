@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_share
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_share
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
@@ -118,9 +118,6 @@ class GuardSettings:
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
         check_share(coverage=self.coverage)
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, got {self.seed}")
-        check_level(self.confidence_level)
 
     @property
     def goal(self) -> tuple[str, float]:

@@ -93,5 +93,5 @@ def check_level(per_cent: float) -> float:
     """Return a confidence level as a fraction."""
     check_numbers("a number", confidence_level=per_cent)
     if not _MIN_LEVEL <= per_cent <= MAX_LEVEL:
-        raise UsageError(f"confidence_level must be in {_MIN_LEVEL} to {MAX_LEVEL} per cent, got {per_cent}")
+        raise UsageError(f"confidence_level must be from {_MIN_LEVEL} to {MAX_LEVEL}, in per cent; got {per_cent}")
     return per_cent / 100

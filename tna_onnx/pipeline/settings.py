@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.maps import CLAMPED, MAPS, MapName
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level, check_numbers
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_numbers
 from tna_onnx.numerics.metric import Objective
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ class Settings:
         if self.predictions == "keep":
             self._check_kept()
         _ = self.for_search  # ranges are checked there
-        check_level(self.confidence_level)
 
     @property
     def resolved_search(self) -> Search:

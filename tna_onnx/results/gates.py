@@ -10,7 +10,6 @@ Numbers are those of held-out or cross-fitted samples; of two classes and of lab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -40,8 +39,6 @@ class GateMissed(CheckFailed):
 Requirement: TypeAlias = Literal["improvement", "not-worse", "nothing"]
 
 _SECTION = "Gates"
-
-_UNITS = {"PERCENT": "per cent", "POINTS": "percentage points"}
 
 
 @documented
@@ -95,14 +92,6 @@ class Gates:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name, (_, about) in settings_of(Gates).items():
-            if about.low is None:
-                continue
-            limit = getattr(self, name)
-            if limit is not None and not about.low <= limit <= (about.high or math.inf):
-                unit = _UNITS.get(about.unit, about.unit.lower())
-                ends = f"at least {about.low:g}" if about.high is None else f"from {about.low:g} to {about.high:g}"
-                raise UsageError(f"{name} must be {ends}{unit and f', in {unit}'}; got {limit}")
         check_share(min_accuracy=self.min_accuracy)
         for name, limit in (self.min_recall or {}).items():
             check_numbers("a number", **{f"min_recall {name}": limit})

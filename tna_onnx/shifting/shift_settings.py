@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from tna_onnx.data.choices import TRUST_LABELS, Frequencies
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL
 
 Estimator: TypeAlias = Literal["em", "bbse"]
 
@@ -70,6 +70,3 @@ class ShiftSettings:
             raise UsageError(f"only: expected two classes or more, got {self.only!r}")
         if self.draws < _MIN_DRAWS:
             raise UsageError(f"draws must be at least {_MIN_DRAWS}, got {self.draws}")
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, got {self.seed}")
-        check_level(self.confidence_level)

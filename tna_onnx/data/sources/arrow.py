@@ -1,6 +1,6 @@
 """Parquet and Arrow files: where they lie, their rows in batches or memory-mapped, and their columns as arrays.
 
-`table_batches` reads some thousand rows at a time; `map_table` gives any row, for which columns are first written as
+`table_batches` reads some thousand rows at a time; `map_column` gives any row, for which a column is first written as
 plain Arrow.
 """
 
@@ -195,17 +195,17 @@ def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limit
                 yield selected.slice(start, rows)
 
 
-def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Write these columns as plain Arrow, of which any row can be reached, into a temporary file, and map that."""
+def map_column(files: Sequence[Path], column: str, limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Write a column as plain Arrow, of which any row can be reached, into a temporary file, and map that."""
     pa = load_pyarrow()
     handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
     os.close(handle)
     try:
-        schema = pa.schema([table_schema(files[0]).field(column) for column in columns])
+        schema = pa.schema([table_schema(files[0]).field(column)])
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for batch in checked_batches(files, columns, limits):
+            for batch in checked_batches(files, [column], limits):
                 writer.write_batch(batch.cast(schema))
-        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
+        return pa.ipc.open_stream(pa.memory_map(name)).read_all().column(column)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

@@ -22,7 +22,7 @@ from tna_onnx.data.sources.arrow import (
     is_list,
     is_text,
     load_pyarrow,
-    map_table,
+    map_column,
     table_files,
     table_schema,
 )
@@ -145,7 +145,7 @@ def _open_images(table: Table, title: str, name: str, label: str | None, request
     request.check_one_class(where)
     further = columns_beside(request, where, table.kinds)
     stored = table.columns([*further, *([] if label is None else [label])])
-    images = TableImages(Path(where), files, map_table(files, [name], request.limits).column(name))
+    images = TableImages(Path(where), files, map_column(files, name, request.limits))
     labels = labels_apart(request, None if label is None else table.labels(label, stored[label]))
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
     columns = {column: stored[column] for column in further}
