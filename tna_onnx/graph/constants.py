@@ -40,7 +40,10 @@ class Quantized:
     def quantize(self, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return (integers, scale, zero point) of a new value in the stored layout."""
         value = value.astype(np.float64)
-        scale = self._new_scale(value)
+        scale = self.fixed_scale
+        if scale is None:  # with which the largest value, of each channel or of all, takes the limit
+            others = tuple(k for k in range(value.ndim) if k != self.axis)
+            scale = np.max(np.abs(value), axis=others, initial=0) / self.limit
         scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)  # zeros alone: any scale will do
         middle = 0
         if self.dtype.kind == "u":
@@ -56,16 +59,6 @@ class Quantized:
         integers, scale, zero = self.quantize(value)
         shifted = integers.astype(np.float64) - int(zero.flat[0])
         return np.asarray(shifted * _along(scale.astype(np.float64), self.axis, value.ndim), scale.dtype)
-
-    def _new_scale(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the scale with which the largest value, of each channel or of all, takes the limit."""
-        if self.fixed_scale is not None:
-            return self.fixed_scale
-        magnitude = np.abs(value)
-        if self.axis is None:
-            return np.asarray(np.max(magnitude, initial=0) / self.limit)
-        other_axes = tuple(k for k in range(value.ndim) if k != self.axis)
-        return np.asarray(np.max(magnitude, axis=other_axes, initial=0) / self.limit)
 
 
 def full_range(dtype: np.dtype[Any]) -> int:

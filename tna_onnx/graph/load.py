@@ -417,21 +417,16 @@ def checker_complaint(model: Path | onnx.ModelProto) -> str:
 
 def tensor_types(model: Model) -> dict[str, str]:
     """Dtype and shape of each graph input as text, such as `float32 (N, 3, 32, 32)`; dynamic dimensions by name."""
-    return {info.name: _type_text(info.type) for info in model.proto.graph.input}
+    texts = {}
+    for info in model.proto.graph.input:
+        tensor = info.type.tensor_type
+        texts[info.name] = f"{numpy_name(tensor.elem_type)} {dims_text(tensor.shape)}"
+        if not info.type.HasField("tensor_type"):
+            texts[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
+    return texts
 
 
 def dims_text(shape: onnx.TensorShapeProto) -> str:
     """Return a declared shape as text, such as `(N, 3)`; a dimension without name or size is `?`."""
-    return f"({', '.join(map(_dimension_text, shape.dim))})"
-
-
-def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
-    if dimension.HasField("dim_value"):
-        return str(dimension.dim_value)
-    return dimension.dim_param or "?"
-
-
-def _type_text(kind: onnx.TypeProto) -> str:
-    if not kind.HasField("tensor_type"):
-        return str(kind.WhichOneof("value")).removesuffix("_type")
-    return f"{numpy_name(kind.tensor_type.elem_type)} {dims_text(kind.tensor_type.shape)}"
+    names = (str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in shape.dim)
+    return f"({', '.join(names)})"

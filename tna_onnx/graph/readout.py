@@ -313,7 +313,7 @@ class Head(Readout):
         if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
             return undone(stored_weight, self.orient)
         # In float64: a division in float32 would round a second time.
-        return undone(stored_weight.astype(np.float64) / _column(self.weight_scale), self.orient)
+        return undone(stored_weight.astype(np.float64) / self.weight_scale.reshape(-1, 1), self.orient)
 
     def marked_as_read(self) -> NDArray[np.float64]:
         """Return, as the node reads it, a weight that holds the number of its class in every place."""
@@ -359,17 +359,10 @@ class Head(Readout):
         # most heads: a copy of a large weight would be all that is gained
         if vectors.dtype == self.working_type and not self._single and np.all(self.weight_scale == 1):
             return np.ascontiguousarray(vectors)
-        value = vectors.astype(np.float64) * _column(self.weight_scale)
+        value = vectors.astype(np.float64) * self.weight_scale.reshape(-1, 1)
         if self._single:
             value = np.concatenate([np.zeros_like(value), value])
         return np.ascontiguousarray(value, self.working_type)
-
-
-def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shape one factor a class so that it broadcasts over the class vectors."""
-    if scale.ndim == 0:
-        return scale
-    return scale[:, None]
 
 
 # The stored scale is a product that was rounded to float32 or float16; a scale of its own is further off.
