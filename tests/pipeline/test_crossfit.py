@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.pipeline.crossfits import SEED, TS, Array, Maps, N, data, equal, logits_of, plain
+from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, logits_of, plain
 from tests.pipeline.toys import SETTINGS, run, toy
 from tests.pipeline.toys import N as FEW
 from tna_onnx.errors import DataError
