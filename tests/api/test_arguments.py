@@ -211,6 +211,11 @@ def names(*paths: Any) -> list[str]:
     return list(named_models(list(paths)))
 
 
+def test_a_folder_of_figures_is_no_file(small: Small) -> None:
+    with pytest.raises(UsageError, match="expected the name of a folder"):
+        tna_onnx.calibrate(small.model, small.calib, figures=small.calib, dry_run=True)
+
+
 @pytest.mark.parametrize(
     ("paths", "expected"),
     [

@@ -26,6 +26,7 @@ from tests.support import TILTED, cli, ok, refused, words_of
 from tna_onnx import errors
 from tna_onnx.api.arguments import holders_of
 from tna_onnx.cli.command import SECTIONS, Command, Group, group
+from tna_onnx.cli.options import take_recipe
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
@@ -107,6 +108,17 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
     other_types = ("details", "baseline", "data", "min_recall", "ray_options", *(("calib",) if name == "guard" else ()))
     shared = [option for option in defaults(name) if option in expected and option not in other_types]
     assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
+
+
+def test_texts_of_options_become_values(tmp_path: Path) -> None:
+    processor = {"image_processor_type": "ViTImageProcessor", "do_resize": False, "size": 8, "do_normalize": False}
+    (tmp_path / "p.json").write_text(json.dumps(processor))
+    words = ["m.onnx", "d.npz", "--ensemble-size", "12", "--resize", "224,320", "--preset", str(tmp_path / "p.json")]
+    params = group.commands["calibrate"].make_context("calibrate", words, parent=click.Context(group)).params
+    assert (params["ensemble_size"], params["resize"]) == (12, (224, 320))
+    recipe = take_recipe(params["preset"], params)
+    assert recipe is not None
+    assert recipe.resize == (224, 320)
 
 
 # ---- The table of commands is complete: each is in a file of `tna_onnx/cli`, and a function
@@ -277,6 +289,7 @@ BAD_USAGE = {
     "missing data": (["--calib", "none.npz"], "none.npz"),
     "mean is no list": (["--calib", "D", "--mean", "a,b"], "0.485,0.456,0.406"),
     "resize is no size": (["--calib", "D", "--resize", "1,2,3"], "HEIGHT,WIDTH"),
+    "resize is no number": (["--calib", "D", "--resize", "wide"], "got 'wide'"),
     "flags for arrays": (["--calib", "D", "--mean", "0.5"], "images only"),
     "unknown device": (["--calib", "D", "--device", "tpu"], "expected auto, cpu, cuda or cuda:INDEX"),
     "nothing to do": (["--calib", "D", "--search", "none", "--map", "none"], "changes nothing"),

@@ -113,15 +113,6 @@ def test_nothing_new_is_the_same_bytes(model: Model, tmp_path: Path) -> None:
     assert output.read_bytes() == data
 
 
-def test_nothing_new_with_external_data_is_the_same_tensors(external: Model, tmp_path: Path) -> None:
-    output = tmp_path / "new.onnx"
-    with pending(external, unchanged(external, choose_head(external)).proto, output, verbatim=True):
-        pass
-    assert onnx.load(output) == onnx.load(external.path)
-    (tmp_path / "weights.bin").unlink()  # data of its own
-    onnx.load(output)
-
-
 def test_a_source_that_changes_on_the_way_is_not_copied(model: Model, tmp_path: Path) -> None:
     proto = unchanged(model, choose_head(model)).proto
     model.path.write_bytes(model.path.read_bytes() + b"\0")

@@ -1,16 +1,19 @@
 """Cross-fitting: each sample is scored once, by what was fitted and chosen without it, and the choice on that."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, logits_of, plain
 from tests.pipeline.toys import SETTINGS, run, toy
 from tests.pipeline.toys import N as FEW
+from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.temperature import Temperature
@@ -19,6 +22,55 @@ from tna_onnx.pipeline import crossfit
 from tna_onnx.pipeline.crossfit import Fit, Fits, Scores, chosen_per_fold, cross_scores, folds
 from tna_onnx.pipeline.methods import FOLDS, INPUT, Method, Rule
 from tna_onnx.pipeline.strategy import Strategy
+
+Array = NDArray[Any]
+
+SEED = 4
+N = 603
+TS = Method(tilted=False, map="ts")
+BIAS = Method(tilted=False, map="bias")
+
+
+def data(samples: int = N, n: int = 16, classes: int = 4) -> tuple[Array, NDArray[np.int64], Array, Array]:
+    """Features, labels, weight and bias of a classifier whose logits are twice too large."""
+    rng = np.random.default_rng([samples, n, classes])
+    features = rng.normal(size=(samples, n))
+    honest = 2 * rng.normal(size=(classes, n)) / math.sqrt(n)
+    labels = (features @ honest.T + rng.gumbel(size=(samples, classes))).argmax(axis=1)
+    return features.astype(np.float32), labels, (2 * honest).astype(np.float32), np.zeros(classes, np.float32)
+
+
+def logits_of(labels: NDArray[np.int64] | None = None) -> HeadLogits:
+    features, drawn, weight, bias = data()
+    return HeadLogits(FeatureTable(features, drawn if labels is None else labels), weight, bias)
+
+
+class Maps:
+    """Fits of maps by name, which keeps what was fitted for each fold."""
+
+    def __init__(self, *names: str, labels: NDArray[np.int64] | None = None) -> None:
+        self.names = names
+        self.logits = logits_of(labels)
+        self.fitted: dict[tuple[str, int], CalibrationMap | None] = {}
+        self.masks: list[Array] = []
+
+    def __call__(self, k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        self.masks.append(train)
+        for name in self.names:
+            yield Method(tilted=False, map=name), self._one(name, k, train)
+
+    def _one(self, name: str, k: int, train: Array) -> Iterator[Fit]:
+        fitted = None if name == "none" else MAPS[name].fit(self.logits.reduce(train))
+        self.fitted[name, k] = fitted
+        yield Method(tilted=False, map=name), self.logits, fitted
+
+    def scores(self) -> Scores:
+        return cross_scores(N, SEED, self)
+
+
+def equal(one: SampleScores, other: SampleScores) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
 
 # --- folds
 
@@ -185,7 +237,7 @@ def spoilt(scores: Scores, fold: int) -> Scores:
 
 @pytest.mark.parametrize("fold", [0, 3])
 def test_scores_of_a_fold_have_no_part_in_its_choice(fold: int) -> None:
-    scores = plain().scores()
+    scores = Maps("none", "ts", "bias").scores()
     before = scores[INPUT]
     chosen = chosen_per_fold(scores, before, Rule(), SEED)
     changed = spoilt(scores, fold)
