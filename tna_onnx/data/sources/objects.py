@@ -12,7 +12,7 @@ Batches are read once; where they are large they are mapped from a temporary fil
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from tna_onnx.data.source import AnyArray, Source
 
 
-def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
+def open_iterable(data: Any, request: Request) -> ArraySource:
     """Read all batches of an iterable or of a reader."""
+    title = "batches"
     check_arrays(request, title)
     names = [spec.name for spec in request.inputs]
     input_names = list(names)
@@ -46,7 +47,8 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     given = request.labels is not None and request.labels is not NO_LABELS
     most = len(np.atleast_1d(labels_apart(request, None))) if given else None
     columns = {name: GrowingRows(f"{title}: {name!r}") for name in names}
-    for number, batch in enumerate(_batches(data, title)):
+    batches = iter(data.get_next, None) if hasattr(data, "get_next") else data
+    for number, batch in enumerate(batches):
         where = f"{title}: batch {number}"
         arrays = _arrays(batch, input_names, where)
         for name in names:
@@ -92,15 +94,6 @@ def _numeric_array(value: Any, where: str) -> AnyArray:
         actual = "objects" if array.dtype.hasobject else str(array.dtype)
         raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
     return array
-
-
-def _batches(data: Any, title: str) -> Iterator[Any]:
-    """Return an iterator over what the object gives."""
-    if hasattr(data, "get_next"):
-        return iter(data.get_next, None)
-    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
-        return iter(data)
-    raise DataError(f"{title}: expected an iterable, or an object with get_next(), found {type(data).__name__}")
 
 
 def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
