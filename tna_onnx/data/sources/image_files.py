@@ -253,8 +253,6 @@ def open_folder(root: Path, request: Request) -> ImageSource:
             names, labels, columns = _by_labels(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
-    except RecursionError as error:
-        raise DataError(f"{root}: its folders are nested too deeply; move the images further up") from error
     check_inside(root, names, str(root), request.data_root)
     files = FolderImages(root, tuple(names))
     title = f"image folder {resolved(root).name}"
