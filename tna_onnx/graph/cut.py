@@ -15,7 +15,6 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.tensors import code_of
 
 ModelProto = onnx.ModelProto
 """For packages that do not import onnx."""
@@ -65,7 +64,8 @@ def cut_between(
             f"input '{missing[0]}' too; give samples for the inputs instead of computed features"
         )
     for name, dtype in feeds.items():
-        cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))
+        code = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code, None))
     return cut
 
 

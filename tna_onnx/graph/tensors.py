@@ -57,11 +57,6 @@ def byte_count(tensor: TensorProto, dims: Sequence[int] | None = None) -> int:
     return (count * _BITS.get(type_name(tensor.data_type).upper(), 8) + 7) // 8
 
 
-def code_of(dtype: np.dtype[Any]) -> int:
-    """Return the ONNX element type of a NumPy dtype."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
-
-
 def type_name(code: int) -> str:
     """Return ONNX's name of an element type, in lower case; its number, if ONNX has no such type."""
     names: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}

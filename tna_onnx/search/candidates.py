@@ -182,7 +182,9 @@ class Scorer:
                 continue
             needed = [*group]
             n_scored = 0
-            for stack in self._stacks(self.ensemble.averages(needed, members)):
+            averages = self.ensemble.averages(needed, members)
+            # as many weights as fit into memory together
+            while stack := list(itertools.islice(averages, max(1, _STACK_BYTES // self.ensemble.weight.nbytes))):
                 yield self._scored(stack, members)
                 n_scored += len(stack)
             # paths end before
@@ -198,11 +200,6 @@ class Scorer:
                 # weights are large, and can be made again
                 self._kept[average.angle, members] = replace(candidate, weight=None)
         return scored
-
-    def _stacks(self, produced: Iterator[Average]) -> Iterator[list[Average]]:
-        """Cut into lists of weights that fit into memory together."""
-        while stack := list(itertools.islice(produced, max(1, _STACK_BYTES // self.ensemble.weight.nbytes))):
-            yield stack
 
     def _has_room(self, scores: SampleScores) -> bool:
         count = len(self._kept) + len(self._limits)
