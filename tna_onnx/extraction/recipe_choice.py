@@ -5,6 +5,7 @@ where one scale and one offset do clearly better (`affine_search`), and where no
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +39,8 @@ from tna_onnx.extraction.recipe_trials import (
 )
 
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
-_AFFINE_SHARE = 0.8  # of the runs outside the list
+_AFFINE_SHARE = 0.7  # of the runs outside the list
+_OFFSETS = (-0.5, 0.5)  # of one normalised channel
 _MIN_GAIN = 0.04  # nats, of the NLL
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
@@ -195,11 +197,12 @@ def _clearly_better(images: TrialImages, found: Trial, best: Trial, budget: int)
 
 def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataError:
     """Return the error for images that suit the model clearly better in another way."""
-    before, after = (100 * each.accuracy(images.labels) for each in (best, found))
+    count = len(found)
+    shown = [replace(each, logs=each.logs[:count], losses=each.losses[:count]) for each in (best, found)]
+    before, after = (f"{100 * each.accuracy(images.labels):.1f} % (NLL {each.nll:.3f})" for each in shown)
     return DataError(
-        f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {len(found):,} of these "
-        f"images the accuracy is {before:.1f} % with {best.named.name}, and {after:.1f} % with {how}"
-        f"{_if_images(images, best)}"
+        f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {count:,} of these images "
+        f"the accuracy is {before} with {best.named.name}, and {after} with {how}{_if_images(images, best)}"
     )
 
 
@@ -211,6 +214,8 @@ def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Tri
     ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
     for order in _ORDERS:
         ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
+    for k, offset in itertools.product(range(3), _OFFSETS):
+        ways[f"channel {color[k]} moved by {offset:+g}"] = functools.partial(_shift, k, offset)
     others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
     found = halved(images, list(others.values()), budget // 2)
     if found is None or not _clearly_better(images, found, best, budget // 2):
@@ -222,6 +227,13 @@ def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Tri
 def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return channels in another order."""
     return np.take(values, order, axis)
+
+
+def _shift(channel: int, offset: float, values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return one channel plus an offset."""
+    offsets = np.where(np.arange(values.shape[axis]) == channel, offset, 0.0)
+    moved: NDArray[Any] = values + np.expand_dims(offsets, tuple(range(1, 4 - axis)))
+    return moved
 
 
 def _grey(values: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -247,8 +259,8 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
     count = len(best)
     while True:
         tied = [trial for trial in ran if trial is not best and len(trial) == count and not trial.loses_clearly(best)]
-        # a model that does not care, and recipes that give nearly the same images, need no more of them
-        open_ties = [trial for trial in tied if trial.z(best) != 0 and not within_noise(images, trial, best)]
+        # a model that does not care, and sizes that give the same images, need no more of them
+        open_ties = [trial for trial in tied if trial.z(best) != 0]
         if not open_ties or count >= len(images.rows):
             return best, tied
         count = min(2 * count, len(images.rows))
