@@ -135,12 +135,6 @@ def test_bad_files(small: Small, folder: Path, case: str) -> None:
     assert not (folder / "r.json").exists()
 
 
-@pytest.mark.parametrize("name", ["none.toml", "."])
-def test_a_file_that_cannot_be_read(small: Small, name: str) -> None:
-    result = refused(2, "cannot be read", "evaluate", small.model, "--data", small.test, "--config", name)
-    assert result.stderr.startswith(f"Error: {name}: ")
-
-
 def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["evaluate", small.model, "--data", small.test]
     for name, value, message in (
