@@ -220,7 +220,9 @@ def _all_finite(value: Any) -> bool:
     """Whether no number, or one in an array or in tuples of them, is infinite; tuples hold neither texts nor None."""
     if isinstance(value, tuple):
         return all(item is not None and not isinstance(item, str) and _all_finite(item) for item in value)
-    return not (isinstance(value, (float, np.ndarray)) and np.isinf(value).any())
+    if isinstance(value, np.ndarray):
+        return not np.isinf(value).any()
+    return not (isinstance(value, float) and math.isinf(value))
 
 
 @dataclass(frozen=True, eq=False)

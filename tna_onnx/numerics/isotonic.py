@@ -150,13 +150,14 @@ def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]
         first, last = open_pieces.pop()
         if last - first < 2:
             continue
-        between = np.arange(first + 1, last)
+        between = slice(first + 1, last)
         line = y[first] + (x[between] - x[first]) / (x[last] - x[first]) * (y[last] - y[first])
         excess = np.abs(line - y[between]) / allowed[between]
         worst = int(np.argmax(excess))
         if excess[worst] > 1:
-            corners.add(int(between[worst]))
-            open_pieces += [(first, int(between[worst])), (int(between[worst]), last)]
+            corner = first + 1 + worst
+            corners.add(corner)
+            open_pieces += [(first, corner), (corner, last)]
     return np.array(sorted(corners), np.intp)
 
 

@@ -65,6 +65,10 @@ class Form(Protocol):
     def curvature(self, q: Any, x: Any) -> Any:
         """Return the second derivatives of the summed NLL with respect to each entry of D alone."""
 
+
+class VectorForm(Form, Protocol):
+    """A D of at most a number for each class, for which a Hessian may be a matrix."""
+
     def columns(self, r: Any, x: Any) -> Any:
         """Return the adjoint of (D, c) -> D x + c at each row r, (B, k)."""
 
@@ -145,20 +149,6 @@ class Matrix:
     def curvature(self, q: Any, x: Any) -> Any:
         return (q - q * q).T @ (x * x)
 
-    def columns(self, r: Any, x: Any) -> Any:
-        xp = namespace(x)
-        return xp.concat([xp.reshape(r[:, :, None] * x[:, None, :], (len(x), -1)), r], axis=1)
-
-    def gram(self, g: Any, x: Any) -> FloatArray:
-        classes = x.shape[1]
-        matrix = np.zeros((classes * (classes + 1),) * 2)
-        with_one = namespace(x).concat([x, x[:, :1] * 0 + 1], axis=1)
-        for c in range(classes):
-            # entries of row c of D, and c of the bias
-            own = np.append(np.arange(c * classes, (c + 1) * classes), classes * classes + c)
-            matrix[np.ix_(own, own)] = to_host((with_one * g[:, c : c + 1]).T @ with_one)
-        return matrix
-
 
 def _moments(g: Any, x: Any) -> tuple[FloatArray, ...]:
     """Sums over rows of g, g x and g x^2, (C,) each."""
@@ -202,7 +192,7 @@ def fit_scores(
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
-    tolerance = _BEFORE_LAST if len(first) <= DENSE else _END
+    tolerance = _BEFORE_LAST if objective.dense else _END
     return _split(convex_minimum(objective.loss, first, tolerance=tolerance), objective.shape)
 
 
@@ -252,14 +242,20 @@ class _Objective:
         ridge = _joined((np.broadcast_to(strength[0], shape), np.full(size.classes, strength[1])))
         return cls(reduce, form, shape, temperature, size.samples, 2 * ridge)
 
+    @property
+    def dense(self) -> VectorForm | None:
+        """The form, where the Hessian is a matrix."""
+        if isinstance(self.form, (Scalar, Diagonal)) and len(self.ridge) <= DENSE:
+            return self.form
+        return None
+
     def loss_above_floor(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the same of (theta, log(e / (1 - e))) where a share e of the labels is noise."""
         share = _logistic(theta[-1])
         linear = theta[:-1]
         k = len(linear)
-        dense = k <= DENSE
         of = functools.partial(
-            _loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share, dense=dense
+            _loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share, dense=self.dense
         )
         sums = self.reduce(Blocked(of)) / self.size
         right = sums[1 + k]
@@ -272,7 +268,7 @@ class _Objective:
         # the secant of the prior's slope: it stays above the prior on the way to its minimum
         odds = max(abs(theta[-1]), 1e-9)
         steepness = math.tanh(odds / 2) / odds / self.size
-        if dense:
+        if self.dense:
             scale = np.append(np.ones(k), by_odds)
             information = sums[2 + k :].reshape(1 + k, 1 + k) * scale * scale[:, None]
             return value, gradient, MatrixCurvature(information + np.diag(np.append(self.ridge, steepness)))
@@ -294,12 +290,11 @@ class _Objective:
     def loss(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
         """Return the value, the gradient and the curvature."""
         k = len(theta)
-        dense = k <= DENSE
-        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape), dense=dense)
+        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape), dense=self.dense)
         sums = self.reduce(Blocked(of)) / self.size
         value = float(sums[0] + theta @ (self.ridge * theta) / 2)
         curvature: Curvature
-        if dense:
+        if self.dense:
             curvature = MatrixCurvature(sums[1 + k :].reshape(k, k) + np.diag(self.ridge + _MIN_CURVATURE))
         else:
             # in float32 the curvature may vanish where the slope does not
@@ -337,11 +332,11 @@ def _loss_sums(
     labels: NDArray[np.int64],
     *_: Any,
     share: float | None = None,
-    dense: bool,
+    dense: VectorForm | None,
 ) -> FloatArray:
     """Sums over samples of (NLL, its gradient, with a share of noise a_i, the Hessian or its diagonal).
 
-    `dense`: the whole Hessian; with a share of noise the Fisher information of (d, c, e).
+    `dense`: the form, for the whole Hessian; with a share of noise the Fisher information of (d, c, e).
     """
     xp = namespace(logits)
     op = ArrayOps(logits)
@@ -365,11 +360,11 @@ def _loss_sums(
     r = weigh(r, labels)
     parts = (xp.sum(weigh(nll, labels)), form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), *noise_sums)
     if dense and share is not None:
-        return _joined((*parts, _information(form, q, x, share, labels)))
+        return _joined((*parts, _information(dense, q, x, share, labels)))
     if dense:
         weighted = weigh(q, labels)
-        half = form.columns(weighted * 0.5, x)
-        return _joined((*parts, _less(form.gram(weighted, x), half, form.columns(q, x))))
+        half = dense.columns(weighted * 0.5, x)
+        return _joined((*parts, _less(dense.gram(weighted, x), half, dense.columns(q, x))))
     curved = q - q * q
     spread = x
     if share is not None:
@@ -389,7 +384,7 @@ def _less(gram: FloatArray, a: Any, b: Any) -> FloatArray:
     return less
 
 
-def _information(form: Form, q: Any, x: Any, share: float, labels: Any) -> FloatArray:
+def _information(form: VectorForm, q: Any, x: Any, share: float, labels: Any) -> FloatArray:
     """Return the Fisher information of (d, c, e), (k + 1, k + 1): J' diag(1 / p) J as in `_information_sums`.
 
     With S = diag q - q q', S diag(1 / p) S = diag(w q) - w q q' - q (w q)' + q (w . q) q' for w = q / p.
