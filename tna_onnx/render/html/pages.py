@@ -61,7 +61,7 @@ from tna_onnx.render.html.svg import element
 from tna_onnx.render.rows import difference_text, metric_cells, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
-from tna_onnx.results.study import Chart, Studies, Study
+from tna_onnx.results.study import Studies, Study
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ def _section(study: Study, linked: bool) -> SimpleNamespace:
     return SimpleNamespace(
         sentence=study.sentence,
         element=study.element,
-        charts=tuple(map(_drawn, study.charts)),
+        charts=[SimpleNamespace(figure=chart_figure(chart), keys=chart_keys(chart)) for chart in study.charts],
         numbers=_numbers(study),
         folded=len(study.rows) > _OPEN_ROWS,
         notes=(*(f"{footnote.mark} {footnote.text}" for footnote in study.footnotes), *study.notes),
@@ -351,7 +351,3 @@ def _numbers(study: Study) -> Table:
     texts = {column.name for column in columns if any(isinstance(value, str) for value in study.values(column.name))}
     heads = [PageColumn(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
     return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")
-
-
-def _drawn(chart: Chart) -> SimpleNamespace:
-    return SimpleNamespace(figure=chart_figure(chart), keys=chart_keys(chart))

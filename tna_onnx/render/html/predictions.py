@@ -49,7 +49,7 @@ from tna_onnx.render.rows import (
     per_cent,
     share_text,
 )
-from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
+from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard
 from tna_onnx.results.report import Report
@@ -117,18 +117,14 @@ def _mean(bins: Bins) -> str:
 def samples(details: Details) -> SimpleNamespace | None:
     """Return the values of the section; None if there are no such samples."""
     kinds = (
-        (
-            "Wrong, and confident",
-            "Wrong predictions with the highest confidence after recalibration.",
-            details.overconfident,
-        ),
-        (
-            "Right, and unsure",
-            "Right predictions with the lowest confidence after recalibration.",
-            details.underconfident,
-        ),
+        ("Wrong, and confident", "Wrong predictions with the highest", details.overconfident),
+        ("Right, and unsure", "Right predictions with the lowest", details.underconfident),
     )
-    groups = tuple(SimpleNamespace(title=title, text=text, samples=worst) for title, text, worst in kinds if worst)
+    groups = tuple(
+        SimpleNamespace(title=title, text=f"{text} confidence after recalibration.", samples=worst)
+        for title, text, worst in kinds
+        if worst
+    )
     # a section without cards would be an empty heading
     if not groups:
         return None
@@ -344,21 +340,14 @@ def _candidates_table(report: Report, details: Details) -> Table:
     heads = ["angle, °", "reached, °", "members", f"calibration {title}", "calibration accuracy, %"]
     if details.held_out:
         heads += [f"held-out {title}", "held-out accuracy, %"]
-    choice = details.steps[details.chosen]
-    rows = [_candidate_row(step, report.objective, step is choice) for step in details.steps]
+    rows = []
+    for step in details.steps:
+        row = [f"{step.angle:g}", f"{step.reached:.2f}", members_text(step.members) if step.angle else ""]
+        for scored in filter(None, (step.calibration, step.held_out)):
+            row += [METRICS[report.objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
+        rows.append(row)
+    rows[details.chosen][0] += " (chosen)"
     return table(heads, rows, f"Objective: {report.objective.upper()}", chosen=details.chosen)
-
-
-def _candidate_row(step: Step, objective: str, is_choice: bool) -> tuple[str, ...]:
-    row = [f"{step.angle:g}", f"{step.reached:.2f}", ""]
-    if is_choice:
-        row[0] += " (chosen)"
-    if step.angle:
-        row[2] = members_text(step.members)
-    for scored in (step.calibration, step.held_out):
-        if scored is not None:
-            row += [METRICS[objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
-    return tuple(row)
 
 
 # Decisions
@@ -390,42 +379,36 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
 def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] = ()) -> SimpleNamespace:
     """Return what a section shows of the decisions of one file."""
     measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
+    groups = []
+    if decisions.by_confidence:
+        rows = [
+            (f"{part.low:.4f} to {part.high:.4f}", f"{part.n:,}", per_cent(part.coverage), f"{part.mean_set_size:.2f}")
+            for part in decisions.by_confidence
+        ]
+        heads = ("confidence", "samples", "sets that hold the class", "classes in a set")
+        groups.append(table(heads, rows, "By confidence"))
+    classes = []
+    if decisions.class_coverage and decisions.class_set_size:
+        pairs = zip(decisions.class_coverage, decisions.class_set_size, strict=True)
+        sets = [
+            (str(k), per_cent(share), "-" if size is None else f"{size:.2f}") for k, (share, size) in enumerate(pairs)
+        ]
+        columns = ("class", "sets that hold it", "classes in a set")
+        classes.append(table(columns, sets[:_MAX_CLASSES], "Coverage and size of sets by class"))
+    if decisions.decision is not None:
+        classes += _decided_classes(decisions.decision)
     return SimpleNamespace(
         title=title,
         data=f"{decisions.data}{FRESH[decisions.fresh]}.",
         promises=promises,
         figures=table(("", PageColumn("", wraps=True)), measured, "What the file decides"),
-        groups=_groups(decisions),
-        classes=(*_set_classes(decisions), *_decided_classes(decisions.decision)),
+        groups=groups,
+        classes=classes,
     )
 
 
-def _groups(decisions: Decisions) -> tuple[Table, ...]:
-    if not decisions.by_confidence:
-        return ()
-    rows = [
-        (f"{group.low:.4f} to {group.high:.4f}", f"{group.n:,}", per_cent(group.coverage), f"{group.mean_set_size:.2f}")
-        for group in decisions.by_confidence
-    ]
-    return (table(("confidence", "samples", "sets that hold the class", "classes in a set"), rows, "By confidence"),)
-
-
-def _set_classes(decisions: Decisions) -> tuple[Table, ...]:
-    if not decisions.class_coverage or not decisions.class_set_size:
-        return ()
-    pairs = zip(decisions.class_coverage, decisions.class_set_size, strict=True)
-    rows = [
-        (str(k), per_cent(share), "-" if size is None else f"{size:.2f}")
-        for k, (share, size) in enumerate(pairs)
-        if k < _MAX_CLASSES
-    ]
-    return (table(("class", "sets that hold it", "classes in a set"), rows, "Coverage and size of sets by class"),)
-
-
-def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
+def _decided_classes(scores: DecisionScores) -> list[Table]:
     """Return recall, precision and false positive rate by class, and the confusion matrix of a few."""
-    if scores is None:
-        return ()
     rows = [
         (
             point.name,
@@ -443,4 +426,4 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
         names = [point.name for point in scores.classes]
         cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
         tables.append(table(("true", *names, "none"), cells, "True class and decision"))
-    return tuple(tables)
+    return tables
