@@ -57,22 +57,19 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
     if output:
         ending = f"; {output} is written"
 
-    def attempt(step: Step) -> None:
-        try:
-            lines.extend(step())
-        except TnaError as error:
-            failures.append(f"{error}{ending}")
-
     def print_text() -> Sequence[str]:
         with standard_output():
             show(_Console(), Group(text, *(Text(printable(line)) for line in lines)))
         return ()
 
-    # files first: a reader who closes the pipe must not cost one
-    for step in steps:
-        attempt(step)
+    every = [*steps]
     if not quiet:
-        attempt(print_text)
+        every.append(print_text)
+    for step in every:
+        try:
+            lines.extend(step())
+        except TnaError as error:
+            failures.append(f"{error}{ending}")
     if failures:
         raise ResultError("\n".join(failures))
 

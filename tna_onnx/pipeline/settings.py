@@ -157,8 +157,11 @@ class Settings:
             raise UsageError(
                 "search none with map none changes nothing; leave one of the two out, or fit one temperature: --map ts"
             )
-        if self.predictions == "keep":
-            self._check_kept()
+        if self.predictions == "keep" and self.resolved_search not in ("auto", "none"):
+            raise UsageError(
+                f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
+                "leave one of the two out"
+            )
         _ = self.for_search  # ranges are checked there
 
     @property
@@ -217,14 +220,6 @@ class Settings:
         chosen = {name: getattr(self, name) for name in RECORDED}
         # `ensemble_size` of the search is the number that `auto` starts with
         return {**asdict(self.for_search), **chosen, "ensemble_size_asked": self.ensemble_size}
-
-    def _check_kept(self) -> None:
-        """Refuse a tilted weight where predictions are to be kept."""
-        if self.resolved_search not in ("auto", "none"):
-            raise UsageError(
-                f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
-                "leave one of the two out"
-            )
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take."""

@@ -215,8 +215,6 @@ def _scored(
 
 # Over all classes, a calibrated model gets a note once in a hundred runs; and only where it matters.
 _LEVEL_OF_CLASSES = 0.01
-
-
 _LARGE_SHARE = 0.1
 
 
@@ -252,13 +250,9 @@ def off_centre(
 
 # Below this, frequencies are mostly noise: a class of average frequency is known to a third of itself.
 _MIN_A_CLASS = 10
-
-
 # What else has changed counts if noise alone makes it once in a hundred times, and if it is large enough to matter: if
 # the mean confidence is off by a point.
 _LEVEL = 0.01
-
-
 _LARGE_SURPRISE = 0.01
 
 
