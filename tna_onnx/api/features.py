@@ -14,6 +14,7 @@ from typing import Any
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.choices import FeatureFields
+from tna_onnx.data.foreign import optional
 from tna_onnx.data.formats import request_of
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
@@ -203,6 +204,7 @@ def _into_files(
     opened: OpenModel, data: Data, output: str, fields: FeatureFields, extractor: FeatureExtractor, progress: Progress
 ) -> Collection:
     """Compute features here or by Ray Data, and write them as Parquet files."""
+    optional("pyarrow", "tables", "writing features as Parquet (--cache DIR writes a store instead)")
     slices, title, recipe = _slices(opened, data, fields, extractor)
     writer = extractor.describe()
     provider = opened.session.provider
