@@ -317,6 +317,9 @@ def test_members_and_rotations_are_those_that_were_asked_for() -> None:
     assert result.members in (1, 3)
     plain = settings.by_default.search(0)
     assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)
+    shaped = StudySettings(alpha=2.0, beta=3.0)
+    assert (shaped.search(0).tilt.alpha, shaped.search(0).tilt.beta) == (2, 3)
+    assert shaped.by_default.search(0).tilt == plain.tilt
     for wrong in ({"theta_s": -1.0}, {"ensemble_size": 0}):
         with pytest.raises(UsageError):
             StudySettings(**wrong)  # type: ignore[arg-type]
@@ -419,8 +422,8 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
 
 
 def test_rotations_are_those_that_were_asked_for(data: StudyData) -> None:
-    study = made("rotations", data, replace(SETTINGS, theta_s=0.7))
-    assert study.rows[0][:3] == (0.7, 5.0, 1.0)
+    study = made("rotations", data, replace(SETTINGS, theta_s=0.7, alpha=2.0))
+    assert study.rows[0][:3] == (0.7, 2.0, 1.0)
     assert {row[0] for row in study.rows} == {0.5, 0.7, 0.9, 1.0, 1.5}
 
 

@@ -21,7 +21,7 @@ from tna_onnx.results.study import Cell, Chart, Column, Found, Line
 from tna_onnx.studies.recalibrations import StudyData, table_rows, walk
 from tna_onnx.studies.settings import StudySettings
 
-# theta_s, alpha, beta besides the theta_s that is asked for: the paper's three other theta_s, and other shapes.
+# theta_s, alpha, beta besides those that are asked for: the paper's three other theta_s, and other shapes.
 _SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
 
 # Points of a curve, and walks behind each for every repeat.
@@ -37,7 +37,7 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
     rows: list[tuple[float, ...]] = []
     n = data.weight.shape[1]
     # what is asked for goes first, by default the paper's own setting
-    shapes = tuple(dict.fromkeys([(settings.theta_s, 5.0, 1.0), *_SHAPES]))
+    shapes = tuple(dict.fromkeys([(settings.theta_s, settings.alpha, settings.beta), *_SHAPES]))
     end = _last_rotation(n, shapes)
     draws = _DRAWS * settings.repeats
     means: list[Line] = []

@@ -92,6 +92,12 @@ class StudySettings:
         section="What is fitted",
     )
 
+    alpha: float = setting(
+        5.0, "First shape parameter of the Beta distribution of the rotation angles.", section="The search"
+    )
+    beta: float = setting(
+        1.0, "Second shape parameter of the Beta distribution of the rotation angles.", section="The search"
+    )
     theta_s: float = setting(0.9, "Largest angle of one rotation, in radians.", section="The search")
     ensemble_size: int | None = setting(
         None,
@@ -125,7 +131,7 @@ class StudySettings:
         keywords: dict[str, Any] = {"search": "sparse", "map": "none", "seed": seed, "tilt_bias": self.tilt_bias}
         if self.printed:
             keywords["n_t"] = PAPER_N_T
-        for name in ("objective", "bins", "theta_s", "ensemble_size"):
+        for name in ("objective", "bins", "alpha", "beta", "theta_s", "ensemble_size"):
             value = getattr(self, name)
             if value is not None:
                 keywords[name] = value
@@ -134,4 +140,4 @@ class StudySettings:
     @property
     def by_default(self) -> StudySettings:
         """These settings with the default protocol and search."""
-        return replace(self, protocol="default", theta_s=0.9, ensemble_size=None)
+        return replace(self, protocol="default", alpha=5.0, beta=1.0, theta_s=0.9, ensemble_size=None)
