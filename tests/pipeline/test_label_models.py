@@ -275,7 +275,7 @@ def test_a_store_of_labels_is_checked(folder: Path) -> None:
     (store / "labels.npy").write_bytes(changed)
     refused("does not belong to this store")
     (store / "labels.npy").write_bytes(labels[-80:])
-    refused("too short")
+    refused("cannot be read")
     (store / "labels.npy").write_bytes(labels)
     for wrong in (0, -1, 2**60, "4", None, 3):
         told = json.loads(manifest)

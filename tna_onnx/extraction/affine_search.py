@@ -28,7 +28,7 @@ _REVERSED: dict[Color, Color] = {"RGB": "BGR", "BGR": "RGB"}
 _SHARE = 0.25  # of the runs, for the grid
 _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # where a parabola is fitted, in steps, and in the best corner
 _WIDE, _NARROW = (0.5, 0.2), (0.2, 0.08)  # steps of log |a|, in which points of the grid are 1.4 apart, and of m
-_REACH = 1.25  # steps within which a parabola is trusted
+_REACH = 1.25  # steps within which the lowest point of a parabola is trusted; twice as many, with another parabola
 _USUAL = 0.45  # the mean of photographs
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 _WRITTEN = 4.0  # nats that it takes to write down a number of two digits
@@ -58,7 +58,7 @@ class Point:
 
 
 def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None:
-    """Return a trial of a scale and offsets, run on a few images or none; None where too few may be run.
+    """Return a trial of one scale and one offset, run on a few images or none; None where too few may be run.
 
     `best`: of the known recipes. `budget`: images that may be run, each under one recipe.
     """
