@@ -287,8 +287,10 @@ class _Paths:
         if not looks.size:
             return
         mrc = self._mrc(after[looks].reshape(-1, after.shape[2])).reshape(len(looks), len(going))
-        for at, angle in enumerate(self._angles):
-            passed = mrc > angle
+        # most angles are passed by all paths already, or by none in this window
+        due = (self._angles < mrc.max()) & np.any(stops.rotations[going] == 0, axis=0)
+        for at in np.flatnonzero(due):
+            passed = mrc > self._angles[at]
             path = np.flatnonzero(passed.any(axis=0) & (stops.rotations[going, at] == 0))
             first = np.argmax(passed[:, path], axis=0)
             stops.rotations[going[path], at] = done + looks[first] + 1
