@@ -42,6 +42,7 @@ _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but
 _AFFINE_SHARE = 0.7  # of the runs outside the list
 _OFFSETS = (-0.5, 0.5)  # of one normalised channel
 _MIN_GAIN = 0.04  # nats, of the NLL
+_OTHERS = 3  # recipes of the least NLL at the model's own temperature
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
@@ -134,14 +135,16 @@ def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> s
     Without normalisation inside, networks are nearly linear far out: on dark images, pixels of 0 to 255 may suit better
     a model of normalised ones.
     """
-    other = min(ran, key=lambda trial: trial.plain_nll(images.labels))
+    others = sorted(ran, key=lambda trial: trial.plain_nll(images.labels))[:_OTHERS]
+    images.run(others, FIRST)
+    other = min(others, key=lambda trial: trial.plain_nll(images.labels))
     nll, other_nll = best.plain_nll(images.labels), other.plain_nll(images.labels)
     if not worse_than_guessing(nll, other_nll, best.logs.shape[1]):
         return ""
     return (
-        f"{best.named.name}, the most accurate, gives an NLL of {nll:.3g}, which no trained model has, and "
-        f"{other.named.name} one of {other_nll:.3g}, so either the model was trained with another recipe, or on images "
-        "of another brightness or contrast"
+        f"with {best.named.name}, which suits these images best, the NLL is {nll:.3g}, which no trained model has, and "
+        f"with {other.named.name} it is {other_nll:.3g}. The model was trained with another recipe, or on images of "
+        "another brightness or contrast"
     )
 
 
@@ -152,9 +155,9 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     if accuracy >= _RIGHT * confidence or nll <= _GUESSED * guessing:
         return ""
     return (
-        f"the best known recipe is {best.named.name}; with it the model is right on {100 * accuracy:.1f} % of "
-        f"{len(best):,} images and says {100 * confidence:.1f} %, and its NLL is {nll:.2f}, where guessing has "
-        f"{guessing:.2f}; so it was probably trained with another recipe"
+        f"the best known recipe is {best.named.name}. With it the model is right on {100 * accuracy:.1f} % of "
+        f"{len(best):,} images at a mean confidence of {100 * confidence:.1f} %, and its NLL is {nll:.2f}, where "
+        f"guessing has {guessing:.2f}. It was probably trained with another recipe"
     )
 
 
@@ -371,18 +374,18 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     elif best is base or base.z(best) <= CLEAR:
         return []
     text = (
-        f"the model seems to be trained with another preprocessing: accuracy is {100 * base.accuracy(labels):.1f} % "
-        f"with the stated one and {100 * best.accuracy(labels):.1f} % with {best.named.name} ({best.named.flags}), on "
-        f"{len(base):,} images"
+        f"the model seems to have been trained with other preprocessing: on {len(base):,} images the accuracy is "
+        f"{100 * base.accuracy(labels):.1f} % with what is stated, and {100 * best.accuracy(labels):.1f} % with "
+        f"{best.named.name} ({best.named.flags})"
     )
     suspicion = base.suspicion(labels)
     if insisted or (not nonsense and (suspicion is None or (suspicion.kind == "order" and best is not inverted))):
         return [f"WARNING: {text}"]
-    why = "next to chance with the stated one"
+    why = "The stated one leaves the model next to chance"
     if nonsense:
-        why = f"with an NLL of {base.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
+        why = f"The NLL is {base.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
     raise DataError(
-        f"{images.source.describe()}: {text}, {why}; state the other, or say that this is what the model has: "
+        f"{images.source.describe()}: {text}. {why}. State the other, or say that this is the model's accuracy: "
         f"--expect-accuracy {100 * base.accuracy(labels):.0f}"
     )
 
