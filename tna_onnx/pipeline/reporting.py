@@ -380,7 +380,8 @@ def _kept_note(task: Task, outcome: Outcome, changing: Method) -> str:
     )
     cost = ""
     few = _scarce(before, recall)
-    known = [one for one in recall.classes if one not in few]
+    unknown = set(few)  # of 20,000 classes most may be
+    known = [one for one in recall.classes if one not in unknown]
     lowest = min(known, key=lambda one: one.difference.difference, default=None)
     if lowest is not None and lowest.difference.difference < 0:
         kind = "label" if task.readout.multi_label else "class"
