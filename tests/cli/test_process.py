@@ -232,6 +232,3 @@ def test_an_interruption_that_a_library_has_made_another_error_of(linked: str) -
     ended = CliRunner().invoke(Group(commands={"work": work}), ["work"])
     assert ended.exit_code == INTERRUPTED
     assert "bug" not in ended.output
-
-
-# --- Results: every step gets its turn, whatever the others do

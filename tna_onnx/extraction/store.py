@@ -1,4 +1,4 @@
-"""Features, logits and labels of N samples on disk, memory-mapped, so that an interrupted run goes on.
+"""Features and labels of N samples on disk, memory-mapped, so that an interrupted run goes on.
 
 A store is a folder: rows in `features.bin`, `labels.npy`, `manifest.json` with the key (digests of
 model and data, head, preprocessing, provider, batch size, versions), `checksums.txt`, and `columns.json` for groups and
