@@ -103,23 +103,29 @@ def test_several_rows_a_sample_are_no_features_of_a_linear_head() -> None:
         collect_features(model, linear, source_of(model, inputs(8, 4, 6)), 16, silent)
 
 
-@pytest.mark.parametrize("leaks", [False, True])
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("places", [False, True])  # whether the place of a token counts
+@pytest.mark.parametrize("side", ["right", "left", "left if long", "gaps if long"])
 def test_tokens_that_are_padding_are_not_run_where_the_features_stay(
-    leaks: bool, left: bool, monkeypatch: pytest.MonkeyPatch
+    places: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 20, 300)
     mask = (np.arange(20) < lengths[:, None]).astype(np.int64)
-    mask = mask[:, ::-1].copy() if left else mask
+    chosen = lengths > (10 if "long" in side else 0)
+    if "left" in side:
+        mask[chosen] = mask[chosen, ::-1]
+    if "gaps" in side:
+        mask[chosen, 3] = 0
     ids = np.where(mask, rng.integers(1, 9, mask.shape), 0)
     words = rng.standard_normal((9, 6)).astype(np.float32)
-    total = "Identity e > used" if leaks else "Unsqueeze m two > u; Mul e u > used"
+    weigh = "CumSum ones axis > w; Mul m w > used" if places else "Identity m > used"
     nodes = nodes_of(
-        f"Gather words ids > e; Cast mask > m to=FLOAT; {total}; ReduceSum used one > sum keepdims=0; "
+        "Gather words ids > e; Cast mask > m to=FLOAT; Cast ids > i to=FLOAT; Mul i zero > i0; Exp i0 > ones; "
+        f"{weigh}; Unsqueeze used two > u; Mul e u > v; ReduceSum v one > sum keepdims=0; "
         "ReduceSum m one > count; Div sum count > z; Gemm z weight bias > logits name=head transB=1"
     )
     tensors = {"words": words, "one": np.array([1]), "two": np.array([2]), "weight": WEIGHT, "bias": BIAS}
+    tensors |= {"zero": np.float32(0), "axis": np.array(1)}
     tensors = {name: each for name, each in tensors.items() if any(name in node.input for node in nodes)}
     tokens_of = {name: (["N", "T"], np.int64) for name in ("ids", "mask")}
     model = opened(small_model(nodes, tokens_of, {"logits": ["N", 3]}, tensors))
@@ -130,11 +136,20 @@ def test_tokens_that_are_padding_are_not_run_where_the_features_stay(
         Session, "_compute", lambda self, names, feeds: (run.append(feeds["ids"].size), compute(self, names, feeds))[1]
     )
     table = collect_features(model, model.readout, source, 32, silent)
-    weights = np.ones_like(mask) if leaks else mask
+    weights = mask * np.arange(1, 21) if places else mask
     expected = (words[ids] * weights[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
     assert_allclose(table.features, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(table.labels, np.arange(300) % 3)
-    assert (sum(run) < 0.8 * mask.size) == (not leaks)
+    assert (sum(run) < 0.8 * mask.size) == (side == "right" or (side == "left" and not places))
+
+
+def test_a_network_that_takes_samples_of_one_length_alone_gets_them_whole() -> None:
+    mask = np.tile([1, 1, 0, 0, 0, 0], (12, 1))
+    nodes = nodes_of("Cast mask > m to=FLOAT; Reshape m shape > z; Gemm z weight bias > logits name=head transB=1")
+    tensors = {"shape": np.array([-1, 6]), "weight": WEIGHT, "bias": BIAS}
+    model = opened(small_model(nodes, {"mask": (["N", "T"], np.int64)}, {"logits": ["N", 3]}, tensors))
+    source = open_source({"mask": mask, "labels": np.arange(12) % 3}, model.inputs, 3)
+    np.testing.assert_array_equal(collect_features(model, model.readout, source, 12, silent).features, mask)
 
 
 # --- The feature table: blocks and batches give every sample once, in order, as they were collected

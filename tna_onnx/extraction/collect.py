@@ -163,7 +163,7 @@ class ByLength(SourceView):
 
     @classmethod
     def of(cls, source: Source) -> ByLength | None:
-        """Order samples, where all inputs are tokens (N, T) of any length, with one mask, and a tenth is padding."""
+        """Order samples of tokens (N, T) of any length, of which one input is the mask, and a tenth is padding."""
         arrays = source.source if isinstance(source, LabelSource) else source
         if not isinstance(arrays, ArraySource):
             return None
@@ -171,8 +171,13 @@ class ByLength(SourceView):
         tokens = all(len(spec.shape) == 2 and not spec.shape[1] and spec.dtype.kind in "iu" for spec in arrays.inputs)
         if len(masks) != 1 or not tokens or len({column.shape for column in arrays.columns.values()}) != 1:
             return None
-        lengths = np.count_nonzero(arrays.columns[masks[0]], axis=1)
-        if np.mean(lengths) > _FULL * arrays.columns[masks[0]].shape[1]:
+        held = np.asarray(arrays.columns[masks[0]]) != 0
+        lengths = np.count_nonzero(held, axis=1)
+        if np.mean(lengths) >= _FULL * held.shape[1]:
+            return None
+        # without gaps, and all on one side: else the shortest ones do not tell what moves the others
+        runs = [held.shape[1] - each.argmax(axis=1) for each in (held, held[:, ::-1])]
+        if not any(np.array_equal(run, lengths) for run in runs):
             return None
         return cls(source, masks[0], np.argsort(lengths, kind="stable"))
 
@@ -210,7 +215,8 @@ def _collected_by_length(
     shortest = np.arange(min(size, len(view)))
     by_length = copy.copy(collector)
     by_length.source = view
-    with contextlib.suppress(DataError):  # a network may not take short samples; of wrong ones the usual run tells
+    # a network may not take short samples; of wrong ones the usual run tells
+    with contextlib.suppress(DataError, UnsupportedModel):
         padded = collector.rows(next(source.batches(size, view.order[shortest]))).features
         moved = np.abs(by_length.rows(next(view.batches(size, shortest))).features - padded)
         if np.max(moved) <= _ROUNDINGS * epsilon(padded.dtype.name) * np.max(np.abs(padded)):
