@@ -287,6 +287,7 @@ def test_bad_outputs(small: Small, tmp_path: Path, output: str, message: str) ->
 BAD_USAGE = {
     "no data": ([], "--calib"),
     "missing data": (["--calib", "none.npz"], "none.npz"),
+    "missing data, in a folder of two uses": (["--calib", "none.npz", "--cache", "f", "--figures", "f"], "none.npz"),
     "mean is no list": (["--calib", "D", "--mean", "a,b"], "0.485,0.456,0.406"),
     "resize is no size": (["--calib", "D", "--resize", "1,2,3"], "HEIGHT,WIDTH"),
     "resize is no number": (["--calib", "D", "--resize", "wide"], "got 'wide'"),

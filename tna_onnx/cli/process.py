@@ -219,9 +219,9 @@ def interruption(ctx: click.Context) -> str:
 CACHE = "tna_onnx.cache"
 """The folder of feature stores, in the `meta` of a command's context."""
 
-# Frequencies that may be a file, and what a command writes besides a model.
+# Frequencies that may be a file; what a command writes besides a model, and folders in which results may lie.
 _PRIORS = ("target_prior", "source_prior")
-_RESULTS = {"json_file", "out", "output"}
+_RESULTS = {"json_file", "out", "output", "cache", "data_root"}
 
 
 def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
