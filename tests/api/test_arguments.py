@@ -169,6 +169,28 @@ def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     assert json.loads(file.read_text())["missed"] != []
 
 
+def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    model.write_bytes(small.model.read_bytes())
+    data.write_bytes(small.calib.read_bytes())
+    new, names = tmp_path / "new.onnx", tmp_path / "names.txt"
+    calls: tuple[Any, ...] = (
+        lambda: tna_onnx.guard(model, data, output=new, json=model),
+        lambda: tna_onnx.shift(model, data, target_prior="uniform", output=new, json=new),
+        lambda: tna_onnx.calibrate(model, data, output=new, json=data),
+        lambda: tna_onnx.calibrate(model, data, output=new, json=tmp_path / "r", report=tmp_path / "r"),
+        lambda: tna_onnx.verify(model, model, json=model),
+        lambda: tna_onnx.compare([model, model], data, report=model),
+        lambda: tna_onnx.features(model, data, tmp_path / "cache", json=data),
+        lambda: tna_onnx.evaluate(model, data, classes=names, json=names),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="is one of the other files"):
+            call()
+    assert model.read_bytes() == small.model.read_bytes()
+    assert data.read_bytes() == small.calib.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
