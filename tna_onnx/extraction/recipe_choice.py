@@ -362,7 +362,7 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
         best = best_of([base, *rivals])
         if best is base and count >= ENOUGH:
             break
-        rivals = [trial for trial in rivals if not trial.is_dropped(best)]
+        rivals = [trial for trial in rivals if not trial.loses_clearly(base)]
         count *= 2
     labels = images.labels
     plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
