@@ -119,6 +119,7 @@ LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
         ("evaluate", ["--labels", "l.npy", "--classes", "c.txt"], ("l.npy", "c.txt")),
         ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),
         ("study", [*LABELS, "--out", "s"], ("l.npy", "el.npy")),
+        ("study", [*LABELS, "--out", "."], ("index.html",)),
     ],
 )
 def test_no_result_replaces_a_file_of_the_command(
@@ -126,7 +127,7 @@ def test_no_result_replaces_a_file_of_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in taken:
-        refused(2, "is one of the other files", command, "m.onnx", "c.npz", *words, "--json", name)
+        refused(2, "choose another name for the JSON file", command, "m.onnx", "c.npz", *words, "--json", name)
     assert not list(tmp_path.iterdir())
 
 

@@ -97,10 +97,10 @@ def run_command(
     files = named_files(arguments, ending)
     if figures is not None:
         check_figure_folder(figures, *files, json_file, page)
+    check_result_file(json_file, *files, page)
     # a page beside the figures may wait for their folder
     if page is None or figures is None or Path(page).parent != Path(figures) or Path(figures).exists():
         check_result_file(page, *files, json_file, kind="HTML")
-    check_result_file(json_file, *files, page)
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
