@@ -15,6 +15,7 @@ import tna_onnx
 from tests.builders import nodes_of, small_model
 from tests.results.test_json import valid
 from tests.support import cli, loaded, ok, outputs_of, with_options
+from tna_onnx.fields import settings_of
 
 Q = np.array([0.55, 0.25, 0.15, 0.05])
 
@@ -102,6 +103,11 @@ def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path)
     assert result.method == "bbse"
     told = json.loads(next(e.value for e in onnx.load(out).metadata_props if e.key == "tna_onnx.shift"))
     assert told["target"] == [each.target for each in result.classes]
+
+
+def test_as_few_draws_as_the_option_says_are_taken() -> None:
+    least = settings_of(tna_onnx.ShiftSettings)["draws"][1].low
+    assert tna_onnx.ShiftSettings(draws=int(least or 0)).draws == least
 
 
 @pytest.mark.parametrize("name", ["bias", "isotonic"])

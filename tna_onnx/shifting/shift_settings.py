@@ -12,8 +12,6 @@ from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL
 
 Estimator: TypeAlias = Literal["em", "bbse"]
 
-_MIN_DRAWS = 100
-
 _SECTION = "Class frequencies"
 
 
@@ -53,7 +51,7 @@ class ShiftSettings:
         "em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
         section=_SECTION,
     )
-    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", low=1)
+    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", low=100)
     trust_shift: bool = setting(
         False,
         "Write the model even if more than the class frequencies seems to have changed.",
@@ -68,5 +66,3 @@ class ShiftSettings:
         only: object = self.only
         if isinstance(only, str) or len({*self.only}) == 1:
             raise UsageError(f"only: expected two classes or more, got {self.only!r}")
-        if self.draws < _MIN_DRAWS:
-            raise UsageError(f"draws must be at least {_MIN_DRAWS}, got {self.draws}")
