@@ -124,6 +124,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other model in it": (lambda f: edit(f, lambda m: m["key"].update(model_sha256="cd" * 32)), "manifest"),
     "other dtype in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(dtype="<i4")), "manifest"),
     "other shape in it": (lambda f: edit(f, lambda m: m["arrays"]["features"].update(shape=[3, 2])), "manifest"),
+    "logits, as earlier": (
+        lambda f: edit(f, lambda m: m["arrays"].update(logits={"shape": [7], "dtype": "<f4"})),
+        "manifest",
+    ),
     "array taken out": (lambda f: edit(f, lambda m: m["arrays"].pop("features")), "manifest"),
     "fewer samples in it": (lambda f: edit(f, lambda m: m.update(samples=1000)), "manifest"),
     "no digest": (lambda f: edit(f, lambda m: m.pop("sha256")), "manifest"),
