@@ -202,8 +202,8 @@ def read_stored(folder: Path) -> StoredFeatures:
     manifest = _read_manifest(place)
     if manifest is None:
         raise DataError(
-            f"{place}: the manifest of the feature store cannot be read, was changed, or is of another version; collect "
-            "the features again"
+            f"{place}: the manifest of the feature store cannot be read, was changed, or is of another version; "
+            "collect the features again"
         )
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
