@@ -128,6 +128,20 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
     assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact
 
 
+def test_a_record_of_another_version_is_refused_by_the_name_of_its_field(
+    small: Small, files: dict[str, Path], tmp_path: Path
+) -> None:
+    def edit(entries: dict[str, str]) -> None:
+        steps = json.loads(entries["change"])["steps"]
+        steps[0]["guarded"]["set_score"]["temperature"] = 1.0
+        entries["change"] = _text_of(steps)
+
+    found = tna_onnx.verify(small.model, _forged(files["two"], tmp_path / "f.onnx", edit))
+    assert not found.intact
+    assert "temperature" in found.reason
+    assert "Error" not in found.reason
+
+
 @pytest.mark.parametrize("kind", ["raps", "one class"])
 def test_no_number_of_a_record_takes_memory(small: Small, files: dict[str, Path], kind: str) -> None:
     require_little_memory(small.model, files[kind])

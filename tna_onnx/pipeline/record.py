@@ -169,6 +169,9 @@ class Decoder:
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
         fields = {key: self.decoded(item) for key, item in value.items() if key != "is"}
+        unknown = sorted(fields.keys() - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise NotRebuilt(f"this version of tna-onnx does not know {unknown[0]!r} of {cls.__name__}")
         numbers = {field.name for field in dataclasses.fields(cls) if field.type in ("float", float)}
         if any(not isinstance(fields[name], (float, int)) for name in numbers & fields.keys()):
             raise NotRebuilt(f"expected one number in each of {sorted(numbers)} of {cls.__name__}")
