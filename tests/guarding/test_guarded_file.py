@@ -79,8 +79,10 @@ def test_steps_that_were_not_made_are_not_intact(
         lambda entries: entries.pop("guard_decision"),
         lambda entries: entries.update(guard_decision="[1]"),
         lambda entries: entries.update(guard_decision='{"by_hand": 1}'),
+        lambda entries: entries.update(guard_decision='{"by_hand": [1]}'),
+        lambda entries: entries.update(guard_decision='{"thresholds": [{}]}'),
     ],
-    ids=["no settings", "no decision", "a list", "a number"],
+    ids=["no settings", "no decision", "a list", "a number", "a number of a class", "no name of a class"],
 )
 def test_a_decision_that_is_stated_otherwise_is_not_edited(
     files: dict[str, Path], tmp_path: Path, edit: Callable[[dict[str, str]], Any]

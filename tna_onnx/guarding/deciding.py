@@ -333,6 +333,7 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
         words = dict(json.loads(entries["guard_decision"]))
         classes = [*words.get("thresholds", ())]
         by_hand = {*words.get("by_hand", ())}
+        "".join((*classes, *by_hand))  # a TypeError, unless all of them are texts
     except (LookupError, RecursionError, TypeError, ValueError) as error:  # of entries that someone else wrote
         raise UnsupportedModel(f"{file.name}: its decision is not stated as guard does ({error}); {_ADVICE}") from error
     limits = np.array(decided.thresholds["decision"])
