@@ -330,6 +330,13 @@ def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
     assert said["metrics"]["accuracy"] > 0.82
 
 
+@pytest.mark.parametrize("seed", [5, 6])
+def test_few_images_are_enough_for_a_negative(seed: int, saved: Make, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "images", *make_images(400, seed=seed, channels=1))
+    with pytest.raises(DataError, match="inverted pixels"):
+        tna_onnx.evaluate(saved(mean=1.0, std=-1.0, channels=1), data)
+
+
 def test_channels_in_another_order_are_refused(saved: Make, photos: Path) -> None:
     model = saved(resized=lambda images: images[..., [1, 2, 0]])
     with pytest.raises(DataError, match="GBR"):

@@ -72,13 +72,18 @@ def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None
         return None
     if start.behind(best)[0] > 0:
         start = best
-    count = min((budget - grid_runs) // (2 * (len(_STAR) + 1)), len(images.rows) // 2)
+    count = min((budget - grid_runs) // (2 * (len(_STAR) + 2)), len(images.rows) // 2)
     if not count:
         return None
     wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
     narrow = _Parabola.fit(images.after(count), best, wide.lowest(), _NARROW, count)
-    found = _likeliest(wide, narrow)
-    return found and _trial(images, best, *found)
+    likeliest = _likeliest(wide, narrow)
+    if likeliest is None:
+        return None
+    found = _trial(images, best, *likeliest)
+    images.run([start, found], count)
+    # far from a parabola, its lowest point may be worse than where it began
+    return start if found.loses_clearly(start) else found
 
 
 @dataclass(frozen=True, eq=False)
