@@ -367,6 +367,19 @@ def test_the_fit_is_a_minimum_of_the_penalised_loss(classes: int, size: int) -> 
     assert loss(ours) <= best.fun + 1e-6
 
 
+def test_a_fit_does_not_end_early_where_expected_curvatures_are_too_small() -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(300, 5)).astype(np.float32)
+    logits[:, 1] = logits[:, 0]
+    reduce = reduce_of(logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1))
+    found = NoiseFloor.fit(reduce)
+    size, _, ridge = first_fit(reduce)
+    objective = _Objective.of(reduce, Scalar(), size, size.spread, (0.0, ridge))
+    ours = np.r_[size.spread / found.temperature - 1, found.bias, np.log(found.share / (1 - found.share))]
+    best = minimize(lambda theta: objective.loss_above_floor(theta)[:2], ours, jac=True, method="BFGS")
+    assert objective.loss_above_floor(ours)[0] <= best.fun + 1e-6
+
+
 @pytest.mark.parametrize("form", [Scalar(), Diagonal()])
 def test_gradient_is_that_of_the_loss_and_curvature_the_fisher_information(form: Scalar | Diagonal) -> None:
     logits, _, labels = noisy(4, 200, 0.2)

@@ -382,6 +382,11 @@ def _descent(function: Function, at: _Point, tolerance: float) -> _Point:
             size /= 2
         else:  # rounding is all that is left
             break
+        slope = float(following.gradient @ step)
+        # steps by an expected curvature may be too long again and again: where slopes on a line would be zero, then
+        if slope > fall / 4 and at.value - following.value < 1e-3 * abs(at.value):
+            nearer = _Point.of(function, at.x + size * fall / (fall + slope) * step)
+            following = min(following, nearer, key=lambda point: point.value)
         before = at
         at = following
         gained = before.value - at.value > 1e-6 * abs(before.value)
