@@ -47,14 +47,26 @@ class Point:
         m = _USUAL + (self.m + m - _USUAL) * math.exp(-log_a)
         return replace(self, a=self.a * math.exp(log_a), m=m)
 
+    @property
+    def unit(self) -> float:
+        """What a pixel of 255 becomes by `scale`, as a rule."""
+        return 255.0 if abs(self.a) >= _LARGE else 1.0
+
     def recipe(self, like: Recipe, unit: float | None = None) -> Recipe:
-        """Return the recipe, with the sizes of another; `unit`: what a pixel of 255 becomes by `scale`."""
+        """Return the recipe, with the sizes of another.
+
+        `unit`: what a pixel of 255 becomes by `scale`, where numbers are rounded for somebody who types them.
+        """
+        digits = 9
         if unit is None:
-            unit = 255.0 if abs(self.a) >= _LARGE else 1.0
+            unit = self.unit
+        else:
+            digits = 3 if unit == 1 else 1
         sign = math.copysign(1.0, self.a)
         scale = None if (unit, sign) == (1.0, 1.0) else sign * unit / 255
-        mean = (float(round(sign * unit * self.m, 9)),)
-        return replace(like, scale=scale, mean=mean, std=(unit / abs(self.a),), per_image=False, color=self.color)
+        mean = (round(float(sign * unit * self.m), digits),)
+        std = (round(float(unit / abs(self.a)), digits),)
+        return replace(like, scale=scale, mean=mean, std=std, per_image=False, color=self.color)
 
 
 def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None:
@@ -66,7 +78,7 @@ def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None
     grid_runs = int(_SHARE * budget)
     grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
     # of inverted pixels, the best known recipe hardly tells the order of the channels
-    reverse = [_trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if color in _REVERSED]
+    reverse = [_trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED]
     start = halved(images, grid + reverse, grid_runs) or halved(images, grid, grid_runs)
     if start is None:
         return None
@@ -77,10 +89,9 @@ def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None
         return None
     wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
     narrow = _Parabola.fit(images.after(count), best, wide.lowest(), _NARROW, count)
-    likeliest = _likeliest(wide, narrow)
-    if likeliest is None:
-        return None
-    found = _trial(images, best, *likeliest)
+    lowest = narrow.lowest()
+    point, unit = _likeliest([each for each in (wide, narrow) if each.bends_up]) or (lowest, lowest.unit)
+    found = _trial(images, best, point, unit)
     images.run([start, found], count)
     # far from a parabola, its lowest point may be worse than where it began
     return start if found.loses_clearly(start) else found
@@ -93,6 +104,7 @@ class _Parabola:
     centre: Point
     steps: tuple[float, float]
     factors: FloatArray
+    best: tuple[int, int]  # of the steps that were run
 
     @classmethod
     def fit(cls, images: TrialImages, like: Trial, centre: Point, steps: tuple[float, float], count: int) -> _Parabola:
@@ -105,11 +117,21 @@ class _Parabola:
 
         star = nats(_STAR)
         corner = (1 if star[1] < star[2] else -1, 1 if star[3] < star[4] else -1)
-        terms = _terms(*np.array([*_STAR, corner], float).T)
-        return cls(centre, steps, np.asarray(np.linalg.solve(terms, star + nats([corner])), np.float64))
+        star += nats([corner])
+        points = [*_STAR, corner]
+        factors = np.asarray(np.linalg.solve(_terms(*np.array(points, float).T), star), np.float64)
+        return cls(centre, steps, factors, points[int(np.argmin(star))])
+
+    @property
+    def bends_up(self) -> bool:
+        """Whether it has a lowest point; where a network is steep, no parabola may say what lies between."""
+        _, _, _, xx, xy, yy = self.factors
+        return bool(xx > 0 and 4 * xx * yy > xy**2)
 
     def lowest(self) -> Point:
-        """Return the point where it is lowest, as far as it is trusted."""
+        """Return the point where it is lowest, as far as it is trusted; without one, the best that was run."""
+        if not self.bends_up:
+            return self.centre.moved(self.steps[0] * self.best[0], self.steps[1] * self.best[1])
         x, y = (each.ravel() for each in np.meshgrid(*2 * [np.linspace(-_REACH, _REACH, 51)]))
         k = int(np.argmin(_terms(x, y) @ self.factors))
         return self.centre.moved(self.steps[0] * x[k], self.steps[1] * y[k])
@@ -140,21 +162,24 @@ def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=-1)
 
 
-def _likeliest(wide: _Parabola, narrow: _Parabola) -> tuple[Point, float] | None:
-    """Return the likeliest numbers of two parabolas, and what a pixel of 255 becomes by `scale`; None without any near.
+def _likeliest(parabolas: Sequence[_Parabola]) -> tuple[Point, float] | None:
+    """Return the likeliest numbers of parabolas, and what a pixel of 255 becomes by `scale`; None without any near.
 
     The logarithm of their probability is that of the labels minus the nats that it takes to write the numbers down.
     """
+    if not parabolas:
+        return None
+    centre = parabolas[-1].centre
     found = []
     for unit, cost in ((1.0, 0.0), (255.0, 1.5)):
         means = _numbers(unit)
         stds = {std: nats for std, nats in (means | {1.0: 0.0}).items() if std > 0}
         mean, std = (each.ravel() for each in np.meshgrid(list(means), list(stds)))
         written = np.add.outer(list(stds.values()), list(means.values())).ravel() + cost
-        total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in (wide, narrow))
+        total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in parabolas)
         k = int(np.argmin(total))
-        a = math.copysign(unit / std[k], narrow.centre.a)
-        found.append((float(total[k]), Point(a, mean[k] / unit, narrow.centre.color), unit))
+        a = math.copysign(unit / std[k], centre.a)
+        found.append((float(total[k]), Point(a, mean[k] / unit, centre.color), unit))
     nats, point, unit = min(found, key=lambda each: each[0])
     if math.isinf(nats):
         return None

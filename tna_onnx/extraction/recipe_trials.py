@@ -260,16 +260,22 @@ def _losses(logs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:
 
 
 def race(images: TrialImages, trials: Sequence[Trial]) -> list[Trial]:
-    """Run more and more images under recipes, dropping those that are far behind; return the others, best first."""
+    """Run more and more images under recipes, dropping those that are far behind; return the others, best first.
+
+    Where few are, only the best go on: a round takes half of the runs that are left, and the last rounds two recipes.
+    """
     running = list(trials)
     count = START
     while True:
         images.run(running, count)
         best = best_of(running)
         running = [trial for trial in running if not trial.is_dropped(best)]
-        count *= 2
-        if count > min(SAMPLES, 2 * len(images.rows)) or len(running) == 1 or not affordable(trials, running, count):
+        if count >= min(SAMPLES, len(images.rows)) or len(running) == 1:
             break
+        most = max(2, (MOST_RUNS - sum(map(len, trials))) // (2 * count))
+        ahead = sorted(running, key=lambda trial: (trial is not best, trial.nll))[:most]
+        running = [trial for trial in running if trial in ahead]  # of equal ones the first counts
+        count *= 2
     if len(running) == 1:  # it has seen fewer images than its numbers are to rest on
         images.run(running, SAMPLES)
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
