@@ -262,9 +262,9 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
         seed = settings.seed + repeat
         try:
             result = sparse(fewer, settings, seed) if method == "tna" else plain(fewer, method, settings, seed)
+            return metrics_of(scored(data, result), settings.bins, NAMES)
         except DataError:
             return None
-        return metrics_of(scored(data, result), settings.bins, NAMES)
 
     cases = [(size, method) for method in ("tna", *maps_for(len(data.weight))) for size in sizes]
     values = repeated(cases, settings.repeats, measure, progress)
