@@ -306,6 +306,8 @@ def optional(module: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:  # also of a broken installation, so the message carries the cause
+        if "failed to map segment" in str(error) or "annot allocate memory" in str(error):  # says the loader
+            raise MemoryError(str(error)) from error
         raise UsageError(
             f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); run pip install "
             f"'tna-onnx[{extra}]'"
