@@ -269,3 +269,9 @@ def test_names_differ_and_end_their_paths(paths: list[str]) -> None:
 def test_one_model_is_not_enough(wrong: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         named_models(wrong)
+
+
+def test_no_model_is_dropped_for_its_name(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("m.onnx", "m.onnx", "m.onnx (2)")]
+    with pytest.raises(UsageError, match="called alike"):
+        named_models(paths)

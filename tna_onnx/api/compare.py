@@ -104,7 +104,10 @@ def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> d
     if isinstance(models, Mapping):
         return dict(models)
     paths = [Path(source) if isinstance(source, (str, Path)) else None for source in models]
-    return dict(zip(_names(paths), models, strict=True))
+    named = dict(zip(_names(paths), models, strict=True))
+    if len(named) < len(models):  # a file that is called as the second of two equal paths is
+        raise UsageError(f"two of the models would be called alike, of {', '.join(named)}; give each model once")
+    return named
 
 
 def _names(paths: Sequence[Path | None]) -> list[str]:

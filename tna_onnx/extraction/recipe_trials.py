@@ -52,7 +52,7 @@ _MOST = 1024  # where recipes are tied
 _BATCH = 32
 
 MOST_RUNS = 4000
-"""Images, each under one recipe, that are run to find one in the list; and as many again outside it."""
+"""Images, each under one recipe, that a race may run, and the search outside the list."""
 
 CLEAR = 3.0
 """Standard errors by which a recipe loses clearly."""
