@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
 
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Readout
 
 Shape = Sequence[int | str | None] | None
@@ -118,7 +117,7 @@ def calibration_entries(
     model: Model, readout: Readout, name: str = "none", angle: float = 0.0, **numbers: Any
 ) -> dict[str, str]:
     """Return what a calibration states of itself: its map by name, whose numbers are given, and the angle of a tilt."""
-    output = output_of(readout)
+    output = readout.class_output
     method = name
     if angle:
         method = "tna" if name == "none" else f"tna + {name}"

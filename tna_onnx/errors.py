@@ -25,6 +25,7 @@ __all__ = [
     "TnaError",
     "UnsupportedModel",
     "UsageError",
+    "count_text",
     "in_words_of_python",
     "one_line",
     "writing",
@@ -111,6 +112,13 @@ _FLAG = re.compile(
 )
 _NEXT = re.compile(r"(?<==)(\S+|\([^()]*\)) (?=[a-z_]+=)")  # two arguments, one behind the other
 _ARGUMENTS = {"limit": "the limit", "ray-option": "ray_options"}
+
+
+def count_text(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural where it has one."""
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:

@@ -19,7 +19,6 @@ from tests.support import WALKED, saturates, with_options
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.extraction.head_check import HeadDiffers
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import choose_head
 from tna_onnx.runtime import Device, open_session
@@ -48,7 +47,7 @@ def _drawn_labels(p: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _probabilities(path: Path, case: Case, feeds: dict[str, NDArray[np.generic]]) -> NDArray[np.float64]:
-    output = output_of(_head(path, case))
+    output = _head(path, case).class_output
     session = open_session(path, case.name, Device("cpu"))
     batches = [{name: x[k : k + 50] for name, x in feeds.items()} for k in range(0, SAMPLES, 50)]
     return np.asarray(output.probabilities(np.concatenate([session.run([output.name], b)[0] for b in batches])))

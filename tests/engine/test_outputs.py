@@ -17,7 +17,7 @@ from tna_onnx.engine.scoring import FilePair, NotFinite, _Tally, run_both, score
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import ClassOutput, output_of
+from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import silent
@@ -53,7 +53,7 @@ def test_a_model_is_scored_batch_by_batch(size: int, softmax: bool) -> None:
     model = opened(dense(softmax=softmax))
     steps: list[tuple[str, int, int]] = []
     source = source_of(model, X)
-    output = output_of(model.readout)
+    output = model.readout.class_output
     scores, predicted = score_model(model.session, output, source, size, lambda *step: steps.append(step))
     np.testing.assert_array_equal(scores.hit, P.argmax(axis=1) == LABELS)
     np.testing.assert_allclose(scores.confidence, P.max(axis=1), atol=1e-6)
@@ -116,7 +116,7 @@ def several() -> onnx.ModelProto:
 def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
     model = opened(several())
     both = FilePair(
-        model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout)
+        model.model, open_model(model.model, CPU), load_model(new), (model.readout,), model.readout.class_output
     )
     return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent).outputs
 

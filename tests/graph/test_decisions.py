@@ -14,7 +14,8 @@ from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.decisions import Guarded, SetScore, add_decisions, add_scores
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.readout import ClassOutput
+from tna_onnx.graph.scores import class_output
 
 NAMES = {"confidence": "confidence", "accept": "accept", "set": "set"}
 LEVELS = {"accept": np.float32(0.6), "set": np.float32(0.7)}

@@ -25,10 +25,9 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.readout import requantized
+from tna_onnx.graph.readout import ClassOutput, requantized
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.graph.scores import choose_head, find_heads
+from tna_onnx.graph.scores import choose_head, class_output, find_heads
 from tna_onnx.graph.tensors import float_tensor, rounded
 from tna_onnx.runtime import Device
 

@@ -16,10 +16,9 @@ from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.readout import ClassOutput, Head
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.graph.scores import choose_head
+from tna_onnx.graph.scores import choose_head, class_output
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 
 FACTOR = 0.625

@@ -14,10 +14,9 @@ from tests.builders import nodes_of, small_model, tensor_info
 from tests.graph.samples import FEATURES, Builder, run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.outputs import class_output
 from tna_onnx.graph.readers import can_insert, require_no_other_readers
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.scores import choose_head, find_heads, find_readout
+from tna_onnx.graph.scores import choose_head, class_output, find_heads, find_readout
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.tensors import rounded
 from tna_onnx.graph.walk.loop import walk_back

@@ -27,8 +27,8 @@ from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.files import resolved
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readers import answer_of
+from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.guarding.measure import outlier_scores, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences

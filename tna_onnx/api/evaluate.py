@@ -27,8 +27,8 @@ from tna_onnx.extraction.opened_samples import local_npz, open_inputs
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readers import answer_of
+from tna_onnx.graph.readout import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
 from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics

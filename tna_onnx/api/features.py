@@ -176,7 +176,7 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, pro
         model=model.name,
         model_sha256=model.sha256,
         data=source.describe(),
-        head=readout.node if isinstance(readout, Head) else "",
+        head=readout.node,
         tensor=opened.readout.main,
         shape=table.features.shape,
         dtype=table.features.dtype.name,

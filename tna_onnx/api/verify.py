@@ -20,9 +20,8 @@ from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import KIND_WORDS, STATED_KINDS, class_output, output_of
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.scores import choose_head, find_heads, find_readout
+from tna_onnx.graph.readout import KIND_WORDS, STATED_KINDS, Head, Readout
+from tna_onnx.graph.scores import choose_head, class_output, find_heads, find_readout
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
@@ -113,7 +112,7 @@ def verify(
         recalibrated=files.new.name,
         recalibrated_sha256=files.new.sha256,
         source_sha256=files.known.get("source_sha256", ""),
-        head=files.readout.node if isinstance(files.readout, Head) else "",
+        head=files.readout.node if files.readout else "",
         nodes=len(files.old.proto.graph.node),
         tensors=len(files.old.proto.graph.initializer),
         differences=proof.differences,
@@ -247,7 +246,7 @@ def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     """Return the same where the original's graph does not tell, or tells otherwise."""
     if not isinstance(readout, Head):
         return _plain_kind(known)
-    kind = output_of(readout).kind
+    kind = readout.class_output.kind
     # of logits without their Sigmoid only the provenance tells
     if kind not in STATED_KINDS and kind == known.get("output_kind", kind):
         return None

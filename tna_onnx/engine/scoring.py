@@ -17,9 +17,8 @@ from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput, require_rows
 from tna_onnx.graph.readers import LabelOutput
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_rows
 from tna_onnx.numerics.reference import projections
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of
 from tna_onnx.progress import Progress

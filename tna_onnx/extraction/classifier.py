@@ -20,9 +20,9 @@ from tna_onnx.extraction.store import is_store, stored_class_names
 from tna_onnx.graph.cut import cut_at, cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
 from tna_onnx.graph.readers import LabelOutput, answer_of
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import ClassOutput, Readout
+from tna_onnx.graph.scores import class_output
 from tna_onnx.runtime import AT_ONCE, Device, Session, require_address_space
 
 _log = logging.getLogger("tna_onnx")
@@ -108,7 +108,7 @@ class OpenModel(Classifier):
         data: Data | None = None,
         output: ClassOutput | None = None,
     ) -> None:
-        super().__init__(model, output or output_of(readout), device, data)
+        super().__init__(model, output or readout.class_output, device, data)
         self.readout = readout
         self._at_once = 1
 

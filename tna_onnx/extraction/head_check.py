@@ -30,10 +30,8 @@ from tna_onnx.extraction.independence import (
 from tna_onnx.extraction.sessions import batch_in_rows, compared_rows, open_part, sample_shape
 from tna_onnx.graph.cut import cut_between, keeping
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import output_of, require_rows
-from tna_onnx.graph.readout import Head, Layout, Readout
+from tna_onnx.graph.readout import AMBIGUOUS_SCORES, Head, Layout, Readout, require_rows
 from tna_onnx.graph.rewrite import rewrite
-from tna_onnx.graph.scores import AMBIGUOUS_SCORES
 from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.numerics.scores import NotProbabilities
@@ -243,7 +241,7 @@ def _independence_notes(
 
     compared = [OutputCheck(readout.logits, probabilities)]
     if readout.output in tensors and readout.output not in batch:
-        compared = [OutputCheck(readout.output, output_of(readout).probabilities)]
+        compared = [OutputCheck(readout.output, readout.class_output.probabilities)]
     if readout.main not in batch:
         compared.append(OutputCheck(readout.main))
     return check_independence(model, session, compared, batch, tensors, further, most_parts=most_parts)
@@ -301,14 +299,14 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
 
 def _is_checked(model: Model, readout: Readout) -> bool:
     """Whether an output comes after the logits that can be compared with them."""
-    return not output_of(readout).mapped and readout.output != readout.logits and readout.output in model.producers
+    return not readout.class_output.mapped and readout.output != readout.logits and readout.output in model.producers
 
 
 def _check_output(model: Model, readout: Readout, logits: NDArray[Any], tensors: Batch) -> None:
     """Compare an output that comes after the logits with what it should be."""
     if not _is_checked(model, readout) or readout.output not in tensors:
         return
-    output = output_of(readout)
+    output = readout.class_output
     values = tensors[readout.output]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step
     coarse += readout.slack + 0.6 * (readout.output_step > 0)

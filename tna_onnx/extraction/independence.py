@@ -24,8 +24,7 @@ from tna_onnx.extraction.sessions import compared_rows
 from tna_onnx.graph.bounds import all_nodes
 from tna_onnx.graph.constants import RANDOM
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput, require_rows
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_rows
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.runtime import Session
 from tna_onnx.runtime.session import CUDA

@@ -45,7 +45,7 @@ from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.runtime import Device, Session
 
 _log = logging.getLogger("tna_onnx")

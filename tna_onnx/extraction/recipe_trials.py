@@ -29,7 +29,7 @@ from tna_onnx.data.source import Batch, InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import DataError
-from tna_onnx.graph.outputs import ClassOutput, require_rows
+from tna_onnx.graph.readout import ClassOutput, require_rows
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.runtime import Session
 

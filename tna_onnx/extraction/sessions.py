@@ -24,8 +24,7 @@ from tna_onnx.files import temporary_folder
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.cut import ModelProto
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Layout, Readout
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ClassOutput, Layout, Readout
 from tna_onnx.graph.tensors import is_external, pieces, place_of
 from tna_onnx.runtime import Device, Session, open_session
 

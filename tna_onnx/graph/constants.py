@@ -278,3 +278,19 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
         elif (data := model.large_value(held)) is not None:
             held.raw_data = data
     return onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import, graph=part)
+
+
+def quantization_step(model: Model, tensor: str) -> float:
+    """Return the step of a quantised tensor, the largest of several; 0 if it is not quantised by a constant."""
+    return float(np.max(dequantized_with(model, tensor), initial=0))
+
+
+def dequantized_with(model: Model, tensor: str) -> NDArray[Any]:
+    """Return the scale of the DequantizeLinear that makes a tensor; nothing if none does, or it is no constant."""
+    node = model.producer(tensor)
+    if node is None or node.op_type != "DequantizeLinear":
+        return np.zeros(0)
+    scale = model.constant_tensor(input_at(node, 1))
+    if scale is None:
+        return np.zeros(0)
+    return model.floats(scale)

@@ -19,7 +19,7 @@ from tna_onnx.graph.bounds import copy_model, names_in
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps, constant_node
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import OutlierScore
@@ -200,6 +200,14 @@ def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:
         del values[:]
         values.extend(copies)
     return proto
+
+
+def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the outputs, role -> name, that the graph has, with the type of a score or of a decision."""
+    types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
+    expected: dict[str, tuple[int, ...]] = {"confidence": (TensorProto.FLOAT,), "ood": (TensorProto.FLOAT,)}
+    expected["decision"] = (TensorProto.INT64, TensorProto.BOOL)
+    return {role: name for role, name in names.items() if types.get(name) in expected.get(role, (TensorProto.BOOL,))}
 
 
 def _block(

@@ -1,13 +1,17 @@
-"""What a model is that is no classifier (`purpose`), and which of its outputs holds boxes.
+"""What operators, shapes and names tell of outputs: that they hold no scores (`purpose`), boxes, or probabilities.
 
-Names of outputs, operators and shapes tell; values are never looked at.
+Values are never looked at. `is_one_vs_rest` recognises separate binary classifiers side by side, as skl2onnx writes
+them.
 """
 
+import numpy as np
 import onnx
 
-from tna_onnx.graph.bounds import attribute_of
+from tna_onnx.graph.bounds import attribute_of, input_at
+from tna_onnx.graph.constants import quantization_step
+from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import FLOAT_TYPES
+from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 
 BOXES = "holds boxes, or one prediction for each of them: no classes of a sample"
 
@@ -95,3 +99,115 @@ def _gives_one_number(model: Model) -> bool:
         if any(dim.dim_value != 1 for dim in tensor.shape.dim[1:]):
             return False
     return True
+
+
+_CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
+
+
+def gives_probabilities(node: onnx.NodeProto | None) -> bool:
+    """Whether an operator's attributes say that its scores are probabilities."""
+    if node is None:
+        return False
+    if node.domain == "ai.onnx.ml" and node.op_type in _CLASSIFIERS:
+        transform = attribute_of(node, "post_transform", b"NONE")
+        return transform in (b"SOFTMAX", b"LOGISTIC") or _adds_up_to_one(node)
+    if node.domain == "ai.onnx.ml" and node.op_type == "SVMClassifier":
+        return any(a.name == "prob_a" for a in node.attribute)
+    return node.op_type == "QLinearSoftmax"
+
+
+def _adds_up_to_one(node: onnx.NodeProto) -> bool:
+    """Tell whether a node is a forest in which every leaf gives its classes shares of 1 / (number of trees).
+
+    Of two classes the second one's share alone may be stored: then no leaf gives more, and one gives all of it.
+    """
+    if not holds_shares(node):
+        return False
+    if attribute_of(node, "base_values", ()) or attribute_of(node, "post_transform", b"NONE") != b"NONE":
+        return False
+    names = ("class_treeids", "class_nodeids", "class_weights", "class_ids")
+    trees, places, weights, classes = (np.array(attribute_of(node, name, ())) for name in names)
+    if not len(trees) == len(places) == len(weights):
+        return False
+    _, leaf = np.unique(np.stack([trees, places]), axis=1, return_inverse=True)
+    share = np.bincount(np.ravel(leaf), weights) * len(np.unique(trees))
+    one_class = len(np.unique(classes)) == 1
+    return bool(np.allclose(share.max(), 1, atol=1e-3) and (one_class or np.allclose(share, 1, atol=1e-3)))
+
+
+def holds_shares(node: onnx.NodeProto | None) -> bool:
+    """Whether a node is a forest whose leaves hold shares of samples, as in scikit-learn."""
+    if node is None or node.op_type != "TreeEnsembleClassifier":
+        return False
+    weights = attribute_of(node, "class_weights", ())
+    return bool(weights) and min(weights) >= 0 and max(weights) <= 1
+
+
+# What changes shape or type alone, or takes columns.
+_UNROUNDED = (
+    "ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Normalizer", "Reshape", "Slice", "Squeeze",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
+
+
+def step_of_probabilities(model: Model, tensor: str, n_classes: int) -> float | None:
+    """Return the step in which probabilities come that have no tensor of logits; None where the graph does not tell.
+
+    It is that of a quantiser, 1/T of T trees that vote, 1/k of k neighbours, or the rounding of 1 where 1 - p is stored
+    beside p.
+    """
+    node = model.maker(tensor, _UNROUNDED)
+    if node is None:
+        return None
+    if node.op_type == "DequantizeLinear":
+        return quantization_step(model, node.output[0]) or None
+    if node.op_type == "TreeEnsembleClassifier" and attribute_of(node, "post_transform", b"NONE") == b"NONE":
+        return 1 / max(1, len(np.unique(attribute_of(node, "class_treeids", ()))))
+    if node.domain == "ai.onnx.ml" and node.op_type.endswith("Classifier"):
+        return n_classes * epsilon("float32") if n_classes == 2 else 0.0
+    return _share_of_neighbours(model, tensor)
+
+
+def _share_of_neighbours(model: Model, tensor: str) -> float | None:
+    """Return 1/k where the k nearest of stored samples are on the way to a tensor; else None."""
+    for k in ancestors(model, tensor):
+        node = model.proto.graph.node[k]
+        count = model.constant_tensor(input_at(node, 1))
+        if node.op_type == "TopK" and count is not None:
+            return 1 / max(1, int(model.array(count).item()))
+    return None
+
+
+# What takes the second column out of two, and what changes the shape alone.
+_PASSED = {
+    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
+    "Slice", "Squeeze", "Unsqueeze",
+}  # fmt: skip
+
+
+def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
+    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
+
+    A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
+    """
+    if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
+        return node is not None and node.op_type == "QLinearSigmoid"
+    if attribute_of(node, "axis", 0) not in (1, -1):
+        return False
+    names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
+    sources = [_sigmoid_behind(model, name) for name in names]
+    # columns of one classifier are put together again elsewhere
+    return "" not in sources and len(set(sources)) == len(sources)
+
+
+def _sigmoid_behind(model: Model, tensor: str) -> str:
+    """Return the result of the sigmoid that makes a column; empty if none does."""
+    node = model.maker(tensor, _PASSED)
+    if node is not None and node.op_type == "Concat" and len(node.input) == 2:
+        node = model.maker(node.input[1], _PASSED)  # (1 - p, p)
+    if node is None:
+        return ""
+    logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
+    if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
+        return str(node.output[0])
+    return ""

@@ -22,8 +22,7 @@ from tna_onnx.graph.cut import ancestors, tail_nodes
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
-from tna_onnx.graph.readout import CLASSES_LAST, ONE, Head, Readout
+from tna_onnx.graph.readout import CLASSES_LAST, ONE, ClassOutput, Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
@@ -35,6 +34,16 @@ _TAKERS = ("ArrayFeatureExtractor", "Gather")
 
 # More nodes between a choice of classes and the output are no mere change of form.
 _MAX_PASSED = 12
+
+
+def tensor_outputs(model: Model) -> list[str]:
+    """Return the graph outputs that are tensors with at least one axis, as far as they are declared."""
+    return [
+        info.name
+        for info in model.proto.graph.output
+        if info.type.HasField("tensor_type")
+        and (not info.type.tensor_type.HasField("shape") or len(info.type.tensor_type.shape.dim) > 0)
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Where a model's logits are (`Readout`), and the linear layer that computes them (`Head`).
+"""Where a model's logits are (`Readout`), the linear layer that computes them (`Head`), and what the graph output that
+comes from them holds (`ClassOutput`).
 
 A LinearClassifier that applies a sigmoid itself knows p to one rounding of 1 only, so the map goes in front of the
 sigmoid: the node outputs its scores (-s, s) instead, and (0, s) -> map -> softmax follows.
@@ -14,13 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import MAX_AXES, input_at
-from tna_onnx.graph.constants import Quantized, read_quantized
+from tna_onnx.errors import UnsupportedModel, count_text
+from tna_onnx.graph.bounds import MAX_AXES
+from tna_onnx.graph.constants import Quantized, dequantized_with, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
 from tna_onnx.numerics.ops import sigmoid, softmax
-from tna_onnx.numerics.scores import label_logits, log_probabilities, resolution_of
+from tna_onnx.numerics.scores import (
+    NotProbabilities,
+    are_shares,
+    distributions,
+    label_logits,
+    log_probabilities,
+    resolution_of,
+)
 
 # Kinds of NumPy's types that are no numbers: objects, and texts of both sorts.
 _NO_NUMBERS = "OSU"
@@ -82,6 +90,148 @@ def class_axis_of(sizes: list[int | None]) -> int:
     return CLASSES_FIRST
 
 
+AMBIGUOUS_SCORES = (
+    "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
+    "scores of classes (but an image, say), the model is no classifier"
+)
+"""What a message says of an output that was taken for probabilities, and holds none."""
+
+
+KINDS = {
+    "none": "logits",
+    "softmax": "probabilities",
+    "log_softmax": "log_probabilities",
+    "sigmoid": "positive_probability",
+}
+
+KIND_WORDS = {
+    "logits": "logits",
+    "log_probabilities": "logits",
+    "probabilities": "probabilities",
+    "positive_probability": "probability",
+    "positive_logit": "logit",
+    "label_logits": "label-logits",
+    "label_probabilities": "label-probabilities",
+}
+"""What an output holds (`ClassOutput.kind`) -> the word of `--output-kind` for it."""
+
+STATED_KINDS = {kind: KIND_WORDS[kind] for kind in ("positive_logit", "label_logits")}
+"""What an output holds that its graph does not show -> the word for it of `--output-kind`."""
+
+
+@dataclass(frozen=True)
+class ClassOutput:
+    """The graph output that classifies."""
+
+    name: str  # of the graph output
+    # `logits`, `log_probabilities` or `probabilities` of all classes; or one number a sample of a binary head,
+    # `positive_probability` or `positive_logit`; or of several labels, each of which holds or does not by itself,
+    # `label_probabilities` or `label_logits`
+    kind: str
+    n_classes: int  # number of classes C
+    labels: tuple[int | str, ...] = ()  # what the model calls its classes, if it says so
+    mapped: bool = False  # the output is a sequence of maps from label to probability (ZipMap)
+    class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
+    quantum: float | None = 0.0  # see `Readout`
+
+    @property
+    def resolution(self) -> float:
+        """See `Readout`."""
+        return resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
+
+    @property
+    def several(self) -> bool:
+        """Whether the output holds several predictions a sample."""
+        return self.class_axis != ONE
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each class is a label that holds or does not by itself."""
+        return self.kind.startswith("label_")
+
+    @property
+    def width(self) -> int:
+        """Numbers per sample."""
+        if self.kind in ("positive_probability", "positive_logit"):
+            return 1
+        return self.n_classes
+
+    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N, width) values with the classes in the model's order; those of maps come sorted by label.
+
+        Raises UnsupportedModel: there are more or fewer than the file says.
+        """
+        values = np.asarray(values)
+        expected = (len(values), self.width)
+        if values.size != len(values) * self.width:
+            raise UnsupportedModel(f"output '{self.name}' has shape {values.shape}; it declares {expected}")
+        values = values.reshape(expected)
+        if not self.mapped:
+            return values
+        # ONNX Runtime gives maps, whose keys the session sorts to make an array of them.
+        position = {label: k for k, label in enumerate(sorted(self.labels))}
+        return values[:, [position[label] for label in self.labels]]
+
+    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return (N, C) probabilities from what the output gives.
+
+        Raises NotProbabilities: the output should hold probabilities, and does not.
+        """
+        values = self.in_order(values)
+        self.require_probabilities(values)
+        values = values.astype(np.float64)
+        if self.kind == "positive_probability":
+            return np.concatenate([1 - values, values], axis=1)
+        if self.kind in ("probabilities", "label_probabilities"):
+            return self.normalized(values)
+        if self.multi_label:
+            return sigmoid(values)
+        return softmax(self.class_logits(values))
+
+    def normalized(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N, C) probabilities that add up to 1, where they come in steps: each was rounded by itself."""
+        if self.kind == "probabilities" and self.quantum:
+            return np.asarray(values / values.sum(axis=1, keepdims=True))
+        return values
+
+    def require_probabilities(self, values: NDArray[Any]) -> None:
+        """Refuse (N, width) values that are no probabilities where the output should hold some; NaN passes.
+
+        Raises NotProbabilities.
+        """
+        expected = f"output '{self.name}' should hold probabilities, but some values"
+        if self.kind == "probabilities" and not distributions(values, self.quantum):
+            raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {AMBIGUOUS_SCORES}")
+        if self.kind == "positive_probability" and not are_shares(values):
+            raise NotProbabilities(f"{expected} lie outside of 0 to 1; {AMBIGUOUS_SCORES}")
+        if self.kind == "label_probabilities" and not are_shares(values):
+            raise NotProbabilities(
+                f"{expected} lie outside of 0 to 1; if they are logits, say --output-kind label-logits"
+            )
+
+    def predicted(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the predicted classes (N,) of what the output gives; of labels (N, C), 1 for each predicted."""
+        p = self.probabilities(values)
+        if self.multi_label:
+            return (p > 0.5).astype(np.int64)
+        classes: NDArray[np.int64] = np.argmax(p, axis=1)
+        return classes
+
+    def class_logits(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (N, C) logits from (N, width) of them: the first class of a single logit has 0."""
+        if self.kind == "positive_logit":
+            return np.concatenate([np.zeros_like(values), values], axis=1)
+        return values
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The entries from which `class_output` reads this again."""
+        entries = {"output": self.name, "classes": str(self.n_classes)}
+        if self.several:
+            entries["class_axis"] = str(self.class_axis)
+        return entries
+
+
 @dataclass(frozen=True, eq=False)
 class Readout:
     """The tensor behind which a calibration map goes, and how a graph output comes from it."""
@@ -105,6 +255,7 @@ class Readout:
     multi_label: bool  # each of the C classes is a label that holds or does not by itself, with a logit of its own
     # step in which probabilities without logits come (`graph.quantum`); None where the graph does not tell
     quantum: float | None = field(default=0.0, kw_only=True)
+    node: str = field(default="", kw_only=True)  # label of the linear node; empty without one
 
     @property
     def resolution(self) -> float:
@@ -121,9 +272,27 @@ class Readout:
         """The tensor that is collected: the features of a head, or the logits where there is none."""
         return self.logits
 
+    @property
+    def class_output(self) -> ClassOutput:
+        """The graph output, as what it gives is read."""
+        kind = KINDS[self.activation]
+        if self.multi_label:
+            kind = "label_logits"
+            if self.activation == "sigmoid" or self.holds == "probabilities":
+                kind = "label_probabilities"
+        elif self.holds == "probabilities" and self.binary:
+            kind = "positive_probability"
+        elif self.holds == "probabilities" or self.paired:
+            kind = "probabilities"
+        elif self.binary and self.activation == "none":
+            kind = "positive_logit"
+        mapped = "ZipMap" in self.follows
+        shared = (self.n_classes, self.labels, mapped, self.class_axis, self.quantum)
+        return ClassOutput(self.output, kind, *shared)
+
     def without_head(self) -> Readout:
         """Return the tensor alone, without the linear layer that makes it."""
-        return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout)})
+        return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout) if field.name != "node"})
 
     @property
     def joined(self) -> dict[str, dict[str, int]]:
@@ -177,7 +346,6 @@ class Head(Readout):
     the graph itself computes the logits.
     """
 
-    node: str  # label of the linear node
     op_type: str  # its operator
     features: str  # tensor that holds the features
     features_transposed: bool  # the tensor is (n, N) instead of (N, n)
@@ -399,28 +567,12 @@ def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
     return replace(stored, quantized=replace(quantized, axis=along[0]))
 
 
-def quantization_step(model: Model, tensor: str) -> float:
-    """Return the step of a quantised tensor, the largest of several; 0 if it is not quantised by a constant."""
-    return float(np.max(_dequantized_with(model, tensor), initial=0))
-
-
 def _features_scale(model: Model, head: Head) -> float | None:
     """Scale of quantised features; None if they are not quantised, or per channel."""
-    scale = _dequantized_with(model, head.features)
+    scale = dequantized_with(model, head.features)
     if scale.size != 1 or read_quantized(model, model.producers[head.features]) is not None:
         return None
     return float(scale.item())
-
-
-def _dequantized_with(model: Model, tensor: str) -> NDArray[Any]:
-    """Return the scale of the DequantizeLinear that makes a tensor; nothing if none does, or it is no constant."""
-    node = model.producer(tensor)
-    if node is None or node.op_type != "DequantizeLinear":
-        return np.zeros(0)
-    scale = model.constant_tensor(input_at(node, 1))
-    if scale is None:
-        return np.zeros(0)
-    return model.floats(scale)
 
 
 def hides_scores(model: Model, readout: Readout) -> bool:
@@ -432,3 +584,24 @@ def hides_scores(model: Model, readout: Readout) -> bool:
         and any(isinstance(step, Mirror) for step in readout.orient)
         and model.producers.get(readout.logits) == readout.stored_weight.reader
     )
+
+
+def require_rows(values: NDArray[Any], samples: int, tensor: str) -> None:
+    """Refuse what is not one row a sample. `tensor`: what messages call it."""
+    rows = np.atleast_1d(values).shape[0]
+    if rows != samples:
+        raise UnsupportedModel(
+            f"{tensor} gives {count_text(rows, 'row')} for {samples:,} samples; expected a row for each: a model that "
+            "drops, repeats or detects things (Compress, NonMaxSuppression) has no scores of samples"
+        )
+
+
+def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
+    """Refuse a model with several predictions a sample, or several labels."""
+    if output.several:
+        raise UnsupportedModel(f"{model.name}: gives several predictions a sample; {why}")
+    if output.multi_label:
+        raise UnsupportedModel(
+            f"{model.name}: gives several labels a sample, each by itself; {why}. Multi-label models are for inspect, "
+            "calibrate, evaluate, compare and verify"
+        )

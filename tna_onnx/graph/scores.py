@@ -1,8 +1,8 @@
 """Where a model's scores are: behind its head, or in an output of logits or probabilities (`find_readout`).
 
 The graph or the user says what an output holds; values are never looked at. A walk backwards (`graph.walk`) finds the
-head, or the reason why an output has none. `is_one_vs_rest` recognises separate binary classifiers side by side, as
-skl2onnx writes them.
+head, or the reason why an output has none. `class_output` is the same question of the output that classifies, in a file
+that this tool has written as well.
 """
 
 import contextlib
@@ -10,19 +10,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import attribute_of, input_at
-from tna_onnx.graph.cut import ancestors, cut_at
+from tna_onnx.graph.cut import ancestors, cut_at, mapped_logits
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
+from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.options import LABEL_KINDS
-from tna_onnx.graph.purpose import BOXES, box_output, is_box_output, purpose
-from tna_onnx.graph.readout import ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions, quantization_step
+from tna_onnx.graph.purpose import (
+    BOXES,
+    box_output,
+    gives_probabilities,
+    holds_shares,
+    is_box_output,
+    is_one_vs_rest,
+    purpose,
+    step_of_probabilities,
+)
+from tna_onnx.graph.readout import (
+    CLASSES_FIRST,
+    CLASSES_LAST,
+    KINDS,
+    ONE,
+    OPEN_AXIS,
+    STATED_KINDS,
+    ClassOutput,
+    Head,
+    Readout,
+    class_axis_of,
+    has_positions,
+)
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
+from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.output_steps import is_complement, refuse_no_scores, require_little_slack, require_samples_axis
@@ -30,12 +50,6 @@ from tna_onnx.graph.walk.steps import Refusal, State
 
 LABELS = "holds class labels, not scores; export the scores that they come from (leave out an ArgMax)"
 """Why an output of labels is no head's."""
-
-AMBIGUOUS_SCORES = (
-    "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
-    "scores of classes (but an image, say), the model is no classifier"
-)
-"""What a message says of an output that was taken for probabilities, and holds none."""
 
 
 class SeveralHeads(UnsupportedModel):
@@ -220,6 +234,68 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
             )
 
 
+def class_output(
+    model: Model, head: str | None = None, output: str | None = None, kind: str | None = None
+) -> ClassOutput:
+    """Return the output that classifies.
+
+    What it means is always read from the graph. Which output it is, and behind an appended map the number of classes,
+    is read from this tool's provenance, if there is any.
+    """
+    if output is None and head in model.outputs:
+        head, output = None, head
+    # what the tool wrote counts only where the graph bears it out.
+    entries = head_provenance(model, output)
+    name = entries.get("output")
+    classes = entries.get("classes", "")
+    kind_entry = STATED_KINDS.get(entries.get("output_kind", ""))
+    if kind is None and kind_entry and output in (None, name):
+        candidates = find_heads(model, kind_entry)[0]
+        # another head holds something else
+        if head is None or any((c.node, c.output) == (head, name) for c in candidates):
+            kind = kind_entry
+    if head is None and name is not None and output in (None, name):
+        heads, refusals = find_heads(model, kind)
+        if any(candidate.output == name for candidate in heads):
+            return choose_head(model, None, name, kind).class_output
+        for refusal in refusals:
+            behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
+            if behind_map and refusal.activation in KINDS and classes.isdecimal():
+                return _behind_map(model, name, entries, int(classes))
+    if kind in STATED_KINDS.values():
+        output = output or name
+    return find_readout(model, head, output, kind).class_output
+
+
+def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) -> ClassOutput:
+    """Read an output behind a map that this tool appended."""
+    walked = walk_back(model, name)
+    kind = KINDS[walked.activation]
+    if walked.activation == "none":
+        kind = entries.get("output_kind", "logits")
+    if walked.paired:
+        kind = "probabilities"
+    if entries.get("output_kind", "").startswith("label_"):
+        kind = "label_logits"
+        if walked.activation == "sigmoid":
+            kind = "label_probabilities"
+    sizes = model.sizes(name)
+    class_axis = ONE
+    if sizes is not None and has_positions(sizes):
+        # what our metadata say counts if the declared shape agrees with it
+        fitting = (axis for axis in (CLASSES_FIRST, CLASSES_LAST) if sizes[axis] in (None, classes))
+        recorded = next((axis for axis in fitting if entries.get("class_axis") == str(axis)), ONE)
+        class_axis = walked.class_axis or recorded or class_axis_of(sizes)
+        if class_axis == ONE:
+            raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
+    labels = walked.labels
+    if not labels:  # what the classifier node in front of the map calls them
+        labels = walk_back(model, mapped_logits(model, name) or name).class_labels
+        if len(labels) != classes:
+            labels = ()
+    return ClassOutput(name, kind, classes, labels, "ZipMap" in walked.follows, class_axis)
+
+
 def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
     """Return the tensors that maps can go behind, and what the walk learned.
 
@@ -288,7 +364,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         output_slack=walked.output_slack,
         class_axis=class_axis,
         multi_label=multi_label,
-        quantum=_quantum(model, walked.logits, columns) if holds == "probabilities" else 0.0,
+        quantum=step_of_probabilities(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )
 
 
@@ -357,14 +433,11 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
     layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
-    shown = _known_kind(walked.node)
-    if adds_up_to_one(walked.node) or is_complement(model, walked.node):
-        shown = "probabilities"
+    shown = gives_probabilities(walked.node) or is_complement(model, walked.node)
     if shown and kind == "logits":
         raise Refused(f"holds probabilities, as {walked.where} shows; leave --output-kind logits out")
-    holds = kind or shown
-    if not holds:
-        if _adds_up_shares(walked.node):
+    if not shown and kind is None:
+        if holds_shares(walked.node):
             raise _AmbiguousScores(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
                 f"hold shares from 0 to 1: say so with --output-kind probabilities"
@@ -377,7 +450,7 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
             "so with --output-kind logits or --output-kind probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"
         )
-    return holds
+    return kind or "probabilities"
 
 
 def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tuple[int | str, ...]) -> int:
@@ -405,114 +478,3 @@ def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: i
             "the output's last dimension, the number of labels, is not declared; export the model with it fixed"
         )
     return multi_label
-
-
-def _known_kind(node: onnx.NodeProto | None) -> str:
-    """Return what an operator's attributes say its scores are; empty if they do not say."""
-    if node is None:
-        return ""
-    known = node.op_type == "QLinearSoftmax"
-    if node.domain == "ai.onnx.ml" and node.op_type in _CLASSIFIERS:
-        known = attribute_of(node, "post_transform", b"NONE") in (b"SOFTMAX", b"LOGISTIC")
-    if node.domain == "ai.onnx.ml" and node.op_type == "SVMClassifier":
-        known = any(a.name == "prob_a" for a in node.attribute)
-    return "probabilities" if known else ""
-
-
-def adds_up_to_one(node: onnx.NodeProto | None) -> bool:
-    """Tell whether a node is a forest in which every leaf gives its classes shares of 1 / (number of trees).
-
-    Of two classes the second one's share alone may be stored: then no leaf gives more, and one gives all of it.
-    """
-    if not _adds_up_shares(node):
-        return False
-    assert node is not None  # noqa: S101 - `_adds_up_shares` says so
-    if attribute_of(node, "base_values", ()) or attribute_of(node, "post_transform", b"NONE") != b"NONE":
-        return False
-    names = ("class_treeids", "class_nodeids", "class_weights", "class_ids")
-    trees, places, weights, classes = (np.array(attribute_of(node, name, ())) for name in names)
-    if not len(trees) == len(places) == len(weights):
-        return False
-    _, leaf = np.unique(np.stack([trees, places]), axis=1, return_inverse=True)
-    share = np.bincount(np.ravel(leaf), weights) * len(np.unique(trees))
-    one_class = len(np.unique(classes)) == 1
-    return bool(np.allclose(share.max(), 1, atol=1e-3) and (one_class or np.allclose(share, 1, atol=1e-3)))
-
-
-def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
-    """Whether a node is a forest whose leaves hold shares of samples, as in scikit-learn."""
-    if node is None or node.op_type != "TreeEnsembleClassifier":
-        return False
-    weights = attribute_of(node, "class_weights", ())
-    return bool(weights) and min(weights) >= 0 and max(weights) <= 1
-
-
-# What changes shape or type alone, or takes columns.
-_UNROUNDED = (
-    "ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Normalizer", "Reshape", "Slice", "Squeeze",
-    "Transpose", "Unsqueeze",
-)  # fmt: skip
-
-
-def _quantum(model: Model, tensor: str, n_classes: int) -> float | None:
-    """Return the step in which probabilities come that have no tensor of logits; None where the graph does not tell.
-
-    It is that of a quantiser, 1/T of T trees that vote, 1/k of k neighbours, or the rounding of 1 where 1 - p is stored
-    beside p.
-    """
-    node = model.maker(tensor, _UNROUNDED)
-    if node is None:
-        return None
-    if node.op_type == "DequantizeLinear":
-        return quantization_step(model, node.output[0]) or None
-    if node.op_type == "TreeEnsembleClassifier" and attribute_of(node, "post_transform", b"NONE") == b"NONE":
-        return 1 / max(1, len(np.unique(attribute_of(node, "class_treeids", ()))))
-    if node.domain == "ai.onnx.ml" and node.op_type.endswith("Classifier"):
-        return n_classes * epsilon("float32") if n_classes == 2 else 0.0
-    return _share_of_neighbours(model, tensor)
-
-
-def _share_of_neighbours(model: Model, tensor: str) -> float | None:
-    """Return 1/k where the k nearest of stored samples are on the way to a tensor; else None."""
-    for k in ancestors(model, tensor):
-        node = model.proto.graph.node[k]
-        count = model.constant_tensor(input_at(node, 1))
-        if node.op_type == "TopK" and count is not None:
-            return 1 / max(1, int(model.array(count).item()))
-    return None
-
-
-# What takes the second column out of two, and what changes the shape alone.
-_PASSED = {
-    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
-    "Slice", "Squeeze", "Unsqueeze",
-}  # fmt: skip
-_CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
-
-
-def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:
-    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
-
-    A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
-    """
-    if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
-        return node is not None and node.op_type == "QLinearSigmoid"
-    if attribute_of(node, "axis", 0) not in (1, -1):
-        return False
-    names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
-    sources = [_sigmoid_behind(model, name) for name in names]
-    # columns of one classifier are put together again elsewhere
-    return "" not in sources and len(set(sources)) == len(sources)
-
-
-def _sigmoid_behind(model: Model, tensor: str) -> str:
-    """Return the result of the sigmoid that makes a column; empty if none does."""
-    node = model.maker(tensor, _PASSED)
-    if node is not None and node.op_type == "Concat" and len(node.input) == 2:
-        node = model.maker(node.input[1], _PASSED)  # (1 - p, p)
-    if node is None:
-        return ""
-    logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
-    if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
-        return str(node.output[0])
-    return ""

@@ -21,8 +21,7 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import ClassOutput, Readout
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.intervals import quantile

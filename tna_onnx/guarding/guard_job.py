@@ -21,8 +21,7 @@ from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough

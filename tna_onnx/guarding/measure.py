@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from tna_onnx.data.source import Source, rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed
+from tna_onnx.graph.constants import quantization_step
+from tna_onnx.graph.decisions import decision_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
-from tna_onnx.graph.readers import LabelOutput
-from tna_onnx.graph.readout import quantization_step
+from tna_onnx.graph.readers import LabelOutput, tensor_outputs
+from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.guarding.thresholds import RecordingRunner, Thresholds, Values
 from tna_onnx.numerics.checks import check_level

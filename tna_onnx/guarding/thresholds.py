@@ -17,7 +17,7 @@ from tna_onnx.data.source import Batch, Source, clusters_of
 from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
-from tna_onnx.graph.outputs import ClassOutput, require_rows
+from tna_onnx.graph.readout import ClassOutput, require_rows
 from tna_onnx.guarding.deciding import operate
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (

@@ -37,10 +37,11 @@ from tna_onnx.extraction.independence import (
     quantizes_batches,
     require_independence,
 )
+from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS, Difference
-from tna_onnx.graph.readout import Head, Readout, quantization_step
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map

@@ -32,8 +32,7 @@ from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
-from tna_onnx.graph.readout import Head, Readout, requantized
+from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, requantized
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.checks import check_batch_size

@@ -18,7 +18,6 @@ from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
 from tna_onnx.graph.readers import (
     UNCHANGED,
     LabelOutput,
@@ -26,8 +25,9 @@ from tna_onnx.graph.readers import (
     label_candidates,
     label_outputs,
     outputs_of_scores,
+    tensor_outputs,
 )
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import ClassOutput, Readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.steps import PASSED
 from tna_onnx.numerics.ops import sigmoid, softmax

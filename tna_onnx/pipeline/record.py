@@ -36,11 +36,10 @@ from tna_onnx.graph.difference import (
 from tna_onnx.graph.load import PARSER_ERROR, Model
 from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS, Difference
-from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.readers import UNCHANGED, OutputChange
-from tna_onnx.graph.readout import Head, Layout, Readout, requantized
+from tna_onnx.graph.readout import ClassOutput, Head, Layout, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
-from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.scores import class_output, find_readout
 from tna_onnx.maps import map_of_class
 from tna_onnx.maps.atypicality import FeatureSpace
 from tna_onnx.maps.base import Folding
@@ -634,7 +633,7 @@ def _readout_entries(readout: Readout) -> dict[str, Any]:
         "multi_label": readout.multi_label,
         "classes": readout.n_classes,
         "class_axis": readout.class_axis,
-        "node": getattr(readout, "node", None),
+        "node": readout.node or None,
         "own_weight": isinstance(readout, Head) and readout.stored_weight.shared,
         "type": readout.logits_type,
         "quantum": readout.quantum,

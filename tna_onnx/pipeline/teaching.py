@@ -22,7 +22,7 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import require_one_prediction
+from tna_onnx.graph.readout import require_one_prediction
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metrics import Metrics

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from tna_onnx.errors import count_text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 
@@ -40,13 +41,6 @@ def lines_text(lines: Sequence[str]) -> Text:
 def note_lines(notes: Sequence[str]) -> list[str]:
     """Write notes, a line each."""
     return [f"note     {note}" for note in notes]
-
-
-def count_text(number: int, noun: str) -> str:
-    """Write a number with its noun, in the plural where it has one."""
-    if number == 1:
-        return f"{number:,} {noun}"
-    return f"{number:,} {noun}s"
 
 
 def show(console: Console, content: RenderableType) -> None:

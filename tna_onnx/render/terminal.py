@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.data.images.preprocess import recipe_text
+from tna_onnx.errors import count_text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.rows import (
@@ -17,7 +18,6 @@ from tna_onnx.render.rows import (
     change_rows,
     change_text,
     cost_lines,
-    count_text,
     decision_parts,
     difference_text,
     expected_rows,

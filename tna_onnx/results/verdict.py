@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from tna_onnx.errors import count_text
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import MIN_EACH, MIN_GROUPS, Interval, Metrics, independent_count
@@ -170,10 +171,9 @@ class ClassRecall:
     def text(self) -> str:
         """Write what it loses: `class 4: recall 49.1 % -> 4.1 % (-52.00 to -38.00 points, 120 samples)`."""
         ends = METRICS["accuracy"].ends(self.difference.low, self.difference.high)
-        noun = "sample" if self.samples == 1 else "samples"
         return (
             f"{self.name}: recall {100 * self.before:.1f} % -> {100 * self.after:.1f} % ({ends} points, "
-            f"{self.samples:,} {noun})"
+            f"{count_text(self.samples, 'sample')})"
         )
 
 
@@ -289,7 +289,7 @@ def undecided_sentence(metrics: Metrics, nll: Interval, *, copied: bool) -> str:
     """Say that samples are too few to tell, and about how many are needed; `copied`: whether the original stays."""
     few = ""
     if nll.errors is not None and nll.errors < MIN_EACH:
-        few = f" with {nll.errors} {'error' if nll.errors == 1 else 'errors'}"
+        few = f" with {count_text(nll.errors, 'error')}"
     question = "the new model is better"
     if copied:
         question = "the model needs recalibration"

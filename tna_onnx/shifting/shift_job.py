@@ -26,8 +26,7 @@ from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.prior_shift import (

@@ -17,7 +17,7 @@ from typing import Any
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
-from tna_onnx.graph.outputs import require_one_prediction
+from tna_onnx.graph.readout import require_one_prediction
 from tna_onnx.pipeline.job import Job, ModelJob, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
