@@ -18,7 +18,7 @@ from tests.support import cli
 from tna_onnx import files
 from tna_onnx.files import alone_in, is_replaced, open_regular, remove_leftovers, temporary_folder, write_file
 
-NAME = f".tna-onnx-{files._MACHINE}-0123456789abcdef.tmp"
+NAME = f".tna-onnx-{files._machine()}-0123456789abcdef.tmp"
 
 
 def names(folder: Path) -> list[str]:
@@ -196,7 +196,7 @@ def test_the_temporary_folder_of_the_living_stays(tmp_path: Path) -> None:
 
 
 def test_nothing_of_another_name_is_removed(tmp_path: Path) -> None:
-    machine = files._MACHINE
+    machine = files._machine()
     kept = [
         f".tna-onnx-{machine}-0123.tmp",
         f"{NAME}.bak",

@@ -11,7 +11,6 @@ The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
@@ -128,9 +127,6 @@ _MODULES = {
     "studies.settings": "StudySettings",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-# Silent until the program attaches a handler; without this one Python would print warnings on standard error.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ Control characters in foreign text are shown as escapes: `\x1b`, `\u202e`.
 
 import contextlib
 import errno
+import functools
 import os
-import platform
 import re
 import stat
 import sys
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 _TEMPORARY = re.compile(r"\.tna-onnx-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")
-_MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _OLD = 86400.0  # seconds: no run holds a temporary for a day
 
 # A folder that is read-only, or a file that another file system is mounted on: it can be written, not replaced.
@@ -247,7 +246,7 @@ def _remove_leftover(path: Path) -> None:
 
         lock = os.open(path, _READ)
         try:
-            here = match[1] == _MACHINE
+            here = match[1] == _machine()
             if not (here or time.time() - os.fstat(lock).st_mtime > _OLD) or not _lock(lock):
                 return
             if stat.S_ISDIR(os.fstat(lock).st_mode):
@@ -258,6 +257,13 @@ def _remove_leftover(path: Path) -> None:
             os.close(lock)
 
 
+@functools.cache
+def _machine() -> str:
+    import platform  # noqa: PLC0415 - as above
+
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
 _ATTEMPTS = 100  # to make a temporary; another process takes one away at most once in a while
 
 
@@ -266,7 +272,7 @@ def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     attempts = 0
     while True:
         attempts += 1
-        path = parent / f".tna-onnx-{_MACHINE}-{os.urandom(8).hex()}.tmp"
+        path = parent / f".tna-onnx-{_machine()}-{os.urandom(8).hex()}.tmp"
         try:
             lock = make(path)
         except FileNotFoundError:

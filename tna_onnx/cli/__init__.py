@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import traceback
 
 from tna_onnx.cli.process import ended, loading
 from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
@@ -40,6 +39,8 @@ def main() -> None:
             os.write(2, out_of_memory)
         sys.exit(DeviceError.exit_code)
     except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
+        import traceback
+
         print_error(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
         sys.exit(INTERNAL_ERROR)
     finally:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import signal
 import sys
@@ -127,9 +126,17 @@ def _stop(number: int, _: FrameType | None) -> None:
 @contextlib.contextmanager
 def show_log(verbose: int = 1) -> Iterator[None]:
     """Print the records of the logger `tna_onnx`, from INFO on, or from DEBUG on, while the block runs."""
+    import logging
+
+    class StandardError(logging.Handler):
+        """Looks standard error up for every record: progress bars replace it while they show."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            print_error(self.format(record))
+
     logger = logging.getLogger("tna_onnx")
     level = logger.level
-    handler = _StandardError()
+    handler = StandardError()
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
     try:
@@ -138,14 +145,6 @@ def show_log(verbose: int = 1) -> Iterator[None]:
         # A program that calls the command line in its own process keeps its logging as it was.
         logger.setLevel(level)
         logger.removeHandler(handler)
-
-
-class _StandardError(logging.Handler):
-    """Looks standard error up for every record: progress bars replace it while they show."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one record."""
-        print_error(self.format(record))
 
 
 _MEMORY = "not enough memory; use a smaller --batch-size, fewer samples or a machine with more memory"
