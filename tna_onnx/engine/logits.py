@@ -21,7 +21,7 @@ from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.numerics.ops import Blocked, WeightedLabels, namespace, rows_of, to_host
+from tna_onnx.numerics.ops import Blocked, WeightedLabels, by_column, namespace, rows_of, to_host
 from tna_onnx.numerics.scores import SampleScores, resolved_logits
 from tna_onnx.runtime import trim_memory
 
@@ -181,7 +181,7 @@ class Reduction:
         """What every pass would gather again; nothing where it is much, or has features."""
         if self.features or (self.logits._size() or self.logits._store.features.nbytes) > _IN_MEMORY:
             return []
-        return [*self._chosen()]
+        return [(by_column(logits), *more) for logits, *more in self._chosen()]
 
     def _chosen(self) -> Iterator[tuple[Any, ...]]:
         """Yield (logits, labels, features or None) of the samples chosen."""

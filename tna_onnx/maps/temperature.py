@@ -33,6 +33,7 @@ from tna_onnx.numerics.ops import (
     is_narrow,
     namespace,
     own_column,
+    row_dot,
     row_max,
     row_sum,
     to_host,
@@ -313,7 +314,7 @@ def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: A
     totals = [row_sum(a, double=True)[:, 0] for a in parts]
 
     def inner(k: int, m: int) -> float:
-        products = xp.astype(xp.vecdot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])
+        products = xp.astype(row_dot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])
         return float(xp.sum(weigh(products, labels)))
 
     hits = [float(xp.sum(weigh(own_column(a, labels)[:, 0] / b, labels))) for a, b in zip(parts, totals, strict=True)]

@@ -26,10 +26,12 @@ from tna_onnx.numerics.ops import (
     Blocked,
     SoftLabels,
     WeightedLabels,
+    by_column,
     label_shares,
     namespace,
     own_column,
     plain_labels,
+    row_dot,
     row_max,
     row_sum,
     several_threads,
@@ -88,17 +90,17 @@ class Scalar:
 
     def against(self, r: Any, x: Any) -> Any:
         xp = namespace(x)
-        return xp.sum(xp.vecdot(r, x), dtype=xp.float64)
+        return xp.sum(row_dot(r, x), dtype=xp.float64)
 
     def curvature(self, q: Any, x: Any) -> Any:
         xp = namespace(x)
-        mean = xp.vecdot(q, x)
+        mean = row_dot(q, x)
         centred = x - mean[:, None]
-        return xp.sum(xp.vecdot(q * centred, centred), dtype=xp.float64)
+        return xp.sum(row_dot(q * centred, centred), dtype=xp.float64)
 
     def columns(self, r: Any, x: Any) -> Any:
         xp = namespace(x)
-        return xp.concat([xp.vecdot(r, x)[:, None], r], axis=1)
+        return xp.concat([row_dot(r, x)[:, None], r], axis=1)
 
     def gram(self, g: Any, x: Any) -> FloatArray:
         plain, first, second = _moments(g, x)
@@ -141,7 +143,7 @@ class Matrix:
         return (classes, classes)
 
     def times(self, d: Any, x: Any) -> Any:
-        return x @ d.T
+        return by_column(x @ d.T)
 
     def against(self, r: Any, x: Any) -> Any:
         return r.T @ x
@@ -394,11 +396,11 @@ def _information(form: VectorForm, q: Any, x: Any, share: float, labels: Any) ->
     p = (1 - share) * q + max(share * uniform, ArrayOps(q).tiny)
     ratio = q / p
     weighted = weigh(ratio * q, labels)
-    half = form.columns(weighted - q * (weigh(xp.vecdot(ratio, q), labels) / 2)[:, None], x)
+    half = form.columns(weighted - q * (weigh(row_dot(ratio, q), labels) / 2)[:, None], x)
     matrix = (1 - share) ** 2 * _less(form.gram(weighted, x), half, form.columns(q, x))
     along = (uniform - q) / p
     across = to_host(xp.sum(form.columns(weigh((1 - share) * _centred(q, along), labels), x), axis=0, dtype=xp.float64))
-    of_share = float(xp.sum(weigh(xp.vecdot(along, uniform - q), labels), dtype=xp.float64))
+    of_share = float(xp.sum(weigh(row_dot(along, uniform - q), labels), dtype=xp.float64))
     return np.block([[matrix, across[:, None]], [across, np.array(of_share)]])
 
 
@@ -450,15 +452,14 @@ def _information_sums(
     p = (1 - share) * q + max(share * uniform, op.tiny)
     u = ((1 - share) * _centred(q, t) + along_share * (uniform - q)) / p
     r = weigh((1 - share) * _centred(q, u), labels)
-    of_share = weigh(xp.vecdot(u, uniform - q), labels)
+    of_share = weigh(row_dot(u, uniform - q), labels)
     parts = (form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), xp.sum(of_share, dtype=xp.float64))
     return _joined(parts)
 
 
 def _centred(q: Any, t: Any) -> Any:
     """Return (diag q - q q') t for each row."""
-    xp = namespace(q)
-    return q * (t - xp.vecdot(q, t)[:, None])
+    return q * (t - row_dot(q, t)[:, None])
 
 
 def _tempered(op: ArrayOps, logits: Any, temperature: float | None) -> Any:

@@ -222,7 +222,7 @@ class Blocked:
     def __call__(self, logits: Any, *aligned: Any) -> Any:
         total = None
         for rows in blocks(logits):
-            part = self.of(logits[rows], *(rows_of(x, rows) for x in aligned))
+            part = self.of(by_column(logits[rows]), *(rows_of(x, rows) for x in aligned))
             total = part if total is None else total + part
         return total
 
@@ -261,6 +261,20 @@ def row_sum(values: Any, *, double: bool = False) -> Any:
 def is_narrow(values: Any) -> bool:
     """Whether NumPy is far slower along the rows, which it takes one by one, than from column to column."""
     return isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] <= _NARROW
+
+
+def row_dot(a: Any, b: Any) -> Any:
+    """Return the products of the rows of two (N, C) arrays of any namespace, (N,)."""
+    if is_narrow(a):
+        return row_sum(a * b)[:, 0]
+    return namespace(a).vecdot(a, b)
+
+
+def by_column(values: Any) -> Any:
+    """Return (N, C) values of few classes column after column in memory, where NumPy passes over them fastest."""
+    if is_narrow(values):
+        return np.asfortranarray(values)
+    return values
 
 
 def own_column(values: Any, labels: Any) -> Any:
@@ -381,7 +395,9 @@ def label_shares(labels: Any, values: Any) -> Any:
     device = array_api_compat.device(values)
     if isinstance(labels, SoftLabels):
         return xp.asarray(labels.shares, dtype=values.dtype, device=device)
-    is_label = xp.asarray(plain_labels(labels), device=device)[:, None] == xp.arange(values.shape[1], device=device)
+    classes = xp.arange(values.shape[1], device=device)
+    own = xp.asarray(plain_labels(labels), device=device)
+    is_label = (classes[:, None] == own).T if is_narrow(values) else own[:, None] == classes
     return xp.astype(is_label, values.dtype)
 
 
