@@ -79,7 +79,7 @@ def test_labels_that_are_names_and_two_classes_as_one_column() -> None:
     ("words", "x", "y", "message"),
     [
         ({}, np.zeros((5, 3)), [0, 1, 2], "one label a row"),
-        ({}, np.zeros((3, 3)), ["a", "b", "a"], "2 distinct labels, X has 3 columns"),
+        ({}, np.zeros((3, 3)), ["a", "b", "a"], "2 distinct labels for 3 columns"),
         ({}, np.full((3, 3), np.nan), [0, 1, 2], "row 0"),
         ({}, [["a", "b"]], [0], "numbers"),
         ({}, np.zeros((0, 3)), [], "one row"),

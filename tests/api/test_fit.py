@@ -71,7 +71,7 @@ def test_probabilities() -> None:
     ("data", "error", "message"),
     [
         ({"scores": np.zeros((5, 2)), "labels": np.zeros(5)}, DataError, "expected logits or probabilities"),
-        ({"logits": np.zeros((5, 2))}, DataError, "no column is named"),
+        ({"logits": np.zeros((5, 2))}, DataError, "no labels; add"),
         ("none.npz", UsageError, "no such file"),
         (np.zeros((5, 2)), UsageError, "got ndarray"),
     ],

@@ -25,6 +25,7 @@ MESSAGES: dict[str, tuple[int, str]] = {
     "output is the input model": (2, "calibrate table.onnx names.csv -o table.onnx"),
     "only models of the same classes can be compared": (2, "compare DEMO table.onnx --data few.npz"),
     "not an ONNX file, or a truncated one": (3, "evaluate names.csv CALIB"),
+    "is missing in": (3, "inspect split.onnx"),
     "holds class labels, not scores": (3, "calibrate argmax.onnx whole.csv"),
     "heads found": (3, "calibrate two.onnx whole.csv"),
     "map platt is for two classes": (3, "calibrate DEMO CALIB --map platt"),
@@ -92,6 +93,10 @@ def write_models(folder: Path, weight: np.ndarray) -> None:
     }  # fmt: skip
     for name, model in models.items():
         onnx.save(model, folder / f"{name}.onnx")
+    onnx.save(
+        models["table"], folder / "split.onnx", save_as_external_data=True, location="split.data", size_threshold=0
+    )
+    (folder / "split.data").unlink()
     samples = np.random.default_rng(1).standard_normal((60, 4)).astype(np.float32)
     labels = np.argmax(samples @ weight, axis=1)
     rows = [",".join(map(str, sample)) for sample in samples.tolist()]

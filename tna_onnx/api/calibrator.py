@@ -211,33 +211,33 @@ def calibrated(data: Data, scores: ScoresWord, settings: Mapping[str, Any], **ke
     return calibrate(model, data, settings=chosen, model_options=options, device="cpu", **keywords)
 
 
-def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
-    """Return scores as (N, C) float32.
+def checked_scores(X: Any, scores: str, name: str = "X") -> NDArray[np.float32]:
+    """Return scores as (N, C) float32; `name` is what an error calls them.
 
     Raises ScoresError: another shape, values that are NaN or infinite, or no probabilities.
     """
     if scores not in ("logits", "probabilities"):
         raise UsageError(f"scores {scores!r} are not known; expected logits or probabilities")
     if hasattr(X, "toarray"):
-        raise ScoresError("X is sparse; sparse input is not supported: give X.toarray()")
+        raise ScoresError(f"{name} is sparse; sparse input is not supported: give {name}.toarray()")
     values = any_array(X)
     if values.dtype.kind == "c":
-        raise ScoresError("Complex data not supported; X must hold real numbers")  # scikit-learn's words
+        raise ScoresError(f"Complex data not supported; {name} must hold real numbers")  # scikit-learn's words
     if values.dtype.kind not in "iuf":
-        raise ScoresError(f"X must hold numbers, got {values.dtype}")
+        raise ScoresError(f"{name} must hold numbers, got {values.dtype}")
     values = values.astype(np.float32, copy=False)
     if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
         second = values.reshape(-1, 1)
         first = np.zeros_like(second) if scores == "logits" else 1 - second
         values = np.concatenate([first, second], axis=1)
     if values.ndim != 2 or not len(values):
-        raise ScoresError(f"X must have shape (N, C), one column a class, and at least one row; got {np.shape(X)}")
+        raise ScoresError(f"{name} must have shape (N, C), one column a class, and at least one row; got {np.shape(X)}")
     if not np.all(np.isfinite(values)):
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-        raise ScoresError(f"X: row {row} holds NaN or infinite values")
+        raise ScoresError(f"{name}: row {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
     if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > _ROUNDING)):
-        raise ScoresError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
+        raise ScoresError(f"{name}: rows are no probabilities, which add up to 1; for logits: --scores logits")
     return values
 
 
@@ -251,8 +251,8 @@ def _kind_of(X: Any) -> ScoresWord:
     return "probabilities" if np.all(np.abs(sums - 1) <= _ROUNDING) else "logits"
 
 
-def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return column numbers (N,), and what label each column is.
+def column_numbers(y: Any, values: NDArray[Any], name: str = "y") -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return column numbers (N,), and what label each column is; `name` is what an error calls the labels.
 
     Raises ScoresError: there are not as many labels as rows, or as columns.
     """
@@ -261,18 +261,18 @@ def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDA
         labels = plain_column(labels)
     columns = values.shape[1]
     if labels.ndim != 1 or len(labels) != len(values):
-        raise ScoresError(f"y must have shape ({len(values)},), one label a row of X; got {labels.shape}")
+        raise ScoresError(f"{name} must have shape ({len(values)},), one label a row of scores; got {labels.shape}")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
-        raise ScoresError("y holds NaN or infinite values")
+        raise ScoresError(f"{name} holds NaN or infinite values")
     if labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
-        raise ScoresError("Unknown label type: continuous; y must hold classes")  # scikit-learn's words
+        raise ScoresError(f"Unknown label type: continuous; {name} must hold classes")  # scikit-learn's words
     if labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < columns:
         return labels.astype(np.int64), np.arange(columns)
     classes, indices = np.unique(labels, return_inverse=True)
     if len(classes) != columns:
         raise ScoresError(
-            f"y has {len(classes)} distinct labels, X has {columns} columns; expected one column for each, or labels "
-            f"from 0 to {columns - 1}"
+            f"{name} has {len(classes)} distinct labels for {columns} columns of scores; expected one for each, or "
+            f"labels from 0 to {columns - 1}"
         )
     return indices.astype(np.int64), classes
 
@@ -325,8 +325,9 @@ def fit(
     check_targets(output, json, others=[given])
     sample_info = {"groups": given.group_column, "weights": given.weight_column}
     kind, stored, stored_labels, parts = open_scores(given.samples, scores, given.label_column, sample_info)
-    values = checked_scores(stored, kind)
-    labels, _ = column_numbers(stored_labels, values)
+    place = "" if isinstance(given.samples, Mapping) else f"{given.samples}: "
+    values = checked_scores(stored, kind, f"{place}{kind}")
+    labels, _ = column_numbers(stored_labels, values, f"{place}labels")
     known = Data(
         {"scores": values, "labels": labels},
         groups=parts.get("groups"),

@@ -18,7 +18,7 @@ from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.graph.load import Model, checker_complaint, load_model
-from tna_onnx.graph.nodes import calibrated_heads, head_provenance
+from tna_onnx.graph.nodes import calibrated_heads, head_provenance, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import KIND_WORDS, STATED_KINDS, Head, Readout
 from tna_onnx.graph.scores import choose_head, class_output, find_heads, find_readout
@@ -91,6 +91,8 @@ def verify(
     arguments.check_targets(json, others=[original, recalibrated, samples])
     old = load_model(original, options.model_limits)
     new = load_model(recalibrated, options.model_limits)
+    if provenance(old).get("source_sha256") == new.sha256:
+        raise UsageError(f"{old.name} was made of {new.name}; give the original first: {new.name} {old.name}")
     proof = prove(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run

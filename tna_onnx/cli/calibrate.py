@@ -120,8 +120,13 @@ def fit(**arguments: Any) -> None:
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import report_text
 
-    use = "give it scores as input `scores`; the output `calibrated` has the calibrated ones"
-    run_command(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
+    def use(report: Any) -> str:
+        pair = ""
+        if report.classes == 2:
+            pair = ", for one logit z the pair (0, z), for one p the pair (1 - p, p)"
+        return f"give it scores (N, {report.classes}) as `scores`{pair}; `calibrated` has the calibrated ones"
+
+    run_command(run, lambda report: report_text(report, next_step=use(report)), arguments, ".onnx")
 
 
 @click.command(cls=Command)

@@ -5,6 +5,7 @@ one command wins over one for all. Both are checked as flags are. Paths are rela
 """
 
 import contextlib
+import difflib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -245,7 +246,8 @@ def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str
     for key, value in table.items():
         flag = key.replace("_", "-")  # Python and TOML writers prefer underscores
         if flag not in flags:
-            raise UsageError(f"{path}: unknown key '{key}'{where}; expected the name of a flag, such as bins")
+            near = [*difflib.get_close_matches(flag, flags, n=1), "bins"]
+            raise UsageError(f"{path}: unknown key '{key}'{where}; expected the name of a flag, such as {near[0]}")
         if flag in values:
             raise UsageError(f"{path}: '{flag}'{where} is given twice, with a dash and with an underscore")
         values[flag] = value

@@ -99,6 +99,8 @@ def find_label_column(
         raise DataError(
             f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; {advice}"
         )
+    if not names:
+        raise DataError(f"{where}: no labels; add the class index of each sample as 'labels'")
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
         problem = "several columns can hold the labels" if candidates else "no column is named 'label'"

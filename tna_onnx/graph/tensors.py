@@ -423,7 +423,7 @@ def open_data(model: Path, location: str) -> BinaryIO:
         return open_regular(file)  # rule 3
     except FileNotFoundError as error:
         raise UnsupportedModel(
-            f"{model}: external data '{location}' is missing in {model.parent.absolute()}"
+            f"{model}: external data '{location}' is missing in {model.parent.absolute()}; copy it there too"
         ) from error
     except OSError as error:
         raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error.strerror}") from error

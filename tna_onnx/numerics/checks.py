@@ -68,12 +68,14 @@ def check_share(**per_cent: float | None) -> None:
 
     >>> check_share(coverage=0.9)
     Traceback (most recent call last):
-    tna_onnx.errors.UsageError: coverage is in per cent, and 0.9 is less than 1 %; for 90 % give 90
+    tna_onnx.errors.UsageError: --coverage 0.9 is less than 1 %, and its unit is per cent; for 90 %: --coverage 90
     """
     for name, value in per_cent.items():
         if value is not None and 0 < value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            meant = f"{100 * value:g}"
             raise UsageError(
-                f"{name} is in per cent, and {value:g} is less than 1 %; for {100 * value:g} % give {100 * value:g}"
+                f"{flag} {value:g} is less than 1 %, and its unit is per cent; for {meant} %: {flag} {meant}"
             )
 
 

@@ -186,7 +186,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     for method, scores in outcome.scores.items():
         _log.debug("choice: %s, cross-validated NLL %.4f", method.label, scores.mean("nll"))
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
-    _log.info("choice: %s, methods compared: %d", outcome.label, len(outcome.scores))
+    _log.info("choice: %s of %d methods and strengths", outcome.label, len(outcome.scores))
     return outcome
 
 
@@ -194,7 +194,7 @@ def _weight(outcome: Outcome) -> str:
     """The chosen weight in words, for the log."""
     chosen = outcome.chosen
     if chosen.angle == 0:
-        return "original weight"
+        return "weight not tilted"
     if not chosen.ensemble_size:
         return f"mRC {chosen.reached:.3g} degrees, the limit of many members"
     return f"mRC {chosen.reached:.3g} degrees, {chosen.ensemble_size} members"

@@ -313,7 +313,8 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
         kept = "kept" if method.keeps_predictions else "may change"
         place = "unchanged" if method.method == "none" else places[method.folds]
         left_out = _LEFT_OUT[method.left_out]
-        rows.append((words, nll.number(method.metrics.nll), nll.number(method.error), kept, place, left_out))
+        error = nll.number(method.error) if method.error else ""  # the lowest has no difference to itself
+        rows.append((words, nll.number(method.metrics.nll), error, kept, place, left_out))
     if any(row[-1] for row in rows):
         return _METHOD_HEADS, rows
     return _METHOD_HEADS[:-1], [row[:-1] for row in rows]

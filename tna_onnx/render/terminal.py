@@ -95,7 +95,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     """A sentence, a table, notes, and what to do next.
 
     `detailed`: whether the methods that were compared, what was fitted and how it was checked are shown too.
-    `next_step`: what to do with a file that takes no model's place.
+    `next_step`: how to use a file that takes no model's place.
     """
     lines: list[str] = []
     if report.teacher:
@@ -109,7 +109,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
     if report.gates_met:
         lines.append(f"gates    met: {', '.join(report.gates_met)}")
     if not report.missed:
-        lines.append(f"next     {next_step or _next_step(report)}")
+        lines.append(f"next     {_next_step(report, next_step)}")
     summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.word]}".strip())
     if report.missed:
         # the error that follows is red, and green above it would contradict it
@@ -170,8 +170,8 @@ def _detail_lines(report: Report) -> list[str]:
 _OF_THE_INPUT = ("layout", "height", "width", "dtype")  # parts of a recipe that the model's input says
 
 
-def _next_step(report: Report) -> str:
-    """Say in one line what to do with the result."""
+def _next_step(report: Report, use: str) -> str:
+    """Say in one line what to do with the result; `use`, if it takes no model's place."""
     if report.dry_run:
         return "run it again without --dry-run to write the file"
     if not report.output:
@@ -195,8 +195,11 @@ def _next_step(report: Report) -> str:
     if report.recipe_search is not None and report.preprocessing is not None:
         steps = {name: value for name, value in report.preprocessing.items() if name not in _OF_THE_INPUT}
         found = f"; serve with the same: {recipe_text(steps)}"
-    place = f"{first}{them} in place of {report.model}"
-    return f"{place}: inputs and outputs are the same{found}; -v shows how it was made"
+    same = "inputs and outputs are the same"
+    if report.guard is not None:
+        added = ", ".join(output.name for output in report.guard.outputs)
+        same += f"; new: {added}"
+    return use or f"{first}{them} in place of {report.model}: {same}{found}; -v shows how it was made"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:

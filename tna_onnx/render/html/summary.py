@@ -156,7 +156,7 @@ def choice(report: Report) -> Table:
         bar = interval_bar(
             loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
         )
-        shown_loss = f"{nll} ± {error}" if error.strip("0.") else nll  # the lowest has no difference to itself
+        shown_loss = f"{nll} ± {error}" if error else nll
         rows.append((name, shown_loss, bar, *remaining))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
