@@ -12,7 +12,7 @@ from tests.numerics.bernoulli import confidences, scores
 from tna_onnx import calibrate
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.render.progress_bars import Lines
-from tna_onnx.render.rows import bin_free_lines, bin_free_rows, bin_free_sentence
+from tna_onnx.render.wording import bin_free_lines, bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree
 
 # --- Progress without a terminal: the end of each stage, a sign of life, and nothing where nothing is wanted

@@ -60,8 +60,7 @@ def data() -> StudyData:
 def _few_points() -> Iterator[None]:
     """Fewer points of each curve, and maps: every one costs a search or a fit."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (main_table, recalibrations, curves):
-            patch.setattr(module, "maps_for", lambda _: ("irova", "ts", "ets", "aar", "bias", "isotonic"))
+        patch.setattr(recalibrations, "maps_for", lambda _: ("irova", "ts", "ets", "aar", "bias", "isotonic"))
         patch.setattr(recalibrations, "GRID_STEP", 30.0)
         patch.setattr(curves, "_SIZES", (1, 3, 10))
         patch.setattr(curves, "_SHARES", (4, 1))
@@ -296,9 +295,8 @@ def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
 
 @pytest.mark.parametrize("protocol", ["default", "paper"])
 def test_a_table_tells_how_far_its_searches_are(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (main_table, recalibrations):
-        monkeypatch.setattr(module, "maps_for", lambda _: ("ts",))
-        monkeypatch.setattr(module, "PAPER_MAPS", ("ts",))
+    monkeypatch.setattr(recalibrations, "maps_for", lambda _: ("ts",))
+    monkeypatch.setattr(recalibrations, "PAPER_MAPS", ("ts",))
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(settings_module, "PAPER_N_T", 3)
     settings = StudySettings(repeats=2, protocol=protocol)  # type: ignore[arg-type]

@@ -125,7 +125,9 @@ class Calibrator:
 
         session = open_session(self._model, "calibrator", parse_device("cpu"))
         calibrated = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
-        return softmax(calibrated) if self.scores_ == "logits" else calibrated / calibrated.sum(axis=1, keepdims=True)
+        if self.scores_ == "logits":
+            return softmax(calibrated)
+        return np.asarray(calibrated / calibrated.sum(axis=1, keepdims=True))
 
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, as `predict_proba` does: for a step in the middle of a pipeline."""
@@ -228,7 +230,9 @@ def checked_scores(X: Any, scores: str, name: str = "X") -> NDArray[np.float32]:
     values = values.astype(np.float32, copy=False)
     if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
         second = values.reshape(-1, 1)
-        first = np.zeros_like(second) if scores == "logits" else 1 - second
+        first = 1 - second
+        if scores == "logits":
+            first = np.zeros_like(second)
         values = np.concatenate([first, second], axis=1)
     if values.ndim != 2 or not len(values):
         raise ScoresError(f"{name} must have shape (N, C), one column a class, and at least one row; got {np.shape(X)}")
@@ -247,8 +251,9 @@ def _kind_of(X: Any) -> ScoresWord:
     if values.dtype.kind not in "iuf" or not values.size or values.min() < 0 or values.max() > 1:
         return "logits"
     several = values.ndim == 2 and values.shape[1] > 1
-    sums = values.sum(axis=1, dtype=np.float64) if several else np.ones(1)
-    return "probabilities" if np.all(np.abs(sums - 1) <= _ROUNDING) else "logits"
+    if several and np.any(np.abs(values.sum(axis=1, dtype=np.float64) - 1) > _ROUNDING):
+        return "logits"
+    return "probabilities"
 
 
 def column_numbers(y: Any, values: NDArray[Any], name: str = "y") -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -42,7 +42,9 @@ def card(
     check_targets(output)
     if output is not None and not overwrite and Path(output).exists():
         raise UsageError(f"{output}: is there already; choose another name, or say --overwrite")
-    report = result if isinstance(result, Report) else _read_report(Path(result))
+    report = result
+    if not isinstance(report, Report):
+        report = _read_report(Path(report))
     if report.missed or report.dry_run:
         raise UsageError("the result is of a run that wrote no model; give the result of a run that wrote one")
     # the same network with other numbers in its last layer: of the Hub's words the nearest

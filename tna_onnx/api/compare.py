@@ -41,18 +41,8 @@ from tna_onnx.pipeline.opening import batch_notes
 from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
+from tna_onnx.results import measured
 from tna_onnx.results.details import BinFree
-from tna_onnx.results.measured import (
-    ComparedModel,
-    ModelComparison,
-    Subgroup,
-    multiplicity_note,
-    named_classes,
-    resolution_notes,
-    subgroup_notes,
-    subgroups_of,
-    verdict_text,
-)
 from tna_onnx.runtime import parse_device
 
 
@@ -188,14 +178,14 @@ def run_model(
     return Run(about, output, scores, classes, source.labels, notes, names, source.sample_info.get("by"))
 
 
-def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> ComparedModel:
+def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> measured.ComparedModel:
     """Reduce a run to its metrics, and to paired differences to the first one, with intervals at a level."""
     agreement = _agreement(run, first)
     differences: dict[str, Interval] = {}
     verdict = ""
-    subgroups: tuple[Subgroup, ...] = ()
+    subgroups: tuple[measured.Subgroup, ...] = ()
     before, after = (one.scores.labelled(one.labels) for one in (first, run))
-    classes = named_classes(positive, first.names, labels=first.output.multi_label)
+    classes = measured.named_classes(positive, first.names, labels=first.output.multi_label)
     old = PositiveSide.of(before, classes, bins)
     # a model may number the two classes the other way round
     if not np.array_equal(run.labels, first.labels):
@@ -204,14 +194,16 @@ def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -
     new = PositiveSide.of(after, classes, bins)
     if run.parts is not None:
         baseline = None if run is first else before
-        subgroups = subgroups_of(after, run.parts, classes, bins, level, baseline)
+        subgroups = measured.subgroups_of(after, run.parts, classes, bins, level, baseline)
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
         if old.positives:
             differences[POSITIVE_ECE] = positive_difference(old, new, bins, level)
-        verdict = verdict_text(first.name, differences, agreement, "labels" if run.output.multi_label else "class")
-    return ComparedModel(
+        verdict = measured.verdict_text(
+            first.name, differences, agreement, "labels" if run.output.multi_label else "class"
+        )
+    return measured.ComparedModel(
         **run.about,
         metrics=replace(Metrics.of(run.scores, bins), positive=new.worst(bins, level)),
         reliability=Bins.of_scores(run.scores, bins),
@@ -256,7 +248,7 @@ def compare(
     report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-) -> ModelComparison:
+) -> measured.ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 
     The models may differ in names, sizes and dtypes of their inputs, if the data fit all of them; they must have
@@ -322,14 +314,14 @@ def compare(
     notes = _notes(sources, runs, confidence_level)
     notes += group_notes(samples.first)
     if runs[0].parts is not None:
-        notes += subgroup_notes(runs[0].parts, compared[0].subgroups, confidence_level)
-    result = ModelComparison(
+        notes += measured.subgroup_notes(runs[0].parts, compared[0].subgroups, confidence_level)
+    result = measured.ModelComparison(
         data=samples.first.describe(),
         baseline=runs[0].name,
         confidence_level=confidence_level,
         models=compared,
         versions=versions(),
-        notes=(*notes, *resolution_notes(coarsest, n_classes)),
+        notes=(*notes, *measured.resolution_notes(coarsest, n_classes)),
         resolution=coarsest,
     )
     arguments.save_json(json, result)
@@ -368,5 +360,5 @@ def _notes(sources: Mapping[str, ModelSource], runs: Sequence[Run], level: float
         if not np.array_equal(run.labels, first.labels)
     ]
     if len(runs) > 2:
-        notes.append(multiplicity_note(len(runs) - 1, level))
+        notes.append(measured.multiplicity_note(len(runs) - 1, level))
     return notes

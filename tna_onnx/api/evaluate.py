@@ -40,19 +40,9 @@ from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
 from tna_onnx.pipeline.reference import read_reference
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
+from tna_onnx.results import measured
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import LIMITS, GateMissed, Gates
-from tna_onnx.results.measured import (
-    LABELLED,
-    Evaluation,
-    Subgroup,
-    WithoutLabels,
-    estimates_of,
-    named_classes,
-    resolution_notes,
-    subgroup_notes,
-    subgroups_of,
-)
 from tna_onnx.results.outcomes import ClassFrequency, Decisions
 from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
@@ -88,7 +78,7 @@ def evaluate(
     batch_size: int = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-) -> Evaluation:
+) -> measured.Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
     On data without labels, say which accuracy is to be expected (`Evaluation.without_labels`).
@@ -150,7 +140,7 @@ def evaluate(
         *warnings_of(opened.suspicion(predicted, lambda: scores.confidence), opened.classifier.names),
     )
     notes += doubtful_logits(opened.output, scores, predicted)
-    classes_read = named_classes(positive, opened.names, labels=opened.output.multi_label)
+    classes_read = measured.named_classes(positive, opened.names, labels=opened.output.multi_label)
     evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)
     if gates.min_recall:
         recall = _recall(opened, scores, decisions)
@@ -159,7 +149,7 @@ def evaluate(
     return _finished(evaluation, json)
 
 
-def _finished(evaluation: Evaluation, json: str | Path | None) -> Evaluation:
+def _finished(evaluation: measured.Evaluation, json: str | Path | None) -> measured.Evaluation:
     """Write and return a result, or raise it if it misses a gate."""
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     arguments.save_json(json, evaluation)
@@ -239,17 +229,17 @@ def _evaluation(
     classes: Classes,
     gates: Gates,
     notes: tuple[str, ...],
-) -> Evaluation:
+) -> measured.Evaluation:
     source = opened.source
     scores = scores.labelled(source.labels)
     metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
     parts = source.sample_info.get("by")
     notes += decided_on(opened.model, opened.digested, opened.data.limits)
-    subgroups: tuple[Subgroup, ...] = ()
+    subgroups: tuple[measured.Subgroup, ...] = ()
     if parts is not None:
-        subgroups = subgroups_of(scores, parts, classes, bins)
-        notes += subgroup_notes(parts, subgroups)
-    return Evaluation(
+        subgroups = measured.subgroups_of(scores, parts, classes, bins)
+        notes += measured.subgroup_notes(parts, subgroups)
+    return measured.Evaluation(
         model=opened.model.name,
         model_sha256=opened.model.sha256,
         output=opened.output.name,
@@ -261,19 +251,19 @@ def _evaluation(
         preprocessing=source.recipe(),
         recipe_search=source_search(source),
         provider=opened.session.provider,
-        notes=(*notes, *resolution_notes(opened.output.resolution, opened.output.n_classes)),
+        notes=(*notes, *measured.resolution_notes(opened.output.resolution, opened.output.n_classes)),
         resolution=opened.output.resolution,
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),
-        estimates=estimates_of(scores, classes, bins),
+        estimates=measured.estimates_of(scores, classes, bins),
         subgroups=subgroups,
     )
 
 
 def _unlabelled(
     model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: int, progress: Progress
-) -> Evaluation:
+) -> measured.Evaluation:
     """Say what accuracy is to be expected on samples without labels, and test whether that can be said."""
     loaded, output = read_classifier(model, options)
     reference = read_reference(loaded, output.name)
@@ -293,9 +283,9 @@ def _unlabelled(
         f"the test is for one look; if you look k times, such as weekly, only p below {_LEVEL:g} / k is an alarm",
     )
     if known.alarm:
-        size = min(LABELLED, len(source))
+        size = min(measured.LABELLED, len(source))
         notes += (f"label {size} of these samples, drawn at random, and run: tna-onnx evaluate {loaded.name} FILE",)
-    return Evaluation(
+    return measured.Evaluation(
         model=loaded.name,
         model_sha256=loaded.sha256,
         output=output.name,
@@ -311,13 +301,13 @@ def _unlabelled(
     )
 
 
-def _known(reference: Reference, values: Sequence[NDArray[Any]], names: Sequence[str]) -> WithoutLabels:
+def _known(reference: Reference, values: Sequence[NDArray[Any]], names: Sequence[str]) -> measured.WithoutLabels:
     """Return the result; after an alarm without what assumes that there is none."""
     accuracy, shares, other_p = reference.expected(*values)
     confidence = float(values[0].max(axis=1).mean(dtype=np.float64))
     if other_p < _LEVEL:
-        return WithoutLabels(None, confidence, other_p, True, ())
+        return measured.WithoutLabels(None, confidence, other_p, True, ())
     before = (reference.counts / reference.counts.sum()).tolist()
     rows = zip(names, before, shares.tolist(), strict=True)
     frequencies = tuple(ClassFrequency(name, share, now, (low, high)) for name, share, (now, low, high) in rows)
-    return WithoutLabels(accuracy, confidence, other_p, False, frequencies)
+    return measured.WithoutLabels(accuracy, confidence, other_p, False, frequencies)

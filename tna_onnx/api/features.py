@@ -145,7 +145,9 @@ def _travelling(model: ModelSource, loaded: Model) -> ModelSource:
     if not isinstance(model, (str, os.PathLike)):
         return model
     path = Path(model).absolute()
-    return path if loaded.external_files else path.read_bytes()
+    if loaded.external_files:
+        return path
+    return path.read_bytes()
 
 
 def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, progress: Progress) -> Collection:
@@ -334,7 +336,9 @@ def _table_slices(
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)
-    title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
+    title = f"table {Path(where).name}"
+    if len(files.names) > 1:
+        title = f"{len(files.names):,} table files"
     return slices, title, recipe
 
 

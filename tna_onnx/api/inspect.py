@@ -32,9 +32,13 @@ def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIM
     heads, refusals = find_heads(loaded)
     # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}
-    scores = () if heads else _scores(loaded)
+    scores: tuple[ScoresInfo, ...] = ()
+    subject = ""
+    if not heads:
+        scores = _scores(loaded)
+    if not heads and not scores:
+        subject = purpose(loaded)
     types = tensor_types(loaded)
-    subject = "" if heads or scores else purpose(loaded)
     return Inspection(
         model=loaded.name,
         sha256=loaded.sha256,

@@ -27,7 +27,7 @@ from tna_onnx.cli.process import (
 from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, writing
 from tna_onnx.files import printable, write_file
 from tna_onnx.render.progress_bars import progress_shown
-from tna_onnx.render.rows import show
+from tna_onnx.render.wording import show
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import runtime_version

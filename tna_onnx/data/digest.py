@@ -73,7 +73,10 @@ def arrays_sha256(arrays: Mapping[str, NDArray[Any]], labels: NDArray[np.int64])
         rows = max(1, _PIECE // max(1, array.nbytes // max(1, len(array))))
         for start in range(0, len(array), rows):
             piece = np.ascontiguousarray(array[start : start + rows])
-            digest.update(repr(piece.tolist()).encode() if piece.dtype == object else piece.data)
+            if piece.dtype == object:
+                digest.update(repr(piece.tolist()).encode())
+            else:
+                digest.update(piece.data)
             release(array, slice(start, start + rows))
     digest.update(labels.astype(">i8").tobytes())
     return digest.hexdigest()

@@ -95,7 +95,9 @@ def find_label_column(
         if label_column in names:
             return label_column
         near = [name for name in names if name.lower() == label_column.lower()]
-        advice = f"did you mean {near[0]!r}?" if near else "name one of them"
+        advice = "name one of them"
+        if near:
+            advice = f"did you mean {near[0]!r}?"
         raise DataError(
             f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; {advice}"
         )

@@ -290,7 +290,9 @@ def _check_indices(numbers: Sequence[str], where: str, class_names: Sequence[str
 
 def _plain_number(name: str) -> str:
     """Return the name of a class without the zeros around a whole number, as cells of numbers lose them."""
-    return str(int(name.partition(".")[0])) if _INTEGER.fullmatch(name) or _WHOLE_FLOAT.fullmatch(name) else name
+    if _INTEGER.fullmatch(name) or _WHOLE_FLOAT.fullmatch(name):
+        return str(int(name.partition(".")[0]))
+    return name
 
 
 def _as_text(flat: AnyArray, where: str) -> AnyArray:

@@ -66,7 +66,7 @@ class GrowingRows:
 
     def append(self, part: NDArray[Any]) -> None:
         """Take rows (B, ...), which nobody changes afterwards."""
-        before = self.parts[0] if self.parts else part
+        before = next(iter(self.parts), part)
         if part.shape[1:] != before.shape[1:] or part.dtype != before.dtype:
             raise DataError(
                 f"{self.where}: from row {self.rows:,} on a sample has shape {part.shape[1:]} and dtype {part.dtype}, "
@@ -99,7 +99,9 @@ class GrowingRows:
         if not self.rows:
             raise DataError(f"{self.where}: there are no samples; at least one of each of two classes is needed")
         if self.file is None:
-            return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+            if len(self.parts) == 1:
+                return self.parts[0]
+            return np.concatenate(self.parts)
         with self.file:  # the map outlives the file
             return np.memmap(self.file, self.parts[0].dtype, "r", shape=(self.rows, *self.parts[0].shape[1:]))
 

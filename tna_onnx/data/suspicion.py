@@ -370,4 +370,6 @@ def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | No
 
 
 def _sentence(subject: str, phrases: list[str]) -> str:
-    return f"{subject} have {' and '.join(phrases)}" if phrases else ""
+    if not phrases:
+        return ""
+    return f"{subject} have {' and '.join(phrases)}"

@@ -296,7 +296,9 @@ class StoredLogits(Logits):
 
     @property
     def given(self) -> Logits:
-        return StoredLogits(self._store) if self._resolution else self
+        if self._resolution:
+            return StoredLogits(self._store)
+        return self
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         if fitted is None and self._resolution:

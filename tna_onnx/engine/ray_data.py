@@ -149,8 +149,9 @@ def _connected(address: str) -> Iterator[None]:
         return
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # warns that its bars are off
-    in_main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if in_main else {}
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # of C++: an error line says for each pool of actors what its driver should keep, which it does
     quiet = _LOG_LEVEL not in os.environ
     os.environ.setdefault(_LOG_LEVEL, "fatal")

@@ -271,7 +271,9 @@ class _Tally:
         with np.errstate(invalid="ignore"):  # infinite minus infinite
             moved = np.abs(np.where(same, 0, y - x))
             largest = float(np.max(moved, initial=self.largest or 0.0))
-        self.largest = largest if np.isfinite(largest) else None
+        self.largest = None
+        if np.isfinite(largest):
+            self.largest = largest
 
 
 def require_scores(

@@ -214,7 +214,7 @@ def _check_attributes(model_name: str, model: onnx.ModelProto) -> None:
     """Check rule 4, for operators that have a definition."""
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     for node in all_nodes(model.graph):
-        expected = _attribute_types(node, opsets) if node.attribute else {}
+        expected = _attribute_types(node, opsets)
         for attribute in node.attribute:
             what = f"{model_name}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}'"
             if attribute.ref_attr_name:

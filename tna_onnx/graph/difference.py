@@ -276,8 +276,9 @@ def _largest_change(
             size = np.maximum(size, np.max(np.abs(was)))
     if not np.isfinite(largest):
         return None, None
-    largest, size = float(largest), float(size)
-    return largest, largest / size if np.isfinite(size) and size > 0 else None
+    if not np.isfinite(size) or size == 0:
+        return float(largest), None
+    return float(largest), float(largest / size)
 
 
 PLACEHOLDER_INT = int(np.iinfo(np.int64).min)
@@ -315,7 +316,9 @@ class WrittenValues:
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)
         # the key of values apart stays one; external data are read
-        copy.raw_data = values.tobytes() if is_external(theirs) else theirs.raw_data
+        copy.raw_data = theirs.raw_data
+        if is_external(theirs):
+            copy.raw_data = values.tobytes()
         if self.model.large_value(theirs) is None and len(copy.raw_data) != byte_count(tensor):
             raise NotRebuilt(f"tensor '{name}' is stored in another form than it is written in")
         return copy

@@ -24,20 +24,9 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError, one_line
 from tna_onnx.files import model_file, model_name_problem, open_regular
+from tna_onnx.graph import tensors
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
-from tna_onnx.graph.tensors import (
-    FLOAT_TYPES,
-    check_places,
-    data_path,
-    is_external,
-    numpy_name,
-    open_data,
-    place_of,
-    require_bytes,
-    split_off,
-    total_size,
-)
 
 
 def model_bytes(source: Any) -> bytes:
@@ -193,7 +182,7 @@ class Model:
     @property
     def external_files(self) -> tuple[str, ...]:
         """Locations of external data, relative to the model's folder."""
-        places = (place_of(tensor) for tensor in all_tensors(self.proto) if is_external(tensor))
+        places = (tensors.place_of(tensor) for tensor in all_tensors(self.proto) if tensors.is_external(tensor))
         return tuple(sorted({place.location for place in places}))
 
     @cached_property
@@ -252,7 +241,7 @@ class Model:
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """Return the values of a tensor, reading external data if need be."""
         try:
-            if is_external(tensor):
+            if tensors.is_external(tensor):
                 tensor = self.loaded(tensor)
             elif (data := self.large_value(tensor)) is not None:
                 return _array_on(data, tensor)
@@ -262,11 +251,11 @@ class Model:
 
     def data_path(self, location: str) -> Path:
         """Return the path of a file with external data, behind all links."""
-        return data_path(self.path or Path(), location)
+        return tensors.data_path(self.path or Path(), location)
 
     def open_data(self, location: str) -> BinaryIO:
         """Open a file with external data."""
-        return open_data(self.path or Path(), location)
+        return tensors.open_data(self.path or Path(), location)
 
     def large_value(self, tensor: onnx.TensorProto) -> bytes | None:
         """Return the raw data of a tensor that has a key in their place; None of any other."""
@@ -277,10 +266,11 @@ class Model:
 
     def loaded(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return an external tensor with its data inside."""
-        place = place_of(tensor)
+        place = tensors.place_of(tensor)
         try:
             with self.open_data(place.location) as file:
-                require_bytes(self.path or Path(), tensor, place, file.seek(0, 2))  # before that much is allocated
+                # before that much is allocated
+                tensors.require_bytes(self.path or Path(), tensor, place, file.seek(0, 2))
                 file.seek(place.offset)
                 data = file.read(place.length)
         except OSError as error:
@@ -316,7 +306,7 @@ def _meant(path: Path) -> str:
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name, names, n=1)
-    return f" (did you mean {path.with_name(near[0])}?)" if near else ""
+    return "".join(f" (did you mean {path.with_name(name)}?)" for name in near)
 
 
 def _read(path: Path) -> bytes:
@@ -348,7 +338,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     message = data
     large_values: dict[bytes, bytes] = {}
     if file is not None:  # a model in memory has its values inside
-        message, large_values = split_off(data, similar.large_values if similar else None)
+        message, large_values = tensors.split_off(data, similar.large_values if similar else None)
     try:
         proto.ParseFromString(message)
     except DecodeError as error:
@@ -367,15 +357,15 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     # what this tool, and others, write first of it
     start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
     _refuse_own_format(name, start.SerializeToString())
-    if (rest := len(data) - total_size(proto, large_values)) > 0:
+    if (rest := len(data) - tensors.total_size(proto, large_values)) > 0:
         raise UnsupportedModel(
             f"{name}: has {rest:,} bytes that are no part of the model in it, and that others may read as another "
             "model; `onnx.save(onnx.load(FILE), NEW)` writes the model alone"
         )
-    external = filter(is_external, all_tensors(proto))
+    external = filter(tensors.is_external, all_tensors(proto))
     if file is not None:
         # Before anything opens the files: what is no part of the model must not become one.
-        check_places(file, external)
+        tensors.check_places(file, external)
     elif any(external):
         raise UsageError(
             "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
@@ -395,7 +385,7 @@ def _refuse_own_format(name: Path | str, data: bytes) -> None:
 
 def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
     """Return the values of a tensor with its raw data beside it: no copy, where NumPy has the type."""
-    kind = FLOAT_TYPES.get(tensor.data_type, "")
+    kind = tensors.FLOAT_TYPES.get(tensor.data_type, "")
     if kind in ("float32", "float64", "float16") and sys.byteorder == "little":
         return np.frombuffer(data, kind).reshape(tuple(tensor.dims))
     loaded = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
@@ -420,7 +410,7 @@ def tensor_types(model: Model) -> dict[str, str]:
     texts = {}
     for info in model.proto.graph.input:
         tensor = info.type.tensor_type
-        texts[info.name] = f"{numpy_name(tensor.elem_type)} {dims_text(tensor.shape)}"
+        texts[info.name] = f"{tensors.numpy_name(tensor.elem_type)} {dims_text(tensor.shape)}"
         if not info.type.HasField("tensor_type"):
             texts[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
     return texts

@@ -20,15 +20,8 @@ from tna_onnx.graph.bounds import MAX_AXES
 from tna_onnx.graph.constants import Quantized, dequantized_with, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
+from tna_onnx.numerics import scores
 from tna_onnx.numerics.ops import sigmoid, softmax
-from tna_onnx.numerics.scores import (
-    NotProbabilities,
-    are_shares,
-    distributions,
-    label_logits,
-    log_probabilities,
-    resolution_of,
-)
 
 # Kinds of NumPy's types that are no numbers: objects, and texts of both sorts.
 _NO_NUMBERS = "OSU"
@@ -137,7 +130,7 @@ class ClassOutput:
     @property
     def resolution(self) -> float:
         """See `Readout`."""
-        return resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
+        return scores.resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
 
     @property
     def several(self) -> bool:
@@ -200,12 +193,12 @@ class ClassOutput:
         Raises NotProbabilities.
         """
         expected = f"output '{self.name}' should hold probabilities, but some values"
-        if self.kind == "probabilities" and not distributions(values, self.quantum):
-            raise NotProbabilities(f"{expected} are negative, or do not add up to 1; {AMBIGUOUS_SCORES}")
-        if self.kind == "positive_probability" and not are_shares(values):
-            raise NotProbabilities(f"{expected} lie outside of 0 to 1; {AMBIGUOUS_SCORES}")
-        if self.kind == "label_probabilities" and not are_shares(values):
-            raise NotProbabilities(
+        if self.kind == "probabilities" and not scores.distributions(values, self.quantum):
+            raise scores.NotProbabilities(f"{expected} are negative, or do not add up to 1; {AMBIGUOUS_SCORES}")
+        if self.kind == "positive_probability" and not scores.are_shares(values):
+            raise scores.NotProbabilities(f"{expected} lie outside of 0 to 1; {AMBIGUOUS_SCORES}")
+        if self.kind == "label_probabilities" and not scores.are_shares(values):
+            raise scores.NotProbabilities(
                 f"{expected} lie outside of 0 to 1; if they are logits, say --output-kind label-logits"
             )
 
@@ -260,7 +253,7 @@ class Readout:
     @property
     def resolution(self) -> float:
         """The d of p' = (p + d) / (1 + C d), which stands for p where its logarithm is taken; 0 for p itself."""
-        return resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
+        return scores.resolution_of(self.quantum, 2 if self.multi_label else self.n_classes)
 
     @property
     def several(self) -> bool:
@@ -325,16 +318,20 @@ class Readout:
         if self.holds == "logits":
             return raw
         if self.multi_label:
-            return label_logits(raw)
-        return log_probabilities(raw, self.quantum)
+            return scores.label_logits(raw)
+        return scores.log_probabilities(raw, self.quantum)
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""
-        return sigmoid(logits) if self.multi_label else softmax(logits)
+        if self.multi_label:
+            return sigmoid(logits)
+        return softmax(logits)
 
     def chosen(self, logits: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes (N,) with the largest of (N, C) logits, or 1 for each label that is likelier than not."""
-        return (logits > 0).astype(np.int64) if self.multi_label else np.argmax(logits, axis=1)
+        if self.multi_label:
+            return np.asarray(logits > 0, np.int64)
+        return np.asarray(np.argmax(logits, axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,8 +460,7 @@ class Head(Readout):
         """Return a (C,) bias, in the scale of `bias`, as the node reads it."""
         if self.stored_bias is None or not self.holds_bias:
             raise ValueError("the head has no place for one bias a class")
-        stored_bias = bias[1:] if self._single else bias
-        value: NDArray[np.float64] = stored_bias.astype(np.float64) / self.bias_scale
+        value: NDArray[np.float64] = bias[-self.rows :].astype(np.float64) / self.bias_scale
         value = value.reshape(oriented(self.stored_bias.value, self.bias_orient).shape)
         return undone(value, self.bias_orient)
 
@@ -477,7 +473,7 @@ class Head(Readout):
 
     def as_read(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it; float64 where that is another one."""
-        stored_weight = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        stored_weight = weight[-self.rows :]  # of one class vector, the first class's zeros are not stored
         if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
             return undone(stored_weight, self.orient)
         # In float64: a division in float32 would round a second time.

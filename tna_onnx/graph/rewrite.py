@@ -67,7 +67,9 @@ def adapted(
             scores = ops.softmax(scores)
         if write_labels is not None:
             write_labels(ops, scores)
-        return scores if hidden else _from_scores(ops, readout, scores)
+        if hidden:
+            return scores
+        return _from_scores(ops, readout, scores)
 
     if hidden:
         return on_rows
@@ -233,7 +235,9 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
 def _write_weight_and_bias(
     model: Model, head: Head, weight: NDArray[Any] | None, bias: NDArray[np.float64] | None, result: Rewritten
 ) -> None:
-    scale = None if weight is None else _write(model, head.stored_weight, head.as_read(weight), "weight", result)
+    scale = None
+    if weight is not None:
+        scale = _write(model, head.stored_weight, head.as_read(weight), "weight", result)
     place = head.stored_bias
     if place is None:
         return
@@ -373,9 +377,11 @@ def _insert(
     require_no_other_readers(model, readout, keeps_order=settled, kept=other_outputs.kept)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
-    features = source = readout.features if isinstance(readout, Head) else ""
-    if isinstance(readout, Head) and readout.features_type not in ("", readout.logits_type):
-        features = f"{block}/features"
+    features = source = ""
+    if isinstance(readout, Head):
+        features = source = readout.features
+        if readout.features_type not in ("", readout.logits_type):
+            features = f"{block}/features"
     last = write_map(ops, raw, features)
     if features != source:
         ops.cast_behind(source, features)
@@ -431,8 +437,9 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, result
     readout = result.readout
     for name in other_outputs.likeliest:
         _rename(name, f"{block}/label/{name}", result)
-    # an input keeps its name (`_connect`)
-    raw = readout.logits if readout.logits in model.inputs else raw_logits(block)
+    raw = raw_logits(block)
+    if readout.logits in model.inputs:  # an input keeps its name (`_connect`)
+        raw = readout.logits
     hidden = hides_scores(model, readout)
     if hidden:  # the node gives others scores from now on
         raw = f"{block}/label/{readout.logits}"

@@ -93,7 +93,9 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
     except csv.Error as error:
         raise DataError(f"{path}: {error}; expected {expected}") from error
     header, *body = rows or [[]]
-    columns = [*names, ABSTAIN] if ABSTAIN in header else [*names]
+    columns = [*names]
+    if ABSTAIN in header:
+        columns.append(ABSTAIN)
     whole = all(len(row) == len(header) and all(row[1:]) for row in rows)
     if not whole or sorted(header[1:]) != sorted(columns) or sorted(row[0] for row in body) != sorted(names):
         raise DataError(f"{path}: expected {expected}")
@@ -160,8 +162,7 @@ def _bounded(
         word = "always"
     thresholds: list[float] = []
     lost: list[int] = []
-    of_one = rule.kind == "positive"
-    for c in [rule.positive] if of_one else range(p.shape[1]):
+    for c in _deciding(rule, p.shape[1]):
         scores, holds = _tested(rule, p, labels, c, goal)
         threshold = bounded_threshold(scores, holds, goal, level, delta)
         if threshold is None:
@@ -176,7 +177,17 @@ def _bounded(
         if len(lost) == len(thresholds):
             return FittedDecision(None, point, (why,))
         notes = (f"{word} decided, which keeps the promise and says nothing: {why}",)
-    return FittedDecision(np.array(thresholds[0] if of_one else thresholds, np.float32), point, notes)
+    chosen = np.array(thresholds, np.float32)
+    if rule.kind == "positive":
+        chosen = chosen[0]
+    return FittedDecision(chosen, point, notes)
+
+
+def _deciding(rule: DecisionRule, classes: int) -> Sequence[int]:
+    """Return the classes that have a threshold."""
+    if rule.kind == "positive":
+        return [rule.positive]
+    return range(classes)
 
 
 # Goal -> the side of its bound, the samples that it is about, and the rounding to the side on which a bound is true.
@@ -299,7 +310,7 @@ def promise_of(
 
 def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floats, names: Sequence[str]) -> str:
     """Return what the file says of its decision: goal, thresholds by class, costs of a few classes."""
-    called = [names[rule.positive]] if rule.kind == "positive" else [*names]
+    called = [names[c] for c in _deciding(rule, len(names))]
     # without the path of a file, which is of the user's disk
     goal = settings.goal[0] if settings.reads_file else settings.decide
     entry: dict[str, Any] = {"goal": goal, "rule": rule.kind, "delta": settings.delta / 100}
@@ -338,7 +349,7 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
     limits = np.array(decided.thresholds["decision"])
     if np.isnan(limits).any():
         raise UnsupportedModel(f"{file.name}: thresholds of so many classes, {limits.size:,}, cannot be set by hand")
-    numbers = [rule.positive] if rule.kind == "positive" else range(limits.size)
+    numbers = _deciding(rule, limits.size)
     if len(classes) != limits.size:
         classes = [str(number) for number in numbers]
     places = {**{str(number): k for k, number in enumerate(numbers)}, **{name: k for k, name in enumerate(classes)}}

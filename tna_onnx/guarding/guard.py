@@ -96,7 +96,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     promise = ""
     if rule is not None and thresholds.point is not None:
         promise = promise_of(settings, rule, thresholds.point, opened.names, whom)
-    of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
+    of_sets = len(chosen.rows)
+    if settings.fits_sets:
+        of_sets = int(chosen.fresh.sum())
     shown = score or SetScore()
     return Guard(
         model=model.name,
@@ -134,7 +136,9 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
     outlier = None
     if "ood" in settings.add:
         outlier = outlier_of(settings.ood_score, opened, job.options, progress)
-    rule = rule_of(settings, opened.output, opened.names) if settings.decide else None
+    rule = None
+    if settings.decide:
+        rule = rule_of(settings, opened.output, opened.names)
     guarded = Guarded(opened.output, score, outlier, rule)
     scored, tensors = add_scores(opened.model, guarded)
     runner = open_part(opened.model, scored, opened.device)
@@ -195,8 +199,9 @@ def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     for key, value in opened.output.provenance.items():
         entries.setdefault(key, value)
     # without the path of a file, which is of the user's disk
-    recorded = replace(settings, decide=f"{settings.goal[0]}=FILE") if settings.reads_file else settings
-    entries["guard"] = json.dumps(dataclasses.asdict(recorded))
+    if settings.reads_file:
+        settings = replace(settings, decide=f"{settings.goal[0]}=FILE")
+    entries["guard"] = json.dumps(dataclasses.asdict(settings))
     rule = chosen.guarded.decision
     if rule is not None:
         entries["guard_decision"] = decision_entry(settings, rule, chosen.thresholds.values["decision"], opened.names)

@@ -140,12 +140,15 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
     """Refuse too few samples for thresholds; those that scores are fitted to give none."""
     n = len(source)
     clusters = clusters_of(source)
-    fitted = rows if fit is None else rows[:0]
+    fitted = rows
+    if fit is not None:
+        fitted = rows[:0]
+    where = source.describe()
     # of a group, one sample decides
     if clusters is not None:
         n = len(np.unique(clusters))
         fitted = np.unique(clusters[fitted])
-    where = source.describe() if clusters is None else f"{source.describe()}, of each group one"
+        where += ", of each group one"
     require_enough(settings, n, n - len(fitted), where)
 
 

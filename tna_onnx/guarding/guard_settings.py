@@ -123,7 +123,9 @@ class GuardSettings:
     def goal(self) -> tuple[str, float]:
         """What the decision serves, without relation and path, and the bound; 0 where there is none."""
         name, _, bound = self.decide.partition("=")
-        return name.rstrip("<>"), float(bound) if name.endswith(("<", ">")) else 0.0
+        if name.endswith(("<", ">")):
+            return name.rstrip("<>"), float(bound)
+        return name, 0.0
 
     @property
     def reads_file(self) -> bool:

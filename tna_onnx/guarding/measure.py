@@ -27,14 +27,7 @@ from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
-from tna_onnx.results.outcomes import (
-    ClassDecision,
-    ConfidenceCalibration,
-    ConfidenceGroup,
-    Decisions,
-    DecisionScores,
-    Detection,
-)
+from tna_onnx.results import outcomes
 from tna_onnx.runtime import Session
 
 Floats = NDArray[np.float32]
@@ -49,9 +42,9 @@ def measure(
     data: str,
     *,
     fresh: bool | None,
-    detection: Detection | None = None,
+    detection: outcomes.Detection | None = None,
     cost: NDArray[np.float32] | None = None,
-) -> Decisions:
+) -> outcomes.Decisions:
     """Reduce decisions to the figures of the report.
 
     `confidence_level`: of intervals, in per cent. `fresh`: whether no threshold was chosen on them; None where nobody
@@ -61,7 +54,7 @@ def measure(
     figures: dict[str, Any] = {}
     if "confidence" in decided.values:
         errors = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
-        figures["calibration"] = ConfidenceCalibration(
+        figures["calibration"] = outcomes.ConfidenceCalibration(
             errors.ece, errors.ece_interval, errors.nll, errors.nll_interval, level
         )
     if "accept" in decided.values:
@@ -73,7 +66,7 @@ def measure(
     if "decision" in decided.values:
         figures["decision"] = score_decision(decided, names, level, cost)
     accuracy = float(decided.hit.mean())
-    return Decisions(data=data, fresh=fresh, n=len(decided), accuracy=accuracy, detection=detection, **figures)
+    return outcomes.Decisions(data=data, fresh=fresh, n=len(decided), accuracy=accuracy, detection=detection, **figures)
 
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:
@@ -97,14 +90,14 @@ def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
     }
 
 
-def _groups(decided: Values) -> list[ConfidenceGroup]:
+def _groups(decided: Values) -> list[outcomes.ConfidenceGroup]:
     """Split samples by confidence into groups of the same size, the least sure first."""
     order = np.argsort(decided.confidence, kind="stable")
     groups = []
     for rows in np.array_split(order, min(_GROUPS, len(order))):
         low, high = (min(float(decided.confidence[row]), 1.0) for row in rows[[0, -1]])
         coverage = float(decided.values["set"][rows].mean())
-        groups.append(ConfidenceGroup(low, high, len(rows), coverage, float(decided.sizes[rows].mean())))
+        groups.append(outcomes.ConfidenceGroup(low, high, len(rows), coverage, float(decided.sizes[rows].mean())))
     return groups
 
 
@@ -115,10 +108,10 @@ def _by_class(values: NDArray[Any], labels: NDArray[np.int64], n_classes: int) -
     return tuple(total / n if n else None for total, n in zip(sums, counts, strict=True))
 
 
-def measure_detection(known: Values, unknown: Values, confidence_level: float, data: str) -> Detection:
+def measure_detection(known: Values, unknown: Values, confidence_level: float, data: str) -> outcomes.Detection:
     """Say how well outlier scores tell samples that the model should know from others. The level is in per cent."""
     alarms = unknown.values["ood_alarm"]
-    return Detection(
+    return outcomes.Detection(
         data=data,
         n=len(unknown),
         auroc=area_under(known.values["ood"], unknown.values["ood"]),
@@ -141,7 +134,9 @@ def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
     return cost
 
 
-def score_decision(values: Values, names: Sequence[str], level: float, cost: Floats | None = None) -> DecisionScores:
+def score_decision(
+    values: Values, names: Sequence[str], level: float, cost: Floats | None = None
+) -> outcomes.DecisionScores:
     """Hold decisions against labels.
 
     `values`: with the `decision` of each sample: a class, -1 for none; of several labels (C,) bool. `level`: of
@@ -155,10 +150,12 @@ def score_decision(values: Values, names: Sequence[str], level: float, cost: Flo
     several = counts.ndim == 3
 
     def column(values: NDArray[Any], c: int) -> NDArray[np.bool_]:
-        return np.asarray(values[:, c] == 1 if several else values == c)
+        if several:
+            return np.asarray(values[:, c] == 1)
+        return np.asarray(values == c)
 
     pairs = [(column(labels, c), column(decided, c)) for c in range(classes)]
-    scores = DecisionScores(
+    scores = outcomes.DecisionScores(
         classes=tuple(_of_class(name, *pair, level, clusters) for name, pair in zip(names, pairs, strict=True)),
         confusion=None,
         undecided=0.0,
@@ -188,12 +185,12 @@ def _share(
 
 def _of_class(
     name: str, holds: NDArray[np.bool_], chosen: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None
-) -> ClassDecision:
+) -> outcomes.ClassDecision:
     """Count one class: samples that hold it, and those that are decided to."""
     recall, recall_interval = _share(chosen[holds], level, rows_of(clusters, holds))
     precision, precision_interval = _share(holds[chosen], level, rows_of(clusters, chosen))
     false_positives, _ = _share(chosen[~holds], level, rows_of(clusters, ~holds))
-    return ClassDecision(
+    return outcomes.ClassDecision(
         name=name,
         samples=int(holds.sum()),
         decided=int(chosen.sum()),
@@ -239,7 +236,7 @@ def score_guarded(
     fresh: bool | None = None,
     names: Sequence[str] | None = None,
     label: LabelOutput | None = None,
-) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
+) -> tuple[SampleScores, NDArray[np.int64], outcomes.Decisions | None]:
     """Score a model as `score_model` does, and measure what a guarded model decides in the same run.
 
     Gives (scores, predicted classes (N,), decisions; None where the model decides nothing). `level`: of intervals, in

@@ -84,7 +84,9 @@ class RecordingRunner:
         labels = self._labels[self._done : self._done + count]
         self._done += count
         for (role, parts), output in zip(self._parts.items(), values[len(outputs) :], strict=True):
-            least = (count, int(labels.max(initial=0)) + 1) if role == "set" else (count,)
+            least: tuple[int, ...] = (count,)
+            if role == "set":
+                least = (count, int(labels.max(initial=0)) + 1)
             # of a decision, all probabilities or labels of a sample
             fits = output.ndim == len(least) and output.shape[-1] >= least[-1]
             if not (fits or (role == "decision" and output.ndim == 2)) or len(output) != count:
@@ -200,7 +202,9 @@ def choose_thresholds(
             omitted["accept"] = _why_none_accepted(values, settings, lowest)
             others = tuple(name for name in settings.add if name != "accept")
             settings = _left_out(settings, f"{where}: {omitted['accept']}", add=others)
-    operated = None if rule is None else operate(rule, values.values["decision"], values.labels, settings, names)
+    operated = None
+    if rule is not None:
+        operated = operate(rule, values.values["decision"], values.labels, settings, names)
     if operated is not None and operated.thresholds is None:
         (omitted["decision"],) = operated.notes
         why = f"{where}: {omitted['decision']}; give more samples, or another goal"
@@ -246,9 +250,10 @@ def _why_none_accepted(values: Values, settings: GuardSettings, lowest: float | 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
     """Refuse too few samples for a level, before a model has run."""
-    of_sets = fresh if settings.fits_sets else n
+    if settings.fits_sets:
+        n = fresh
     kinds = [
-        ("set", f"sets with a coverage of {settings.coverage:g} %", settings.coverage / 100, of_sets),
+        ("set", f"sets with a coverage of {settings.coverage:g} %", settings.coverage / 100, n),
         ("ood", f"false alarms below {settings.false_alarm:g} %", 1 - settings.false_alarm / 100, fresh),
     ]
     for role, what, level, count in kinds:

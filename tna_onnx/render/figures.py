@@ -16,14 +16,8 @@ from markupsafe import Markup
 
 from tna_onnx.errors import writing
 from tna_onnx.files import write_file
+from tna_onnx.render.html import predictions
 from tna_onnx.render.html.blocks import Figure, Key, chart_figure, chart_keys
-from tna_onnx.render.html.predictions import (
-    compared_reliability,
-    confidence,
-    measured_reliability,
-    reliability,
-    search,
-)
 from tna_onnx.render.html.svg import WIDTH, element
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
@@ -65,17 +59,17 @@ def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
     if isinstance(result, Evaluation):
         if result.without_labels is not None:
             return {}
-        shown = measured_reliability(result)
+        shown = predictions.measured_reliability(result)
     elif isinstance(result, ModelComparison):
-        shown = compared_reliability(result)
+        shown = predictions.compared_reliability(result)
     else:
-        shown = reliability(result, result.details)
+        shown = predictions.reliability(result, result.details)
     named: dict[str, Sequence[Panel]] = {"reliability": _panels(shown.figures, shown.keys)}
     if isinstance(result, Report) and result.details is not None:
-        sure = confidence(result, result.details)
+        sure = predictions.confidence(result, result.details)
         named["confidence"] = _panels(sure.histograms, sure.keys)
         named["risk-coverage"] = _panels([sure.risk], sure.risk_keys)
-        searched = search(result, result.details)  # None where nothing was tilted
+        searched = predictions.search(result, result.details)  # None where nothing was tilted
         if searched is not None:
             named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
     return named

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED
-from tna_onnx.render.rows import change_rows, change_text
+from tna_onnx.render.wording import change_rows, change_text
 from tna_onnx.results.report import Report
 
 

@@ -11,44 +11,10 @@ from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.errors import count_text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
-from tna_onnx.render.rows import (
-    FRESH,
-    TextTable,
-    bin_free_lines,
-    change_rows,
-    change_text,
-    cost_lines,
-    decision_parts,
-    difference_text,
-    expected_rows,
-    frequency_text,
-    head_text,
-    label_table,
-    lines_text,
-    map_text,
-    method_table,
-    metric_cells,
-    note_lines,
-    per_cent,
-    positive_table,
-    recall_words,
-    size_text,
-    slope_text,
-    subgroup_tables,
-    tied,
-    weight_text,
-    written_text,
-)
+from tna_onnx.render import wording
+from tna_onnx.results import outcomes
 from tna_onnx.results.inspection import Collection
 from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison, Subgroup
-from tna_onnx.results.outcomes import (
-    ClassDecision,
-    ClassFrequency,
-    Decisions,
-    Guard,
-    Shift,
-    ShiftEffect,
-)
 from tna_onnx.results.report import Comparison, Report, Taught
 from tna_onnx.results.study import Studies
 from tna_onnx.results.verdict import Recall, Word, changed
@@ -104,7 +70,7 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
         lines += _detail_lines(report)
     if report.guard:
         lines += guard_lines(report.guard)
-    lines += [*note_lines(report.notes), f"wrote    {written_text(report.files)}"]
+    lines += [*wording.note_lines(report.notes), f"wrote    {wording.written_text(report.files)}"]
     lines.append(f"tested   in batches of up to {count_text(report.verification.batch, 'sample')}")
     if report.gates_met:
         lines.append(f"gates    met: {', '.join(report.gates_met)}")
@@ -116,12 +82,12 @@ def report_text(report: Report, *, detailed: bool = False, next_step: str = "") 
         summary.stylize("not bold default")
     c = report.comparison
     tables: list[RenderableType] = [*_comparison_table(c, report.recall)]
-    tables += _titled(positive_table(("before", "after"), (c.before, c.after)))
-    tables += _titled(label_table(report.labels, _MAX_ROWS))
+    tables += _titled(wording.positive_table(("before", "after"), (c.before, c.after)))
+    tables += _titled(wording.label_table(report.labels, _MAX_ROWS))
     tables += _subgroups(report.subgroups, "subgroups", "after minus before")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
-    return Group(summary, Text(), *tables, Text(), lines_text(lines))
+    return Group(summary, Text(), *tables, Text(), wording.lines_text(lines))
 
 
 def _teacher_lines(taught: Taught) -> list[str]:
@@ -156,12 +122,12 @@ def _detail_lines(report: Report) -> list[str]:
         chance = "" if lowest.loses else ", which may be chance"
         recall = [f"recall   the largest loss: {report.kind} {lowest.text()}{chance}"]
     return [
-        f"head     {head_text(report)}",
-        f"weight   {weight_text(report)}",
-        f"map      {map_text(report)}",
+        f"head     {wording.head_text(report)}",
+        f"weight   {wording.weight_text(report)}",
+        f"map      {wording.map_text(report)}",
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
-        f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
-        *bin_free_lines(report.bin_free_before, report.bin_free_after),
+        f"(bound {checked.bound:.1e}){wording.tied(checked)} on {report.provider}",
+        *wording.bin_free_lines(report.bin_free_before, report.bin_free_after),
         *recall,
         f"verdict  {report.verdict}",
     ]
@@ -204,38 +170,40 @@ def _next_step(report: Report, use: str) -> str:
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
     """Title and table of the methods that were compared."""
-    heads, rows = method_table(report)
+    heads, rows = wording.method_table(report)
     table = _Table(heads, left=(0, 3, 4, 5))
     for row in rows:
         table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
-    return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
+    return wording.lines_text(
+        ["methods, cross-validated; the error is that of the difference to the lowest NLL"]
+    ), table
 
 
 def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
     # N and bins beside every ECE: without them it means nothing
-    title = f"{c.data}, {c.how}: {size_text(c.before)}"
+    title = f"{c.data}, {c.how}: {wording.size_text(c.before)}"
     table = _Table(("", "before", "after", f"difference ({100 * level:g} %)"))
-    for name, row_title, *sides, d in change_rows(c, recall):
+    for name, row_title, *sides, d in wording.change_rows(c, recall):
         # by the rule of the verdict, so that both have one colour
-        change = Text(change_text(name, d), style=_STYLES[changed(name, d)])
+        change = Text(wording.change_text(name, d), style=_STYLES[changed(name, d)])
         table.add_row(row_title, *map(JUDGED[name].number, sides), change)
-    return lines_text([title]), table
+    return wording.lines_text([title]), table
 
 
-def _titled(text_table: TextTable | None, title: str = "") -> list[RenderableType]:
+def _titled(text_table: wording.TextTable | None, title: str = "") -> list[RenderableType]:
     """Return a blank line, the title and the table; nothing for none."""
     if text_table is None:
         return []
     what, heads, rows = text_table
-    return [Text(), lines_text([f"{title}{what}"]), _Table(heads, rows)]
+    return [Text(), wording.lines_text([f"{title}{what}"]), _Table(heads, rows)]
 
 
 def _subgroups(
     subgroups: Sequence[Subgroup], title: str, difference: str = "differences to the baseline"
 ) -> Iterator[RenderableType]:
-    for text_table in subgroup_tables(subgroups, difference):
+    for text_table in wording.subgroup_tables(subgroups, difference):
         yield from _titled(text_table, f"{title}: ")
 
 
@@ -243,30 +211,30 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
     summary = Text(f"{evaluation.summary}.", style="bold")
-    title = lines_text(["", f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
+    title = wording.lines_text(["", f"{evaluation.model} on {evaluation.data}: {wording.size_text(metrics)}"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     if evaluation.without_labels is not None:
-        for row in expected_rows(evaluation):
+        for row in wording.expected_rows(evaluation):
             table.add_row(*row)
-        return Group(summary, title, table, lines_text(note_lines(evaluation.notes)))
+        return Group(summary, title, table, wording.lines_text(wording.note_lines(evaluation.notes)))
     for name, metric in METRICS.items():
         table.add_row(metric.title, metric.number(getattr(metrics, name)))
-    lines = bin_free_lines(evaluation.bin_free)
+    lines = wording.bin_free_lines(evaluation.bin_free)
     if evaluation.subgroups and "slope" in evaluation.estimates and "intercept" in evaluation.estimates:
-        lines.append(f"slope    {slope_text(evaluation.estimates)}")
+        lines.append(f"slope    {wording.slope_text(evaluation.estimates)}")
     if evaluation.decisions:
         lines += decision_lines(evaluation.decisions)
-    lines += note_lines(evaluation.notes)
-    tables = _titled(positive_table(("",), (metrics,)))
+    lines += wording.note_lines(evaluation.notes)
+    tables = _titled(wording.positive_table(("",), (metrics,)))
     if tables:
         tables.append(Text())
-    tables += _titled(label_table(evaluation.labels, _MAX_ROWS))
+    tables += _titled(wording.label_table(evaluation.labels, _MAX_ROWS))
     tables += _subgroups(evaluation.subgroups, "subgroups")
     if evaluation.subgroups:
         tables.append(Text())
-    return Group(summary, title, table, *tables, lines_text(lines))
+    return Group(summary, title, table, *tables, wording.lines_text(lines))
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -281,20 +249,22 @@ def collection_text(collection: Collection) -> RenderableType:
         source,
         f"kept     {kind} '{collection.tensor}' {collection.shape}, {collection.dtype}, "
         f"computed on {collection.provider}",
-        *note_lines(collection.notes),
+        *wording.note_lines(collection.notes),
         f"store    {collection.folder}",
     ]
-    return lines_text(lines)
+    return wording.lines_text(lines)
 
 
 def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     """Metrics of every model, paired differences to the baseline, notes, one verdict a model."""
-    size = size_text(comparison.models[0].metrics)
+    size = wording.size_text(comparison.models[0].metrics)
     heads = ("", *(metric.title for metric in METRICS.values()), "agree, %")
-    rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
-    blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _Table(heads, rows)]
+    rows = [(model.name, *wording.metric_cells(model, comparison.baseline)) for model in comparison.models]
+    blocks: list[RenderableType] = [wording.lines_text([f"{comparison.data}: {size}"]), _Table(heads, rows)]
     blocks += _titled(
-        positive_table([model.name for model in comparison.models], [model.metrics for model in comparison.models])
+        wording.positive_table(
+            [model.name for model in comparison.models], [model.metrics for model in comparison.models]
+        )
     )
     for model in comparison.others:
         blocks += _titled(_difference_table(model, comparison))
@@ -305,20 +275,20 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     for model in comparison.models:
         if model.decisions is not None:
             lines += [f"decisions of {model.name}", *decision_lines(model.decisions)]
-    lines += note_lines(comparison.notes)
+    lines += wording.note_lines(comparison.notes)
     if lines:
-        blocks.append(lines_text(lines))
+        blocks.append(wording.lines_text(lines))
     # last: where the reader of a terminal is when the command ends
-    verdicts = lines_text([f"{model.name}: {model.verdict}" for model in comparison.others])
+    verdicts = wording.lines_text([f"{model.name}: {model.verdict}" for model in comparison.others])
     verdicts.stylize("bold")
     return Group(*blocks, verdicts)
 
 
-def _difference_table(model: ComparedModel, comparison: ModelComparison) -> TextTable:
+def _difference_table(model: ComparedModel, comparison: ModelComparison) -> wording.TextTable:
     heads = ("", "difference", f"{comparison.confidence_level:g} % interval")
     differences = {name: model.differences[name] for name in JUDGED if name in model.differences}
     rows: list[tuple[str, ...]] = [
-        (JUDGED[name].title, difference_text(name, d), JUDGED[name].ends(d.low, d.high))
+        (JUDGED[name].title, wording.difference_text(name, d), JUDGED[name].ends(d.low, d.high))
         for name, d in differences.items()
     ]
     return f"{model.name} minus {comparison.baseline}", heads, rows
@@ -336,7 +306,7 @@ def study_text(studies: Studies) -> RenderableType:
     lines += [f"note: {note}" for note in studies.notes]
     if studies.folder:
         lines.append(f"wrote {studies.folder}: index.html")
-    return lines_text([head, "", *lines])
+    return wording.lines_text([head, "", *lines])
 
 
 _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
@@ -344,17 +314,19 @@ _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
 
-def guard_text(result: Guard) -> RenderableType:
+def guard_text(result: outcomes.Guard) -> RenderableType:
     """What was added, what it promises, and what it decides on samples."""
     lines = [f"model    {result.model}, output '{result.class_output}'", *guard_lines(result)]
     changed = "no value changed"
     if result.max_change:
         changed = f"values changed by {result.max_change:.1e} at most"
     lines.append(f"checked  {changed} in other outputs; {result.nodes} nodes, {result.bytes:,} bytes more")
-    return lines_text([*lines, *note_lines(result.notes), f"wrote    {written_text(result.files)}"])
+    return wording.lines_text(
+        [*lines, *wording.note_lines(result.notes), f"wrote    {wording.written_text(result.files)}"]
+    )
 
 
-def guard_lines(result: Guard) -> list[str]:
+def guard_lines(result: outcomes.Guard) -> list[str]:
     """What thresholds come from, what was added, and what it decides."""
     source = f"data     {result.data}: thresholds from {result.samples:,} samples"
     if result.fitted_on:
@@ -366,21 +338,21 @@ def guard_lines(result: Guard) -> list[str]:
             limit = f" (threshold {output.threshold[0]:.6g})"
         lines.append(f"added    {output.name}: {output.promise}{limit}")
     if result.operating_point is not None:
-        lines += [f"cost     {line}" for line in cost_lines(result.operating_point)]
+        lines += [f"cost     {line}" for line in wording.cost_lines(result.operating_point)]
     return [*lines, *decision_lines(result.decisions)]
 
 
-def decision_lines(decisions: Decisions) -> list[str]:
+def decision_lines(decisions: outcomes.Decisions) -> list[str]:
     """Say what a file decides on samples."""
-    lines = [f"on {decisions.data}{FRESH[decisions.fresh]}"]
-    lines += [f"{name} {text}" for name, text in decision_parts(decisions)]
+    lines = [f"on {decisions.data}{wording.FRESH[decisions.fresh]}"]
+    lines += [f"{name} {text}" for name, text in wording.decision_parts(decisions)]
     if decisions.class_coverage:
         covered = [(share, k) for k, share in enumerate(decisions.class_coverage) if share is not None]
-        lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(covered)[:_FEW_CLASSES])
+        lowest = ", ".join(f"{k}: {wording.per_cent(share)}" for share, k in sorted(covered)[:_FEW_CLASSES])
         lines.append(f"lowest coverage by class: {lowest}")
     lines += [
         f"at a confidence of {group.low:.4f} to {group.high:.4f}, sets hold the true class of "
-        f"{per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
+        f"{wording.per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
         for group in decisions.by_confidence or ()
     ]
     if decisions.decision is not None:
@@ -388,10 +360,10 @@ def decision_lines(decisions: Decisions) -> list[str]:
     return [f"measured {line}" for line in lines]
 
 
-def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
+def _class_decision_lines(classes: Sequence[outcomes.ClassDecision]) -> list[str]:
     # a class without samples has no recall, and comes last
     by_recall = sorted(classes, key=lambda decided: (decided.recall is None, decided.recall or 0.0))
-    lines = [f"decision {decided.name}: {recall_words(decided)}" for decided in by_recall[:_MAX_DECIDED]]
+    lines = [f"decision {decided.name}: {wording.recall_words(decided)}" for decided in by_recall[:_MAX_DECIDED]]
     if len(classes) > _MAX_DECIDED:
         lines.append(f"{len(classes) - _MAX_DECIDED:,} further classes have a higher recall")
     return lines
@@ -408,7 +380,7 @@ _METHODS = {
 _PLACES = {"bias": "in the bias of the head; no node is new", "nodes": "in nodes behind the scores"}
 
 
-def shift_text(result: Shift) -> RenderableType:
+def shift_text(result: outcomes.Shift) -> RenderableType:
     """Which frequencies, how sure they are, and what they do."""
     lines = [f"model    {result.model}, output '{result.class_output}'", f"source   {result.data}"]
     if result.target_data:
@@ -426,24 +398,27 @@ def shift_text(result: Shift) -> RenderableType:
     if result.effect is not None:
         lines += [f"measured {line}" for line in _effect_lines(result.effect)]
     lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
-    return lines_text([*lines, *note_lines(result.notes), f"wrote    {written_text(result.files)}"])
+    return wording.lines_text(
+        [*lines, *wording.note_lines(result.notes), f"wrote    {wording.written_text(result.files)}"]
+    )
 
 
-def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
+def _class_lines(frequencies: tuple[outcomes.ClassFrequency, ...]) -> Iterator[str]:
     listed = list(frequencies)
     if len(frequencies) > _MAX_CLASSES:
         listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
         yield f"the {_MAX_CLASSES} of {len(frequencies):,} that change most"
     width = max(len(frequency.name) for frequency in listed)
     for frequency in listed:
-        yield f"{frequency.name:{width}}  {frequency_text(frequency)}"
+        yield f"{frequency.name:{width}}  {wording.frequency_text(frequency)}"
 
 
-def _effect_lines(effect: ShiftEffect) -> Iterator[str]:
+def _effect_lines(effect: outcomes.ShiftEffect) -> Iterator[str]:
     accuracy = METRICS["accuracy"].ends(effect.accuracy.low, effect.accuracy.high)
     nll = METRICS["nll"].ends(effect.nll.low, effect.nll.high)
     yield f"on {effect.data}, which must come from the target"
-    yield f"accuracy {per_cent(effect.before.accuracy)} -> {per_cent(effect.after.accuracy)} ({accuracy} points)"
+    sides = (effect.before, effect.after)
+    yield f"accuracy {' -> '.join(wording.per_cent(side.accuracy) for side in sides)} ({accuracy} points)"
     yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({nll})"
-    yield f"ECE {per_cent(effect.before.ece)} -> {per_cent(effect.after.ece)}"
+    yield f"ECE {' -> '.join(wording.per_cent(side.ece) for side in sides)}"
     yield f"the class frequencies of its labels differ from those written by {100 * effect.distance:.2f} points in all"

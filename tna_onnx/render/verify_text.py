@@ -7,7 +7,7 @@ from tna_onnx.errors import count_text
 from tna_onnx.graph.options import Difference
 from tna_onnx.graph.scores import LABELS
 from tna_onnx.graph.walk.steps import Refusal
-from tna_onnx.render.rows import lines_text, note_lines
+from tna_onnx.render.wording import lines_text, note_lines
 from tna_onnx.results.inspection import (
     HeadInfo,
     Inspection,

@@ -28,21 +28,8 @@ from tna_onnx.graph.nodes import PREFIX, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.numerics import prior_shift
 from tna_onnx.numerics.checks import check_batch_size
-from tna_onnx.numerics.prior_shift import (
-    Draws,
-    Observed,
-    black_box,
-    conditional,
-    fit_em,
-    gains_by_noise,
-    invertible,
-    p_of_draws,
-    p_of_normal,
-    redraw,
-    smoothed,
-    surprise,
-)
 from tna_onnx.numerics.reference import LEAST, MOST_CLASSES, Reference
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened
@@ -177,7 +164,7 @@ def find_frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) ->
     source = details.get("source")
     if source is None and settings.only:
         # these frequencies cancel
-        source = smoothed(np.bincount(labels, minlength=classes) / len(labels), len(labels))
+        source = prior_shift.smoothed(np.bincount(labels, minlength=classes) / len(labels), len(labels))
     elif source is None:
         source = source_counts(labels, opened.names, where)
     if settings.only:
@@ -192,7 +179,7 @@ def find_frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) ->
     if opened.unlabelled is None:
         return FoundFrequencies(source, details["target"], old, notes)
     new, *new_projected = _scored(opened, opened.unlabelled, features, "target", progress)
-    observed = Observed(labels, old, new, source, counted="source" not in details)
+    observed = prior_shift.Observed(labels, old, new, source, counted="source" not in details)
     estimated = estimate(observed, settings, opened.unlabelled.describe(), note, (projected, new_projected))
     _log.info("target: %s samples", f"{len(new):,}")
     return replace(estimated, notes=(*notes, *estimated.notes))
@@ -264,11 +251,11 @@ def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -
             f"{where}: no sample of the classes {listed(absent)}, so their frequency is not known; give samples of "
             "them, or say the frequencies with --source-prior"
         )
-    return smoothed(counts / len(labels), len(labels))
+    return prior_shift.smoothed(counts / len(labels), len(labels))
 
 
 def estimate(
-    observed: Observed,
+    observed: prior_shift.Observed,
     settings: ShiftSettings,
     where: str,
     off: str = "",
@@ -286,12 +273,12 @@ def estimate(
             "because frequencies of fewer are mostly noise; give more samples, or --target-prior"
         )
     by_matrix = settings.estimator == "bbse"
-    against = invertible(observed, settings.seed)
+    against = prior_shift.invertible(observed, settings.seed)
     if against and by_matrix:
         raise DataError(f"{where}: --estimator bbse cannot be used: {against}; use em, or give more --calib")
-    fit = fit_em(observed.probabilities, observed.source)
+    fit = prior_shift.fit_em(observed.probabilities, observed.source)
     estimated = fit.priors[0]
-    drawn = redraw(observed, estimated, settings.draws, settings.seed, with_black_box=by_matrix)
+    drawn = prior_shift.redraw(observed, estimated, settings.draws, settings.seed, with_black_box=by_matrix)
     other_p = None if against else _other_p(observed, projected)
     evidence = _evidence(observed, float(fit.gain[0]), estimated, drawn, other_p, settings)
     notes = _judged(evidence, where, off)
@@ -303,17 +290,19 @@ def estimate(
                 "samples; use em, or give more --calib"
             )
         shares = np.bincount(observed.probabilities.argmax(axis=1), minlength=classes) / n
-        estimated = black_box(conditional(observed.joint), shares)
+        estimated = prior_shift.black_box(prior_shift.conditional(observed.joint), shares)
         spread = drawn.black_box
     tail = (1 - settings.confidence_level / 100) / 2
-    target = smoothed(estimated, n)
+    target = prior_shift.smoothed(estimated, n)
     low, high = np.quantile(spread, [tail, 1 - tail], axis=0)
     # half a sample more puts a frequency near 0 above all draws
     interval = np.stack([np.minimum(low, target), np.maximum(high, target)], axis=1)
     return FoundFrequencies(observed.source, target, observed.old, tuple(notes), interval, evidence)
 
 
-def _other_p(observed: Observed, projected: tuple[Sequence[FloatArray], Sequence[FloatArray]]) -> float | None:
+def _other_p(
+    observed: prior_shift.Observed, projected: tuple[Sequence[FloatArray], Sequence[FloatArray]]
+) -> float | None:
     """Return the p-value of `numerics.reference`; None where there are too many classes for it, or too few samples."""
     counts = np.bincount(observed.labels, minlength=observed.n_classes)
     if observed.n_classes > MOST_CLASSES or counts.min() < LEAST:
@@ -327,13 +316,18 @@ def _other_p(observed: Observed, projected: tuple[Sequence[FloatArray], Sequence
 
 
 def _evidence(
-    observed: Observed, gain: float, em: FloatArray, drawn: Draws, other_p: float | None, settings: ShiftSettings
+    observed: prior_shift.Observed,
+    gain: float,
+    em: FloatArray,
+    drawn: prior_shift.Draws,
+    other_p: float | None,
+    settings: ShiftSettings,
 ) -> ShiftEvidence:
-    surprise_value = surprise(observed, em)
+    surprise_value = prior_shift.surprise(observed, em)
     if other_p is None:
-        other_p = p_of_normal(surprise_value, drawn.surprise)
+        other_p = prior_shift.p_of_normal(surprise_value, drawn.surprise)
     return ShiftEvidence(
-        changed_p=p_of_draws(gain, gains_by_noise(observed, settings.draws, settings.seed)),
+        changed_p=prior_shift.p_of_draws(gain, prior_shift.gains_by_noise(observed, settings.draws, settings.seed)),
         gain=max(gain, 0.0),
         surprise=surprise_value,
         other_p=other_p,

@@ -18,6 +18,7 @@ from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.results.study import Cell, Chart, Column, Found, Line
+from tna_onnx.studies import recalibrations
 from tna_onnx.studies.main_table import (
     LABELS,
     Repeat,
@@ -29,16 +30,6 @@ from tna_onnx.studies.main_table import (
     metrics_of,
     numbers,
     with_hidden,
-)
-from tna_onnx.studies.recalibrations import (
-    PAPER_MAPS,
-    Recalibration,
-    StudyData,
-    fit,
-    maps_for,
-    plain,
-    scored,
-    sparse,
 )
 from tna_onnx.studies.settings import StudySettings
 
@@ -127,7 +118,7 @@ _STEP = 2.0
 _AVERAGED = {10: "10 members", LIMIT: "limit of many"}
 
 
-def angle(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
+def angle(data: recalibrations.StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Score averages along the grid of angles."""
     parts = {"calibration": data.calibration, "held-out": data.held_out}
     grid = np.arange(_STEP, 90, _STEP).tolist()
@@ -179,7 +170,7 @@ _MAX_MEMBERS = {True: 100, False: 20}
 _LARGE = 2**21
 
 
-def members(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
+def members(data: recalibrations.StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Score averages of more and more members: member k of a repeat is one random path, which is walked once."""
     most = _MAX_MEMBERS[data.weight.size <= _LARGE]
     sizes = [size for size in _SIZES if size <= most]
@@ -252,7 +243,7 @@ def _members_chart(name: str, values: Measured[tuple[float, int]], untilted: Rep
 _SMALLEST = 50
 
 
-def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
+def samples(data: recalibrations.StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Fit every map on more and more samples; each repeat draws its own, stratified by class."""
     sizes = sizes_of(len(data.calibration), settings.bins)
 
@@ -261,12 +252,16 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
         fewer = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
         seed = settings.seed + repeat
         try:
-            result = sparse(fewer, settings, seed) if method == "tna" else plain(fewer, method, settings, seed)
-            return metrics_of(scored(data, result), settings.bins, NAMES)
+            result = (
+                recalibrations.sparse(fewer, settings, seed)
+                if method == "tna"
+                else recalibrations.plain(fewer, method, settings, seed)
+            )
+            return metrics_of(recalibrations.scored(data, result), settings.bins, NAMES)
         except DataError:
             return None
 
-    cases = [(size, method) for method in ("tna", *maps_for(len(data.weight))) for size in sizes]
+    cases = [(size, method) for method in ("tna", *recalibrations.maps_for(len(data.weight))) for size in sizes]
     values = repeated(cases, settings.repeats, measure, progress)
     level = metrics_of(data.scores(), settings.bins, NAMES)
     lowest = []
@@ -318,7 +313,7 @@ def _interval_cells(repeats: Sequence[Repeat], *, shown: bool) -> Iterator[Cell]
 
 def _samples_chart(name: str, sizes: list[int], values: Measured[tuple[int, str]], level: float) -> Chart:
     lines: list[Line] = []
-    for rank, method in enumerate(("tna", *PAPER_MAPS)):
+    for rank, method in enumerate(("tna", *recalibrations.PAPER_MAPS)):
         points = {size: numbers(values[size, method], name) for size in sizes if (size, method) in values}
         lines += _line(LABELS.get(method, method), points, METRICS[name].factor, rank, interval=True)
     lines.append(_level("None", sizes, level, dashed=True))
@@ -333,7 +328,7 @@ _TILTS = (15.0, 30.0, 45.0, 60.0)
 _TILTED = {1: "one tilted weight", 10: "10 members"}
 
 
-def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> StudyData:
+def narrowed(data: recalibrations.StudyData, dimension: int, rng: np.random.Generator) -> recalibrations.StudyData:
     """Project features and class vectors to a lower dimension.
 
     The paper trains networks with a narrower layer before the head. Here the features z are projected by a random
@@ -352,7 +347,7 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
     return replace(data, weight=weight).divided(table, len(table) // 2, rng)
 
 
-def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Found:
+def dimension(data: recalibrations.StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Project, calibrate and score."""
     n = data.weight.shape[1]
     dimensions = sorted({max(2, n // share) for share in _SHARES})
@@ -387,20 +382,20 @@ def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Found
     )
 
 
-def _narrow(data: StudyData, settings: StudySettings, seed: int) -> Repeat:
+def _narrow(data: recalibrations.StudyData, settings: StudySettings, seed: int) -> Repeat:
     """Return the ECE of each method, the accuracy, and the accuracy lost by single and averaged tilted weights."""
     before = Metrics.of(data.scores(), settings.bins)
-    tilted = sparse(data, settings, seed)
-    methods = {"none": Recalibration(data.weight), "tna": tilted}
+    tilted = recalibrations.sparse(data, settings, seed)
+    methods = {"none": recalibrations.Recalibration(data.weight), "tna": tilted}
     try:
-        methods["ts"] = plain(data, "ts", settings, seed)
-        fitted = fit("ts", data.logits(data.calibration, tilted.weight), settings)
-        methods["tna_ts"] = Recalibration(tilted.weight, fitted)
+        methods["ts"] = recalibrations.plain(data, "ts", settings, seed)
+        fitted = recalibrations.fit("ts", data.logits(data.calibration, tilted.weight), settings)
+        methods["tna_ts"] = recalibrations.Recalibration(tilted.weight, fitted)
     except DataError:
         pass
     values: Repeat = {"accuracy": before.accuracy} | {f"ece_{name}": math.nan for name in _METHODS}
     for name, result in methods.items():
-        values[f"ece_{name}"] = Metrics.of(scored(data, result), settings.bins).ece
+        values[f"ece_{name}"] = Metrics.of(recalibrations.scored(data, result), settings.bins).ece
     for size in _TILTED:
         values |= {f"change_{size}_{degrees:g}": math.nan for degrees in _TILTS}
         for average in averages(data.weight, _TILTS, size, Draws(seed)):

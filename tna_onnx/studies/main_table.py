@@ -18,18 +18,7 @@ from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Cell, Column, Footnote, Found
-from tna_onnx.studies.recalibrations import (
-    PAPER_MAPS,
-    Recalibration,
-    StudyData,
-    chosen,
-    complete,
-    fit,
-    maps_for,
-    plain,
-    scored,
-    sparse,
-)
+from tna_onnx.studies import recalibrations
 from tna_onnx.studies.settings import StudySettings
 
 _LEVEL = 0.95
@@ -99,7 +88,7 @@ class Runs:
     """The metrics of every repeat by row, and the result of each search."""
 
     values: dict[Row, list[dict[str, float]]] = field(default_factory=dict)
-    results: dict[Row, list[Recalibration]] = field(default_factory=dict)
+    results: dict[Row, list[recalibrations.Recalibration]] = field(default_factory=dict)
     failed: dict[Row, str] = field(default_factory=dict)
 
     def of(self, row: Row, name: str) -> list[float]:
@@ -253,18 +242,18 @@ def metrics_of(scores: SampleScores, bins: int, names: Sequence[str]) -> Repeat:
     return {name: float(getattr(metrics, name)) for name in names}
 
 
-def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
+def table(data: recalibrations.StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Make the table."""
     runs = Runs()
-    rows = list(_rows(maps_for(len(data.weight))))
+    rows = list(_rows(recalibrations.maps_for(len(data.weight))))
     steps = settings.repeats * (2 + len(rows))
     done = itertools.count(1)
     for repeat in range(settings.repeats):
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
-        tilted = sparse(split, settings, seed)
+        tilted = recalibrations.sparse(split, settings, seed)
         progress(next(done), steps)
-        pairs = complete(split, PAPER_MAPS, settings, seed)
+        pairs = recalibrations.complete(split, recalibrations.PAPER_MAPS, settings, seed)
         progress(next(done), steps)
         for row in rows:
             _run(row, split, settings, seed, tilted, pairs, runs)
@@ -286,7 +275,7 @@ def _rows(names: tuple[str, ...]) -> Iterator[Row]:
     yield ("sparse", "none")
     for name in names:
         yield ("none", name)
-        if name in PAPER_MAPS:
+        if name in recalibrations.PAPER_MAPS:
             yield ("sparse", name)
             yield ("complete", name)
     yield ("auto", "auto")
@@ -294,11 +283,11 @@ def _rows(names: tuple[str, ...]) -> Iterator[Row]:
 
 def _run(
     row: Row,
-    data: StudyData,
+    data: recalibrations.StudyData,
     settings: StudySettings,
     seed: int,
-    tilted: Recalibration,
-    pairs: Mapping[str, Recalibration],
+    tilted: recalibrations.Recalibration,
+    pairs: Mapping[str, recalibrations.Recalibration],
     runs: Runs,
 ) -> None:
     """Fit one row on one split, and score it."""
@@ -309,20 +298,20 @@ def _run(
         if search == "auto":
             # what `calibrate` does, whatever the protocol of the other rows
             data = replace(data, tilt_bias=True)
-            result = chosen(data, settings.by_default, seed)
+            result = recalibrations.chosen(data, settings.by_default, seed)
         elif search == "complete":
             if name not in pairs:
                 raise DataError("it cannot be fitted on the original weight")
             result = pairs[name]
         elif search == "sparse":
-            fitted = fit(name, data.logits(data.calibration, tilted.weight), settings)
-            result = Recalibration(tilted.weight, fitted, tilted.angle, tilted.members)
+            fitted = recalibrations.fit(name, data.logits(data.calibration, tilted.weight), settings)
+            result = recalibrations.Recalibration(tilted.weight, fitted, tilted.angle, tilted.members)
         else:
-            result = plain(data, name, settings, seed)
+            result = recalibrations.plain(data, name, settings, seed)
     except DataError as error:
         runs.failed[row] = str(error)
         return
-    scores = scored(data, result)
+    scores = recalibrations.scored(data, result)
     values = metrics_of(scores, settings.bins, tuple(METRICS))
     values["ece_debiased"] = debiased_ece(scores, settings.bins)
     values["cumulative"] = CumulativeTest.of(scores).kolmogorov_smirnov

@@ -23,19 +23,8 @@ from tna_onnx.data.mapped import GrowingRows, release, room
 from tna_onnx.data.options import STORED, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec
+from tna_onnx.data.sources import arrow
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
-from tna_onnx.data.sources.arrow import (
-    UNFINISHED,
-    TableFiles,
-    column_array,
-    find_table_files,
-    is_list,
-    load_parquet,
-    load_pyarrow,
-    row_groups,
-    stream_schema,
-    table_batches,
-)
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, local_path
@@ -95,8 +84,8 @@ def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     return found and found[1]
 
 
-def _found(data: Any, inputs: Sequence[str]) -> tuple[TableFiles, Kind] | None:
-    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
+def _found(data: Any, inputs: Sequence[str]) -> tuple[arrow.TableFiles, Kind] | None:
+    files = arrow.find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
     if files is None or not set(inputs).isdisjoint(files.schema.names):
         return None
     return next(((files, kind) for kind in _KINDS if kind in files.schema.names and _holds_vectors(files, kind)), None)
@@ -104,7 +93,7 @@ def _found(data: Any, inputs: Sequence[str]) -> tuple[TableFiles, Kind] | None:
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
     """Return an Arrow table of (B, n) values, as fixed-size lists, beside other columns."""
-    pa = load_pyarrow()
+    pa = arrow.load_pyarrow()
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     table = pa.table({kind: pa.FixedSizeListArray.from_arrays(flat, values.shape[1]), **columns})
     return table.replace_schema_metadata({METADATA: json.dumps(writer, sort_keys=True)})
@@ -121,7 +110,7 @@ class FeatureFolder:
 
     def __init__(self, place: str | Path) -> None:
         """Make the folder."""
-        load_pyarrow()
+        arrow.load_pyarrow()
         import pyarrow.fs as arrow_fs  # noqa: PLC0415 - optional
 
         self.place = local_path(str(place))
@@ -136,7 +125,7 @@ class FeatureFolder:
             if self.system.get_file_info(arrow_fs.FileSelector(self.root, allow_not_found=True)):
                 raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
             self.system.create_dir(self.root)
-            self._open(UNFINISHED).close()
+            self._open(arrow.UNFINISHED).close()
         except OSError as error:
             raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
 
@@ -146,7 +135,7 @@ class FeatureFolder:
 
     def write(self, tables: Iterable[Any]) -> None:
         """Write tables (`features_table`), a new file after some hundred MB; of a run that fails, none here stay."""
-        parquet = load_parquet()
+        parquet = arrow.load_parquet()
         try:
             with ExitStack() as stack:
                 writer = None
@@ -167,10 +156,10 @@ class FeatureFolder:
 
     def finish(self) -> tuple[Kind, int, int, np.dtype[Any]]:
         """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype."""
-        self.system.delete_file(f"{self.root}/{UNFINISHED}")
+        self.system.delete_file(f"{self.root}/{arrow.UNFINISHED}")
         if self._remote is not None:
             self._remote.invalidate_cache()
-        files = find_table_files(f"{self.place.rstrip('/')}/")
+        files = arrow.find_table_files(f"{self.place.rstrip('/')}/")
         if files is None:
             raise DataError(f"{self.place}: no sample was written; give data with samples")
         kind = next(kind for kind in _KINDS if kind in files.schema.names)
@@ -180,12 +169,12 @@ class FeatureFolder:
         return kind, _count(files, [kind]), lists.list_size, dtype
 
 
-def _holds_vectors(files: TableFiles, column: str) -> bool:
+def _holds_vectors(files: arrow.TableFiles, column: str) -> bool:
     """Whether the cells of a column are lists of floating-point numbers."""
-    pa = load_pyarrow()
+    pa = arrow.load_pyarrow()
     kind = files.schema.field(column).type
     kind = getattr(kind, "storage_type", kind)  # of a tensor, as Ray Data writes it
-    return is_list(pa, kind) and bool(pa.types.is_floating(kind.value_type))
+    return arrow.is_list(pa, kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def _writer(schema: Any) -> dict[str, Any] | None:
@@ -199,22 +188,22 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     return None
 
 
-def _count(files: TableFiles, columns: list[str]) -> int:
+def _count(files: arrow.TableFiles, columns: list[str]) -> int:
     count = 0
     for name in files.names:
         with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-            schema = stream_schema(stream, name)
+            schema = arrow.stream_schema(stream, name)
             missing = [column for column in columns if column not in schema.names]
             if missing:
                 raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
             if _writer(schema) != _writer(files.schema):
                 raise DataError(f"{name}: was written for another model than {files.names[0]}; keep them apart")
-        count += sum(row_groups(files, name))
+        count += sum(arrow.row_groups(files, name))
     return count
 
 
 def _read(
-    files: TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
+    files: arrow.TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
     """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
     columns = [*dict.fromkeys([kind, label, *further])]
@@ -224,9 +213,9 @@ def _read(
     parts: dict[str, list[Any]] = {column: [] for column in further}
     for name in files.names:
         values.where = f"{name}: {kind}"
-        for batch in table_batches(files, name, columns):
+        for batch in arrow.table_batches(files, name, columns):
             values.append(
-                column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
+                arrow.column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
             )
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
@@ -286,7 +275,7 @@ def open_scores(
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
     wanted = {role: column for role, column in sample_info.items() if column is not None}
     place = data if isinstance(data, Mapping) else local_path(str(data))
-    files = find_table_files(place) if isinstance(place, str) else None
+    files = arrow.find_table_files(place) if isinstance(place, str) else None
     if files is not None:
         where = str(place)
         chosen, label = _score_columns(files.schema.names, kind, label_column, wanted, where)

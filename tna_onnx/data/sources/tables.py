@@ -15,28 +15,9 @@ from tna_onnx.data.foreign import foreign_json
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed
 from tna_onnx.data.sample_info import columns_beside
-from tna_onnx.data.sources.arrow import (
-    checked_batches,
-    column_cells,
-    column_numbers,
-    is_list,
-    is_text,
-    load_pyarrow,
-    map_column,
-    table_files,
-    table_schema,
-)
+from tna_onnx.data.sources import arrow, table_inputs
 from tna_onnx.data.sources.columns import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
-from tna_onnx.data.sources.table_inputs import (
-    Kind,
-    Table,
-    label_of,
-    lay_out,
-    open_columns_of,
-    open_in_memory,
-    texts_for,
-)
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError
 from tna_onnx.files import resolved
@@ -110,42 +91,42 @@ def _class_label(schema: Any, name: str) -> list[str] | None:
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     """Map the table in the file or folder `path`, or read that of a text file."""
     if path.is_file() and path.suffix.lower() in DELIMITED:
-        columns = read_columns(path, request.limits, texts_for(request))
-        return open_in_memory(f"table {path.name}", str(path), columns, request, [path])
-    pyarrow = load_pyarrow()
-    files = table_files(path, request.data_root)
-    schema = table_schema(files[0])
+        columns = read_columns(path, request.limits, table_inputs.texts_for(request))
+        return table_inputs.open_in_memory(f"table {path.name}", str(path), columns, request, [path])
+    pyarrow = arrow.load_pyarrow()
+    files = arrow.table_files(path, request.data_root)
+    schema = arrow.table_schema(files[0])
     where, limits = str(path), request.limits
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
 
     def parts(names: Sequence[str]) -> Iterator[dict[str, AnyArray]]:
         start = 0
-        for batch in checked_batches(files, names, limits):
+        for batch in arrow.checked_batches(files, names, limits):
             yield {name: _values(batch.column(name), kinds[name], f"{where}: column {name!r}", start) for name in names}
             start += len(batch)
 
-    table = Table(where, kinds, parts, files, lambda name: label_names(schema, name, path, request))
+    table = table_inputs.Table(where, kinds, parts, files, lambda name: label_names(schema, name, path, request))
     title = f"table {resolved(path).name}"
     if request.labels is not None or not request.label_columns:
-        label = label_of(table, request)
+        label = table_inputs.label_of(table, request)
         image_name = image_column(pyarrow, schema, request, label, path)
         if image_name is not None:
             return _open_images(table, title, image_name, label, request)
-    return open_columns_of(table, title, request)
+    return table_inputs.open_columns_of(table, title, request)
 
 
-def _values(column: Any, kind: Kind, where: str, start: int) -> AnyArray:
+def _values(column: Any, kind: table_inputs.Kind, where: str, start: int) -> AnyArray:
     if kind in ("number", "list"):
-        return np.array(column_numbers(column, where, start))  # a copy: the file is mapped, and may be rewritten
-    return column_cells(column)
+        return np.array(arrow.column_numbers(column, where, start))  # a copy: the file is mapped, and may be rewritten
+    return arrow.column_cells(column)
 
 
-def _open_images(table: Table, title: str, name: str, label: str | None, request: Request) -> ImageSource:
+def _open_images(table: table_inputs.Table, title: str, name: str, label: str | None, request: Request) -> ImageSource:
     where, files = table.where, tuple(table.files)
     request.check_one_class(where)
     further = columns_beside(request, where, table.kinds)
     stored = table.columns([*further, *([] if label is None else [label])])
-    images = TableImages(Path(where), files, map_column(files, name, request.limits))
+    images = TableImages(Path(where), files, arrow.map_column(files, name, request.limits))
     labels = labels_apart(request, None if label is None else table.labels(label, stored[label]))
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
     columns = {column: stored[column] for column in further}
@@ -154,23 +135,25 @@ def _open_images(table: Table, title: str, name: str, label: str | None, request
 
 def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool, str]:
     """Return the columns that the model reads, in its order, whether they hold images, and a note on their choice."""
-    pyarrow = load_pyarrow()
+    pyarrow = arrow.load_pyarrow()
     image_name = image_column(pyarrow, schema, request, label_name, Path(where))
     if image_name is not None:
         return (image_name,), True, ""
     check_arrays(request, where)
-    columns, note = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
+    columns, note = table_inputs.lay_out(
+        where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name
+    )
     return tuple(dict.fromkeys(name for spec in request.inputs for name in columns[spec.name])), False, note
 
 
-def _kind(pyarrow: Any, kind: Any) -> Kind:
+def _kind(pyarrow: Any, kind: Any) -> table_inputs.Kind:
     types = pyarrow.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return "number"
     if types.is_dictionary(kind):
         return _kind(pyarrow, kind.value_type)
-    if is_text(pyarrow, kind):
+    if arrow.is_text(pyarrow, kind):
         return "text"
-    if is_list(pyarrow, kind):
+    if arrow.is_list(pyarrow, kind):
         return "list"
     return "other"

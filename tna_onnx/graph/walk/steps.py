@@ -203,9 +203,10 @@ def _selection(state: State, node: onnx.NodeProto) -> None:
     class_axes = (0, -2) if state.turned else (1, -1)
     if node.op_type == "Split":
         order = _split(state, node, class_axes)
+    elif node.op_type == "Slice":
+        order = _sliced(state.model, node, class_axes)
     else:
-        read = _sliced if node.op_type == "Slice" else _gathered
-        order = read(state.model, node, class_axes)
+        order = _gathered(state.model, node, class_axes)
     if order == ():
         return
     everything = isinstance(order, tuple) and sorted(order) == list(range(len(order)))

@@ -15,16 +15,8 @@ from tna_onnx.numerics.metric import JUDGED
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, DiagramWords, bars
-from tna_onnx.render.html.svg import (
-    CHART_HEIGHT,
-    element,
-    interval_bar,
-    line_chart,
-    line_look,
-    line_marker,
-    marker_path,
-)
-from tna_onnx.render.rows import subgroup_tables
+from tna_onnx.render.html import svg
+from tna_onnx.render.wording import subgroup_tables
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.verdict import Word, changed
@@ -87,7 +79,7 @@ class Figure:
 
     drawing: Markup
     caption: str = ""
-    height: int = CHART_HEIGHT  # of the drawing, pixels
+    height: int = svg.CHART_HEIGHT  # of the drawing, pixels
 
 
 @dataclass(frozen=True)
@@ -104,12 +96,12 @@ class Key:
     def drawing(self) -> Markup:
         """What it explains, 28 by 12 pixels."""
         if not self.line:
-            return element("rect", class_=self.look, width=28, height=12)
-        parts = [element("line", class_=f"line {self.look}", x1=0, x2=28, y1=6, y2=6)]
+            return svg.element("rect", class_=self.look, width=28, height=12)
+        parts = [svg.element("line", class_=f"line {self.look}", x1=0, x2=28, y1=6, y2=6)]
         if self.capped:
-            parts.append(element("path", class_=self.look, d="M1 2v8M27 2v8"))
+            parts.append(svg.element("path", class_=self.look, d="M1 2v8M27 2v8"))
         if self.marker:
-            parts.append(element("path", class_=f"dot {self.look}", d=self.marker))
+            parts.append(svg.element("path", class_=f"dot {self.look}", d=self.marker))
         return Markup("").join(parts)
 
     @property
@@ -128,12 +120,12 @@ def line_key(look: str, text: str, marker: str = "") -> Key:
     if not marker:
         return Key(look, text, line=True)
     # The entry's drawing is 28 by 12 pixels, the marker in its middle.
-    return Key(look, text, line=True, marker=marker_path(marker, 14, 6))
+    return Key(look, text, line=True, marker=svg.marker_path(marker, 14, 6))
 
 
 def key_of(line: Line) -> Key:
     """Explain a line of a chart."""
-    return line_key(line_look(line), line.name, line_marker(line))
+    return line_key(svg.line_look(line), line.name, svg.line_marker(line))
 
 
 def chart_keys(chart: Chart) -> tuple[Key, ...]:
@@ -145,7 +137,7 @@ def chart_keys(chart: Chart) -> tuple[Key, ...]:
 
 def chart_figure(chart: Chart) -> Figure:
     """Return the drawing of a chart below its title."""
-    return Figure(line_chart(chart), chart.title)
+    return Figure(svg.line_chart(chart), chart.title)
 
 
 @dataclass(frozen=True)
@@ -217,7 +209,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide:
     words = {1: "better", 0: open_word, -1: "worse"}
     # by the rule of the verdict, so that both have one colour
     standing = changed(name, d)
-    return interval_bar(d.difference, d.low, d.high, (-reach, reach), looks[standing], words[standing], wide=wide)
+    return svg.interval_bar(d.difference, d.low, d.high, (-reach, reach), looks[standing], words[standing], wide=wide)
 
 
 def reach_of(*differences: Interval) -> float:

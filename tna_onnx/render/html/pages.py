@@ -20,45 +20,9 @@ from markupsafe import Markup
 from tna_onnx.data.images.preprocess import plain
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
-from tna_onnx.render.html.blocks import (
-    DIRECTIONS,
-    LOOKS,
-    PageColumn,
-    Table,
-    Term,
-    chart_figure,
-    chart_keys,
-    interval_cell,
-    metric_title,
-    reach_of,
-    subgroup_blocks,
-    table,
-    versions_text,
-)
-from tna_onnx.render.html.predictions import (
-    compared_reliability,
-    confidence,
-    decided,
-    measured_reliability,
-    promised,
-    reliability,
-    samples,
-    search,
-)
-from tna_onnx.render.html.summary import (
-    changes,
-    checks,
-    choice,
-    measured,
-    measured_run,
-    model_terms,
-    positive_block,
-    result,
-    run,
-    use,
-)
+from tna_onnx.render.html import blocks, predictions, summary
 from tna_onnx.render.html.svg import element
-from tna_onnx.render.rows import difference_text, metric_cells, size_text
+from tna_onnx.render.wording import difference_text, metric_cells, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies, Study
@@ -162,7 +126,7 @@ def to_html(report: Report, command: str = "") -> str:
     sections = sections_of(report, command)
     version = report.versions.get("tna-onnx", "")
     return render_page(
-        f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), checks(report)
+        f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report), summary.checks(report)
     )
 
 
@@ -170,7 +134,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     """Return date, samples and verdict."""
     c = report.comparison
     word: str = report.word
-    look = LOOKS[report.word]
+    look = blocks.LOOKS[report.word]
     if report.missed:
         word, look = "refused", "worse"
     kinds = {"label": "labels", "class": "classes"}[report.kind]
@@ -183,24 +147,24 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 def sections_of(report: Report, command: str = "") -> list[Section]:
     """Return the sections of the page; the arguments are those of `to_html`."""
     details = report.details
-    parts: list[tuple[str, str, object]] = [("result", "Result", result(report))]
+    parts: list[tuple[str, str, object]] = [("result", "Result", summary.result(report))]
     if report.methods:
-        parts.append(("choice", "Methods compared", choice(report)))
+        parts.append(("choice", "Methods compared", summary.choice(report)))
     if report.guard is not None:
-        parts.append(("decisions", "Decisions", promised(report.guard)))
-    parts.append(("reliability", "Reliability", reliability(report, details)))
+        parts.append(("decisions", "Decisions", predictions.promised(report.guard)))
+    parts.append(("reliability", "Reliability", predictions.reliability(report, details)))
     if details is not None:
         changes_title = "What changed in the file"
         if not report.output:  # which has not changed
             changes_title = "What the new file changes"
         parts += [
-            ("confidence", "Confidence", confidence(report, details)),
-            ("search", "Search over the angle", search(report, details)),
-            ("samples", "Samples to look at", samples(details)),
-            ("use", "Use it", use(report, details)),
-            ("changes", changes_title, changes(report, details)),
+            ("confidence", "Confidence", predictions.confidence(report, details)),
+            ("search", "Search over the angle", predictions.search(report, details)),
+            ("samples", "Samples to look at", predictions.samples(details)),
+            ("use", "Use it", summary.use(report, details)),
+            ("changes", changes_title, summary.changes(report, details)),
         ]
-    parts.append(("run", "How it was made", run(report, details, command)))
+    parts.append(("run", "How it was made", summary.run(report, details, command)))
     return [
         Section(name, title, f"calibration_{name}", values, folds=name not in _ALWAYS_OPEN)
         for name, title, values in parts
@@ -214,26 +178,28 @@ _ALWAYS_OPEN = ("result", "choice", "decisions", "reliability")
 def evaluation_page(evaluation: Evaluation, command: str = "") -> str:
     """Write an evaluation as a page. `command`: what was typed."""
     name = PurePath(evaluation.model).name
-    guarded = None if evaluation.decisions is None else (decided(evaluation.decisions),)
+    guarded = None if evaluation.decisions is None else (predictions.decided(evaluation.decisions),)
     diagram = None
     if evaluation.without_labels is None:
-        diagram = measured_reliability(evaluation)
+        diagram = predictions.measured_reliability(evaluation)
     sections = [
-        Section("result", "Result", "evaluation_result", measured(evaluation)),
+        Section("result", "Result", "evaluation_result", summary.measured(evaluation)),
         Section("reliability", "Reliability", "calibration_reliability", diagram),
         Section("decisions", "Decisions", "comparison_decisions", guarded),
-        Section("run", "How it was made", "calibration_run", measured_run(evaluation, command)),
+        Section("run", "How it was made", "calibration_run", summary.measured_run(evaluation, command)),
     ]
     return render_page(f"Evaluation of {name}", sections, "")
 
 
 def comparison_page(comparison: ModelComparison, command: str = "") -> str:
     """Write a comparison as a page."""
-    guarded = tuple(decided(model.decisions, model.name) for model in comparison.models if model.decisions is not None)
+    guarded = tuple(
+        predictions.decided(model.decisions, model.name) for model in comparison.models if model.decisions is not None
+    )
     sections = [
         Section("result", "Result", "comparison_result", _result(comparison)),
         Section("differences", "Differences", "comparison_differences", _differences(comparison)),
-        Section("reliability", "Reliability", "calibration_reliability", compared_reliability(comparison)),
+        Section("reliability", "Reliability", "calibration_reliability", predictions.compared_reliability(comparison)),
         Section("decisions", "Decisions", "comparison_decisions", guarded or None),
         Section("run", "How it was made", "comparison_run", _provenance(comparison, command)),
     ]
@@ -244,15 +210,18 @@ def comparison_page(comparison: ModelComparison, command: str = "") -> str:
 
 def _result(comparison: ModelComparison) -> SimpleNamespace:
     metrics = comparison.models[0].metrics
-    heads = ("model", *map(metric_title, METRICS), "Agreement, %")
+    heads = ("model", *map(blocks.metric_title, METRICS), "Agreement, %")
     caption = f"{comparison.data}: {size_text(metrics)}"
     rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
     return SimpleNamespace(
         verdicts=tuple(
-            SimpleNamespace(name=model.name, text=model.verdict, look=LOOKS[model.word]) for model in comparison.others
+            SimpleNamespace(name=model.name, text=model.verdict, look=blocks.LOOKS[model.word])
+            for model in comparison.others
         ),
-        metrics=table(heads, rows, caption),
-        positive=positive_block([model.name for model in comparison.models], [m.metrics for m in comparison.models]),
+        metrics=blocks.table(heads, rows, caption),
+        positive=summary.positive_block(
+            [model.name for model in comparison.models], [m.metrics for m in comparison.models]
+        ),
         baseline=comparison.baseline,
         notes=comparison.notes,
     )
@@ -265,27 +234,27 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
         if name not in comparison.others[0].differences:
             continue
         # one scale a metric, so that models can be compared by eye
-        reach = reach_of(*(model.differences[name] for model in comparison.others))
+        reach = blocks.reach_of(*(model.differences[name] for model in comparison.others))
         for model in comparison.others:
             d = model.differences[name]
-            bar = interval_cell(name, d, reach, "no significant difference")
+            bar = blocks.interval_cell(name, d, reach, "no significant difference")
             difference = difference_text(name, d)
-            rows.append((metric_title(name), model.name, difference, metric.ends(d.low, d.high), bar))
+            rows.append((blocks.metric_title(name), model.name, difference, metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g} % interval"
-    heads = ("metric", PageColumn("model", wraps=True), "difference", interval, DIRECTIONS)
-    intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")
-    parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
+    heads = ("metric", blocks.PageColumn("model", wraps=True), "difference", interval, blocks.DIRECTIONS)
+    intervals = blocks.table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")
+    parts = [blocks.subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
         baseline=comparison.baseline, intervals=intervals, subgroups=tuple(block for model in parts for block in model)
     )
 
 
 def _provenance(comparison: ModelComparison, command: str) -> SimpleNamespace:
-    terms = [Term("Data", comparison.data), Term("Versions", versions_text(comparison.versions))]
+    terms = [blocks.Term("Data", comparison.data), blocks.Term("Versions", blocks.versions_text(comparison.versions))]
     if command:
-        terms.insert(0, Term("Command", command, code=True))
+        terms.insert(0, blocks.Term("Command", command, code=True))
     return SimpleNamespace(
-        terms=tuple(terms), models=tuple((model.name, model_terms(model)) for model in comparison.models)
+        terms=tuple(terms), models=tuple((model.name, summary.model_terms(model)) for model in comparison.models)
     )
 
 
@@ -307,16 +276,16 @@ def study_page(result: Studies | Study, command: str = "") -> str:
 def _overview(studies: Studies, command: str) -> SimpleNamespace:
     calibration, held_out = studies.samples
     terms = [
-        Term("Model", studies.model),
-        Term("SHA-256", studies.model_sha256, code=True),
-        Term("Head", f"{studies.features:,} features, {studies.classes:,} classes"),
-        Term("Calibration", f"{studies.calibration}: N = {calibration:,}"),
-        Term("Held-out", f"{studies.held_out}: N = {held_out:,}"),
-        Term("Settings", ", ".join(f"{name} {plain(value)}" for name, value in studies.settings.items())),
-        Term("Versions", versions_text(studies.versions)),
+        blocks.Term("Model", studies.model),
+        blocks.Term("SHA-256", studies.model_sha256, code=True),
+        blocks.Term("Head", f"{studies.features:,} features, {studies.classes:,} classes"),
+        blocks.Term("Calibration", f"{studies.calibration}: N = {calibration:,}"),
+        blocks.Term("Held-out", f"{studies.held_out}: N = {held_out:,}"),
+        blocks.Term("Settings", ", ".join(f"{name} {plain(value)}" for name, value in studies.settings.items())),
+        blocks.Term("Versions", blocks.versions_text(studies.versions)),
     ]
     if command:
-        terms.insert(0, Term("Command", command, code=True))
+        terms.insert(0, blocks.Term("Command", command, code=True))
     findings = tuple((study.name, study.title, study.sentence) for study in studies.studies)
     return SimpleNamespace(findings=findings, terms=tuple(terms), notes=studies.notes)
 
@@ -328,7 +297,9 @@ def _section(study: Study, linked: bool) -> SimpleNamespace:
     return SimpleNamespace(
         sentence=study.sentence,
         element=study.element,
-        charts=[SimpleNamespace(figure=chart_figure(chart), keys=chart_keys(chart)) for chart in study.charts],
+        charts=[
+            SimpleNamespace(figure=blocks.chart_figure(chart), keys=blocks.chart_keys(chart)) for chart in study.charts
+        ],
         numbers=_numbers(study),
         folded=len(study.rows) > _OPEN_ROWS,
         notes=(*(f"{footnote.mark} {footnote.text}" for footnote in study.footnotes), *study.notes),
@@ -336,7 +307,7 @@ def _section(study: Study, linked: bool) -> SimpleNamespace:
     )
 
 
-def _numbers(study: Study) -> Table:
+def _numbers(study: Study) -> blocks.Table:
     columns = study.shown
     best = {column.name: study.best(column) for column in columns}
     rows = []
@@ -349,5 +320,5 @@ def _numbers(study: Study) -> Table:
             cells.append(element("strong", text) if k in best[column.name] else text)
         rows.append(cells)
     texts = {column.name for column in columns if any(isinstance(value, str) for value in study.values(column.name))}
-    heads = [PageColumn(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
-    return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")
+    heads = [blocks.PageColumn(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
+    return blocks.table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")

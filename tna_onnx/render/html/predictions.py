@@ -13,34 +13,11 @@ from tna_onnx.numerics.isotonic import Curve
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import (
-    FEW,
-    MAX_DROP,
-    MAX_TIMES,
-    OF_LABELS,
-    OF_ONE_CLASS,
-    DiagramWords,
-    members_text,
-    risk_chart,
-    search_charts,
-    words_of,
-)
-from tna_onnx.render.html.blocks import (
-    Figure,
-    PageColumn,
-    Table,
-    area_key,
-    bins_table,
-    capital,
-    chart_figure,
-    diagram_keys,
-    gap_keys,
-    key_of,
-    table,
-)
+from tna_onnx.render import charts
+from tna_onnx.render.html import blocks
 from tna_onnx.render.html.summary import data_text
 from tna_onnx.render.html.svg import DIAGRAM_HEIGHT, confidence_histogram, reliability_diagram
-from tna_onnx.render.rows import (
+from tna_onnx.render.wording import (
     FRESH,
     bin_free_rows,
     bin_free_sentence,
@@ -61,11 +38,11 @@ _CALIBRATION = (
     "probability after, %",
     "gap before, %",
     "gap after, %",
-    PageColumn("most often taken for", wraps=True),
+    blocks.PageColumn("most often taken for", wraps=True),
 )
 
 
-def classes_table(classes: Sequence[ClassBins], kind: str = "class") -> Table:
+def classes_table(classes: Sequence[ClassBins], kind: str = "class") -> blocks.Table:
     """Return a row for each class, or label; accuracy, precision and recall are those after recalibration."""
     total = sum(classes[0].before.count)
     # what keeps every prediction has one precision and one recall
@@ -73,7 +50,7 @@ def classes_table(classes: Sequence[ClassBins], kind: str = "class") -> Table:
     heads = (kind, *_HEADS, *(_BEFORE if moved else ()), *_CALIBRATION)
     rows = [_row(c, total, moved) for c in classes]
     caption = f"Each {kind}, {total:,} samples; click a column head to sort"
-    return table(heads, rows, caption, "sortable numbers")
+    return blocks.table(heads, rows, caption, "sortable numbers")
 
 
 def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
@@ -139,25 +116,25 @@ _MIN_TIED = 0.02
 
 def confidence(report: Report, details: Details) -> SimpleNamespace:
     """Return the values of the section."""
-    words = words_of(report.labels)
+    words = charts.words_of(report.labels)
     # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     histograms = [
-        Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
-        Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
+        blocks.Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
+        blocks.Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
     ]
     curves = {"before": details.risk_before, "after": details.risk_after}
-    risk = risk_chart(details)
+    risk = charts.risk_chart(details)
     if report.is_copy:  # both sides are the same
         histograms, curves = histograms[:1], {"before": details.risk_before}
         risk = replace(risk, lines=risk.lines[:1])
     return SimpleNamespace(
         several=bool(report.labels),
         keys=(
-            area_key("accuracy", words.sides[0]),
-            area_key("over", words.sides[1]),
+            blocks.area_key("accuracy", words.sides[0]),
+            blocks.area_key("over", words.sides[1]),
         ),
-        risk_keys=tuple(map(key_of, risk.lines)),
+        risk_keys=tuple(map(blocks.key_of, risk.lines)),
         histograms=histograms,
         tied=tuple(
             f"{word.capitalize()}, {100 * curve.coverage[0]:.0f} % of samples share the highest confidence: the curve "
@@ -165,16 +142,16 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
             for word, curve in curves.items()
             if curve.coverage[0] > _MIN_TIED
         ),
-        risk=Figure(chart_figure(risk).drawing),
+        risk=blocks.Figure(blocks.chart_figure(risk).drawing),
         risks=_risk_table(curves, report.comparison.before.n),
     )
 
 
-def _risk_table(curves: dict[str, RiskCoverage], samples: int) -> Table:
+def _risk_table(curves: dict[str, RiskCoverage], samples: int) -> blocks.Table:
     rows = [(f"{q} %", *(_risk_at(curve, q / 100) for curve in curves.values())) for q in _COVERAGES]
     # the area under the curve is the mean error rate over all coverages
     rows.append(("mean over all", *(f"{100 * curve.area:.2f}" for curve in curves.values())))
-    return table(("coverage", *curves), rows, f"Errors among the most confident of {samples:,} samples, %")
+    return blocks.table(("coverage", *curves), rows, f"Errors among the most confident of {samples:,} samples, %")
 
 
 def _risk_at(curve: RiskCoverage, coverage: float) -> str:
@@ -210,7 +187,7 @@ def reliability(report: Report, details: Details | None) -> SimpleNamespace:
     classes = None
     if details is not None:
         classes = _classes(details, report.kind)
-    words = words_of(report.labels, c.before.positive)
+    words = charts.words_of(report.labels, c.before.positive)
     return _diagrams(parts, words, f"{c.data}, {c.how}", tested=tested, classes=classes)
 
 
@@ -218,13 +195,13 @@ def measured_reliability(evaluation: Evaluation) -> SimpleNamespace:
     """Return the values of the section for one model."""
     metrics = evaluation.metrics
     part = Diagram.of(metrics, evaluation.reliability, evaluation.bin_free)
-    return _diagrams({"": part}, words_of(evaluation.labels, metrics.positive), evaluation.data)
+    return _diagrams({"": part}, charts.words_of(evaluation.labels, metrics.positive), evaluation.data)
 
 
 def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
     """Return the values of the section for several models."""
     first = comparison.models[0]
-    words = words_of(first.output_kind.startswith("label_"), first.metrics.positive)
+    words = charts.words_of(first.output_kind.startswith("label_"), first.metrics.positive)
     parts = {f"of {it.name}": Diagram.of(it.metrics, it.reliability, it.bin_free) for it in comparison.models}
     return _diagrams(parts, words, comparison.data)
 
@@ -249,7 +226,7 @@ class Diagram:
 
 def _diagrams(
     parts: Mapping[str, Diagram],
-    words: DiagramWords,
+    words: charts.DiagramWords,
     data: str,
     *,
     tested: Mapping[str, str] | None = None,
@@ -258,29 +235,29 @@ def _diagrams(
     """Return diagrams and their numbers, by what they are of."""
     names = {part: part.removeprefix("of ") for part in parts}
     # the name of a model is written as it is
-    captions = {part: name if part.startswith("of ") else capital(name) for part, name in names.items()}
+    captions = {part: name if part.startswith("of ") else blocks.capital(name) for part, name in names.items()}
     heads = ("", *(name or "value" for name in names.values()))
-    keys = diagram_keys(words)
+    keys = blocks.diagram_keys(words)
     if not any(shown.curve for shown in parts.values()):
-        keys = (*gap_keys(words), area_key("consistent", "consistent with calibration (95 %)"))
+        keys = (*blocks.gap_keys(words), blocks.area_key("consistent", "consistent with calibration (95 %)"))
     return SimpleNamespace(
         data=data,
-        tested=tuple(capital(f"{part}: {text}".removeprefix(": ")) for part, text in (tested or {}).items()),
-        few=FEW,
-        several=words == OF_LABELS,
+        tested=tuple(blocks.capital(f"{part}: {text}".removeprefix(": ")) for part, text in (tested or {}).items()),
+        few=charts.FEW,
+        several=words == charts.OF_LABELS,
         against=words.against,
         fitted=any(shown.curve for shown in parts.values()),
         keys=keys,
         figures=tuple(
-            Figure(
+            blocks.Figure(
                 reliability_diagram(shown.bins, f"Reliability {part}".rstrip(), words, curve=shown.curve),
                 f"{captions[part]}: ECE {100 * shown.ece:.2f} %".removeprefix(": "),
                 DIAGRAM_HEIGHT,
             )
             for part, shown in parts.items()
         ),
-        numbers=tuple(bins_table(shown.bins, f"Bins {part}".rstrip(), words) for part, shown in parts.items()),
-        bin_free=table(heads, bin_free_rows(*(shown.bin_free for shown in parts.values())), "Without bins"),
+        numbers=tuple(blocks.bins_table(shown.bins, f"Bins {part}".rstrip(), words) for part, shown in parts.items()),
+        bin_free=blocks.table(heads, bin_free_rows(*(shown.bin_free for shown in parts.values())), "Without bins"),
         classes=classes,
     )
 
@@ -297,7 +274,10 @@ def _classes(details: Details, kind: str) -> SimpleNamespace:
         summary = f"Diagrams of the {_MAX_DRAWN} {plural} with the largest gap before"
     return SimpleNamespace(
         shown_data=data_text(details),
-        keys=(*gap_keys(OF_ONE_CLASS), area_key("consistent", "consistent with calibration (95 %)")),
+        keys=(
+            *blocks.gap_keys(charts.OF_ONE_CLASS),
+            blocks.area_key("consistent", "consistent with calibration (95 %)"),
+        ),
         summary=summary,
         kind=kind,
         drawn=tuple(_pair(it, kind) for it in drawn),
@@ -306,11 +286,11 @@ def _classes(details: Details, kind: str) -> SimpleNamespace:
     )
 
 
-def _pair(c: ClassBins, kind: str) -> tuple[Figure, ...]:
+def _pair(c: ClassBins, kind: str) -> tuple[blocks.Figure, ...]:
     return tuple(
-        Figure(
-            reliability_diagram(bins, f"{capital(kind)} {c.name}, {word}", OF_ONE_CLASS),
-            f"{capital(kind)} {c.name} {word}: gap {100 * bins.ece:.2f} %",
+        blocks.Figure(
+            reliability_diagram(bins, f"{blocks.capital(kind)} {c.name}, {word}", charts.OF_ONE_CLASS),
+            f"{blocks.capital(kind)} {c.name} {word}: gap {100 * bins.ece:.2f} %",
             DIAGRAM_HEIGHT,
         )
         for word, bins in (("before", c.before), ("after", c.after))
@@ -321,33 +301,33 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
     """Return the values of the section; None where nothing was tilted."""
     if not report.angle:
         return None
-    objective, accuracy = search_charts(report, details)
+    objective, accuracy = charts.search_charts(report, details)
     return SimpleNamespace(
         mapped={True: "each with the map fitted for it", False: "before any map"}[details.with_map],
-        max_drop=f"{100 * MAX_DROP:.0f}",
-        max_times=MAX_TIMES,
+        max_drop=f"{100 * charts.MAX_DROP:.0f}",
+        max_times=charts.MAX_TIMES,
         shown_data=data_text(details),
         # lines that share a look share an entry
-        keys=tuple(dict.fromkeys(map(key_of, objective.lines))),
-        objective=chart_figure(objective),
-        accuracy=chart_figure(accuracy),
+        keys=tuple(dict.fromkeys(map(blocks.key_of, objective.lines))),
+        objective=blocks.chart_figure(objective),
+        accuracy=blocks.chart_figure(accuracy),
         candidates=_candidates_table(report, details),
     )
 
 
-def _candidates_table(report: Report, details: Details) -> Table:
+def _candidates_table(report: Report, details: Details) -> blocks.Table:
     title = METRICS[report.objective].title
     heads = ["angle, °", "reached, °", "members", f"calibration {title}", "calibration accuracy, %"]
     if details.held_out:
         heads += [f"held-out {title}", "held-out accuracy, %"]
     rows = []
     for step in details.steps:
-        row = [f"{step.angle:g}", f"{step.reached:.2f}", members_text(step.members) if step.angle else ""]
+        row = [f"{step.angle:g}", f"{step.reached:.2f}", charts.members_text(step.members) if step.angle else ""]
         for scored in filter(None, (step.calibration, step.held_out)):
             row += [METRICS[report.objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
         rows.append(row)
     rows[details.chosen][0] += " (chosen)"
-    return table(heads, rows, f"Objective: {report.objective.upper()}", chosen=details.chosen)
+    return blocks.table(heads, rows, f"Objective: {report.objective.upper()}", chosen=details.chosen)
 
 
 # Decisions
@@ -362,8 +342,8 @@ def promised(guard: Guard) -> SimpleNamespace:
     rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
     if guard.operating_point is not None:
         rows += [("cost", line, "-") for line in cost_lines(guard.operating_point)]
-    heads = ("name", PageColumn("what it is", wraps=True), "threshold")
-    return decided(guard.decisions, "", (table(heads, rows, "Outputs that were added"),))
+    heads = ("name", blocks.PageColumn("what it is", wraps=True), "threshold")
+    return decided(guard.decisions, "", (blocks.table(heads, rows, "Outputs that were added"),))
 
 
 def _limit(threshold: tuple[float | None, ...]) -> str:
@@ -376,7 +356,7 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
     return f"{threshold[0]:.6g}"
 
 
-def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] = ()) -> SimpleNamespace:
+def decided(decisions: Decisions, title: str = "", promises: tuple[blocks.Table, ...] = ()) -> SimpleNamespace:
     """Return what a section shows of the decisions of one file."""
     measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
     groups = []
@@ -386,7 +366,7 @@ def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] =
             for part in decisions.by_confidence
         ]
         heads = ("confidence", "samples", "sets that hold the class", "classes in a set")
-        groups.append(table(heads, rows, "By confidence"))
+        groups.append(blocks.table(heads, rows, "By confidence"))
     classes = []
     if decisions.class_coverage and decisions.class_set_size:
         pairs = zip(decisions.class_coverage, decisions.class_set_size, strict=True)
@@ -394,20 +374,20 @@ def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] =
             (str(k), per_cent(share), "-" if size is None else f"{size:.2f}") for k, (share, size) in enumerate(pairs)
         ]
         columns = ("class", "sets that hold it", "classes in a set")
-        classes.append(table(columns, sets[:_MAX_CLASSES], "Coverage and size of sets by class"))
+        classes.append(blocks.table(columns, sets[:_MAX_CLASSES], "Coverage and size of sets by class"))
     if decisions.decision is not None:
         classes += _decided_classes(decisions.decision)
     return SimpleNamespace(
         title=title,
         data=f"{decisions.data}{FRESH[decisions.fresh]}.",
         promises=promises,
-        figures=table(("", PageColumn("", wraps=True)), measured, "What the file decides"),
+        figures=blocks.table(("", blocks.PageColumn("", wraps=True)), measured, "What the file decides"),
         groups=groups,
         classes=classes,
     )
 
 
-def _decided_classes(scores: DecisionScores) -> list[Table]:
+def _decided_classes(scores: DecisionScores) -> list[blocks.Table]:
     """Return recall, precision and false positive rate by class, and the confusion matrix of a few."""
     rows = [
         (
@@ -421,9 +401,9 @@ def _decided_classes(scores: DecisionScores) -> list[Table]:
         for point in scores.classes[:_MAX_CLASSES]
     ]
     heads = ("decision", "samples", "decided so", "recall", "precision", "false positives")
-    tables = [table(heads, rows, "Decisions by class")]
+    tables = [blocks.table(heads, rows, "Decisions by class")]
     if scores.confusion is not None and len(scores.classes) <= _MAX_CONFUSION:
         names = [point.name for point in scores.classes]
         cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
-        tables.append(table(("true", *names, "none"), cells, "True class and decision"))
+        tables.append(blocks.table(("true", *names, "none"), cells, "True class and decision"))
     return tables

@@ -13,38 +13,9 @@ from tna_onnx.data.images.preprocess import plain
 from tna_onnx.graph.options import Difference
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.render.html.blocks import (
-    DIRECTIONS,
-    LOOKS,
-    PageColumn,
-    Table,
-    Term,
-    capital,
-    interval_cell,
-    metric_title,
-    preprocessing_text,
-    reach_of,
-    subgroup_blocks,
-    table,
-    versions_text,
-)
+from tna_onnx.render import wording
+from tna_onnx.render.html import blocks
 from tna_onnx.render.html.svg import interval_bar
-from tna_onnx.render.rows import (
-    TextTable,
-    best_methods,
-    change_rows,
-    change_text,
-    expected_rows,
-    head_text,
-    label_table,
-    map_text,
-    method_table,
-    positive_table,
-    size_text,
-    threshold_table,
-    tied,
-    weight_text,
-)
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, LabelMetrics
 from tna_onnx.results.measured import ComparedModel, Evaluation
@@ -62,12 +33,12 @@ _HOW = {
 def result(report: Report) -> SimpleNamespace:
     """Return the values of the section."""
     c = report.comparison
-    look = LOOKS[report.word]
+    look = blocks.LOOKS[report.word]
     if report.missed:
         # red above green would contradict itself
         look = "open"
     return SimpleNamespace(
-        missed=tuple(map(capital, report.missed)),
+        missed=tuple(map(blocks.capital, report.missed)),
         dry_run=report.dry_run,
         summary=report.summary.replace(" -> ", " → "),
         look=look,
@@ -75,72 +46,72 @@ def result(report: Report) -> SimpleNamespace:
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
         positive=positive_block(("before", "after"), (c.before, c.after)),
-        thresholds=text_block(threshold_table(report)),
+        thresholds=text_block(wording.threshold_table(report)),
         labels=_labels_table(report.labels, c.before),
-        subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
+        subgroups=blocks.subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
 
 
-def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> Table | None:
+def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> blocks.Table | None:
     """Return the table of P(positive); None for more than two classes."""
-    text_table = positive_table(heads, metrics)
+    text_table = wording.positive_table(heads, metrics)
     if text_table is None:
         return None
     title, columns, rows = text_table
-    return text_block((title, columns, [(capital(name), *cells) for name, *cells in rows]))
+    return text_block((title, columns, [(blocks.capital(name), *cells) for name, *cells in rows]))
 
 
-def text_block(text_table: TextTable | None) -> Table | None:
+def text_block(text_table: wording.TextTable | None) -> blocks.Table | None:
     """Return a table that the terminal has too; None for none."""
     if text_table is None:
         return None
     title, columns, rows = text_table
-    return table(columns, rows, capital(title), "metrics")
+    return blocks.table(columns, rows, blocks.capital(title), "metrics")
 
 
-def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | None:
+def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> blocks.Table | None:
     """Return the metrics of each label; None for one class a sample."""
-    text_table = label_table(labels, len(labels))
+    text_table = wording.label_table(labels, len(labels))
     if text_table is None:
         return None
-    return table(*text_table[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
+    return blocks.table(*text_table[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
 
 
-def _metrics(c: Comparison, recall: Recall) -> Table:
+def _metrics(c: Comparison, recall: Recall) -> blocks.Table:
     level = next(iter(c.differences.values())).level
-    heads = ("", "before", "after", f"difference ({100 * level:g} %)", DIRECTIONS)
-    caption = f"{c.data}: {size_text(c.before)}"
+    heads = ("", "before", "after", f"difference ({100 * level:g} %)", blocks.DIRECTIONS)
+    caption = f"{c.data}: {wording.size_text(c.before)}"
     rows = []
-    for name, title, *sides, d in change_rows(c, recall):
+    for name, title, *sides, d in wording.change_rows(c, recall):
         # a scale of its own in each row: metrics have different units
-        bar = interval_cell(name, d, reach_of(d), "no significant change")
-        rows.append((capital(title), *map(JUDGED[name].number, sides), change_text(name, d), bar))
-    return table(heads, rows, caption, "metrics changes")
+        bar = blocks.interval_cell(name, d, blocks.reach_of(d), "no significant change")
+        rows.append((blocks.capital(title), *map(JUDGED[name].number, sides), wording.change_text(name, d), bar))
+    return blocks.table(heads, rows, caption, "metrics changes")
 
 
-def _recalls(report: Report) -> Table | None:
+def _recalls(report: Report) -> blocks.Table | None:
     """Return the recall of each class, where predictions change."""
     if not report.changed_predictions:
         return None
     level = report.recall.balanced.level
-    heads = (report.kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", DIRECTIONS)
+    heads = (report.kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", blocks.DIRECTIONS)
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
     # one scale, so that classes can be compared by eye
-    reach = reach_of(*(class_recall.difference for class_recall in classes))
+    reach = blocks.reach_of(*(class_recall.difference for class_recall in classes))
     metric = METRICS["accuracy"]
     rows = []
     for class_recall in classes:
         d = class_recall.difference
-        bar = interval_cell("accuracy", d, reach, "no significant change", wide=True)
+        bar = blocks.interval_cell("accuracy", d, reach, "no significant change", wide=True)
         sides = f"{metric.number(class_recall.before)} → {metric.number(class_recall.after)}"
-        rows.append((class_recall.name, f"{class_recall.samples:,}", sides, change_text("accuracy", d), bar))
-    return table(heads, rows, f"Recall of each {report.kind}: the largest loss first", "numbers dots recalls")
+        rows.append((class_recall.name, f"{class_recall.samples:,}", sides, wording.change_text("accuracy", d), bar))
+    return blocks.table(heads, rows, f"Recall of each {report.kind}: the largest loss first", "numbers dots recalls")
 
 
-def choice(report: Report) -> Table:
+def choice(report: Report) -> blocks.Table:
     """Return the methods that were compared as a dot plot, the lowest NLL first."""
-    methods = best_methods(report)
+    methods = wording.best_methods(report)
     losses = {method.method: method.metrics.nll for method in methods}
     looks = {"none": "input", report.method: "chosen"}
     # an input that is far off would leave no room for the others: its number stands beside it
@@ -149,7 +120,7 @@ def choice(report: Report) -> Table:
     room = 0.03 * (max(ends) - min(ends)) or 0.01
     reach = (min(ends) - room, max(ends) + room)
     rows: list[tuple[str, ...]] = []
-    names, texts = method_table(report)
+    names, texts = wording.method_table(report)
     for method, (name, nll, error, *remaining) in zip(methods, texts, strict=True):
         look = looks.get(method.method, "open")
         loss = losses[method.method]
@@ -164,7 +135,7 @@ def choice(report: Report) -> Table:
     caption = f"{len(rows)} methods, cross-validated on {report.calibration.before.n:,} samples"
     if len(rows) < len(report.methods):
         caption += ", one strength of each"
-    return table(heads, rows, caption, "numbers dots", chosen)
+    return blocks.table(heads, rows, caption, "numbers dots", chosen)
 
 
 def checks(report: Report) -> str:
@@ -237,29 +208,29 @@ def changes(report: Report, details: Details) -> SimpleNamespace:
     checked = report.verification
     verified = (
         f"{checked.samples:,} samples run through the new file, up to {checked.batch:,} together: largest "
-        f"|p \N{MINUS SIGN} p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){tied(checked)}"
+        f"|p \N{MINUS SIGN} p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){wording.tied(checked)}"
     )
     summary = ""
     if len(rows) > _MAX_ROWS:
         summary = f"All {len(rows):,}"
     heads = (
         "part",
-        PageColumn("name", wraps=True),
-        PageColumn("change", wraps=True),
-        PageColumn("before and after", wraps=True),
+        blocks.PageColumn("name", wraps=True),
+        blocks.PageColumn("change", wraps=True),
+        blocks.PageColumn("before and after", wraps=True),
         "largest |change|",
-        PageColumn("explained by", wraps=True),
+        blocks.PageColumn("explained by", wraps=True),
     )
     return SimpleNamespace(
         verdict=_verdict(details.changes, report),
         terms=(
-            Term("Head", head_text(report)),
-            Term("Weight", weight_text(report)),
-            Term("Map", map_text(report)),
-            Term("File", _file_text(report)),
-            Term("Verified", verified),
+            blocks.Term("Head", wording.head_text(report)),
+            blocks.Term("Weight", wording.weight_text(report)),
+            blocks.Term("Map", wording.map_text(report)),
+            blocks.Term("File", _file_text(report)),
+            blocks.Term("Verified", verified),
         ),
-        differences=table(heads, rows, "Differences between the files"),
+        differences=blocks.table(heads, rows, "Differences between the files"),
         summary=summary,
     )
 
@@ -338,7 +309,7 @@ def run(report: Report, details: Details | None, command: str) -> SimpleNamespac
     return _with_numbers(report, "report", _run_terms(report, details, command))
 
 
-def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[Term, ...]) -> SimpleNamespace:
+def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[blocks.Term, ...]) -> SimpleNamespace:
     """Return terms, and the JSON of a result as a file to download."""
     # mtime: the same result gives the same page
     packed = gzip.compress(to_json(result, details=getattr(result, "details", None) is not None).encode(), mtime=0)
@@ -346,45 +317,47 @@ def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[Term, ...
     return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
 
 
-def _run_terms(report: Report, details: Details | None, command: str) -> tuple[Term, ...]:
+def _run_terms(report: Report, details: Details | None, command: str) -> tuple[blocks.Term, ...]:
     """Return what was run, on what, and when."""
     terms = [
-        Term("Model", report.model),
-        Term("SHA-256", report.model_sha256, code=True),
-        Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
-        Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
+        blocks.Term("Model", report.model),
+        blocks.Term("SHA-256", report.model_sha256, code=True),
+        blocks.Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
+        blocks.Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
     ]
     if details is not None:
         made = details.made
         when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
         digests = {"calibration": made.calibration_sha256, "held-out": made.held_out_sha256}
         terms[:0] = [
-            Term("Date", when),
-            *(Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest),
+            blocks.Term("Date", when),
+            *(blocks.Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest),
         ]
     if report.teacher is not None:
-        terms.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
-    terms.append(Term("Preprocessing", preprocessing_text(report.preprocessing)))
+        terms.append(blocks.Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
+    terms.append(blocks.Term("Preprocessing", blocks.preprocessing_text(report.preprocessing)))
     if command:
-        terms.insert(0, Term("Command to repeat it", command, code=True))
+        terms.insert(0, blocks.Term("Command to repeat it", command, code=True))
     # held-out data can have a recipe of their own
     if details is not None and details.preprocessing != report.preprocessing:
-        terms.append(Term("Preprocessing, held-out", preprocessing_text(details.preprocessing)))
+        terms.append(blocks.Term("Preprocessing, held-out", blocks.preprocessing_text(details.preprocessing)))
     limits = report.settings.get("gates")
     gates = "none"
     if isinstance(limits, dict):
         stated = {name.replace("_", "-"): limit for name, limit in limits.items() if limit is not None}
         gates = ", ".join(f"{name} {plain(limit)}" for name, limit in stated.items())
     terms += [
-        Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
-        Term("Seed", str(report.settings["seed"])),
-        Term("Settings", _settings_text(report)),
-        Term("Gates", gates),
-        Term("Provider obtained", report.provider),
-        Term("Versions", versions_text(report.versions)),
+        blocks.Term(
+            "Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"
+        ),
+        blocks.Term("Seed", str(report.settings["seed"])),
+        blocks.Term("Settings", _settings_text(report)),
+        blocks.Term("Gates", gates),
+        blocks.Term("Provider obtained", report.provider),
+        blocks.Term("Versions", blocks.versions_text(report.versions)),
     ]
     if details is not None:
-        terms.insert(-2, Term("Device asked for", details.device))
+        terms.insert(-2, blocks.Term("Device asked for", details.device))
     return tuple(terms)
 
 
@@ -421,13 +394,13 @@ def _settings_text(report: Report) -> str:
 def measured(evaluation: Evaluation) -> SimpleNamespace:
     """Return the values of the first section of an evaluation."""
     metrics = evaluation.metrics
-    rows = expected_rows(evaluation)
+    rows = wording.expected_rows(evaluation)
     if not rows:
-        rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
-    data = f"{evaluation.data}: {size_text(metrics)}"
-    numbers = table(("", "value"), rows, "Metrics", "metrics")
+        rows = [(blocks.metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
+    data = f"{evaluation.data}: {wording.size_text(metrics)}"
+    numbers = blocks.table(("", "value"), rows, "Metrics", "metrics")
     return SimpleNamespace(
-        missed=tuple(map(capital, evaluation.missed)),
+        missed=tuple(map(blocks.capital, evaluation.missed)),
         summary=evaluation.summary,
         look="worse" if evaluation.off else "",
         data=data,
@@ -436,24 +409,24 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         notes=evaluation.notes,
         positive=positive_block(("value",), (metrics,)),
         labels=_labels_table(evaluation.labels, metrics),
-        subgroups=subgroup_blocks(evaluation.subgroups, "Subgroups: "),
+        subgroups=blocks.subgroup_blocks(evaluation.subgroups, "Subgroups: "),
     )
 
 
 def measured_run(evaluation: Evaluation, command: str) -> SimpleNamespace:
     """Return what was evaluated, on what, by which command."""
-    terms = (*model_terms(evaluation), Term("Data", evaluation.data))
+    terms = (*model_terms(evaluation), blocks.Term("Data", evaluation.data))
     if command:
-        terms = (Term("Command", command, code=True), *terms)
+        terms = (blocks.Term("Command", command, code=True), *terms)
     return _with_numbers(evaluation, "evaluation", terms)
 
 
-def model_terms(measured: Evaluation | ComparedModel) -> tuple[Term, ...]:
+def model_terms(measured: Evaluation | ComparedModel) -> tuple[blocks.Term, ...]:
     """Return what was measured, and how it was run."""
     return (
-        Term("Model", measured.model),
-        Term("SHA-256", measured.model_sha256, code=True),
-        Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
-        Term("Preprocessing", preprocessing_text(measured.preprocessing)),
-        Term("Provider obtained", measured.provider),
+        blocks.Term("Model", measured.model),
+        blocks.Term("SHA-256", measured.model_sha256, code=True),
+        blocks.Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
+        blocks.Term("Preprocessing", blocks.preprocessing_text(measured.preprocessing)),
+        blocks.Term("Provider obtained", measured.provider),
     )

@@ -19,16 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from tna_onnx.numerics.metrics import Estimate, Interval, Metrics, Positive
+    from tna_onnx.results import outcomes
     from tna_onnx.results.details import BinFree, LabelMetrics
     from tna_onnx.results.measured import ComparedModel, Evaluation, Subgroup
-    from tna_onnx.results.outcomes import (
-        ClassDecision,
-        ClassFrequency,
-        ConfidenceCalibration,
-        Decisions,
-        DecisionScores,
-        OperatingPoint,
-    )
     from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
     from tna_onnx.results.verdict import Recall
 
@@ -420,7 +413,7 @@ def slope_text(estimates: Mapping[str, Estimate]) -> str:
     return f"of calibration {slope}, intercept {intercept}; calibrated: 1 and 0"
 
 
-def cost_lines(point: OperatingPoint) -> Iterator[str]:
+def cost_lines(point: outcomes.OperatingPoint) -> Iterator[str]:
     """What thresholds by counting and by probability cost, and whether they disagree."""
     if point.probability_cost is None or point.cost_gain is None or point.lowest_cost is None:
         return
@@ -453,7 +446,7 @@ FRESH = {
 """What to say of samples that decisions are measured on, by whether no threshold was chosen on them."""
 
 
-def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
+def decision_parts(decisions: outcomes.Decisions) -> Iterator[tuple[str, str]]:
     """Yield what a file decides on samples: what is measured, and the numbers. Classes and groups have tables."""
     if decisions.calibration is not None:
         yield "confidence:", off(decisions.calibration)
@@ -486,7 +479,7 @@ def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
         )
 
 
-def _scores_text(scores: DecisionScores) -> str:
+def _scores_text(scores: outcomes.DecisionScores) -> str:
     text = f"macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
     text += f"{scores.mcc:.4f}"
     if scores.undecided:
@@ -496,7 +489,7 @@ def _scores_text(scores: DecisionScores) -> str:
     return text
 
 
-def recall_words(decided: ClassDecision) -> str:
+def recall_words(decided: outcomes.ClassDecision) -> str:
     """Write recall, precision and false positive rate of a class."""
     recall = share_text(decided.recall, decided.recall_interval)
     precision = share_text(decided.precision, decided.precision_interval)
@@ -504,7 +497,7 @@ def recall_words(decided: ClassDecision) -> str:
     return f"{', '.join(parts)}; {decided.samples:,} samples have it, {decided.decided:,} are decided so"
 
 
-def off(calibration: ConfidenceCalibration) -> str:
+def off(calibration: outcomes.ConfidenceCalibration) -> str:
     """Say how far the confidence is off."""
     ece = "(one sample: no interval)"
     if calibration.ece_interval is not None:
@@ -551,6 +544,6 @@ def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     ]
 
 
-def frequency_text(frequency: ClassFrequency) -> str:
+def frequency_text(frequency: outcomes.ClassFrequency) -> str:
     """Write the frequency of a class before and after, and the interval."""
     return f"{per_cent(frequency.source)} -> {share_text(frequency.target, frequency.interval)}"
