@@ -48,6 +48,13 @@ def model_file(path: Path) -> Path:
     return path
 
 
+def model_folders(model: Path) -> tuple[Path, ...]:
+    """Return the folders in which files about a model lie; on the Hub, beside the folder `onnx` of its model."""
+    if model.parent.name == "onnx":
+        return model.parent, model.parent.parent
+    return (model.parent,)
+
+
 def is_url(text: str) -> bool:
     """Tell whether a path is a URL.
 

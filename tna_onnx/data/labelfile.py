@@ -63,7 +63,9 @@ def read_label_file(
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; give a file of labels, one of {' '.join(LABEL_FILES)}")
     if not path.is_file():
-        column = f"; for a column of a table, use --label-column {path}" if not suffix else ""
+        column = ""
+        if not suffix:
+            column = f"; for a column of a table, use --label-column {path}"
         raise UsageError(f"{path}: no such file; give a file of labels, one of {' '.join(LABEL_FILES)}{column}")
     if suffix not in LABEL_FILES:
         raise DataError(f"{path}: expected a file of labels, one of {' '.join(LABEL_FILES)}, found {suffix or 'none'}")
@@ -105,7 +107,9 @@ def find_label_column(
         raise DataError(f"{where}: no labels; add the class index of each sample as 'labels'")
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
-        problem = "several columns can hold the labels" if candidates else "no column is named 'label'"
+        problem = "no column is named 'label'"
+        if candidates:
+            problem = "several columns can hold the labels"
         fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
         columns = candidates or [*fitting, *(name for name in names if name not in fitting)]
         advice = "name the one with --label-column"

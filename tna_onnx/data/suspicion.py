@@ -88,7 +88,9 @@ class Suspicion:
             )
 
         def name(index: int) -> str:
-            return f"{index} ({class_names[index]})" if class_names else str(index)
+            if not class_names:
+                return str(index)
+            return f"{index} ({class_names[index]})"
 
         examples = [
             f"{c.count:,} of {c.total:,} samples labelled {name(c.label)} are predicted as {name(c.predicted)}"

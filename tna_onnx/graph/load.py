@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError, one_line
-from tna_onnx.files import model_file, model_name_problem, open_regular
+from tna_onnx.files import model_file, model_folders, model_name_problem, open_regular
 from tna_onnx.graph import tensors
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
@@ -127,8 +127,7 @@ class Model:
         """The `config.json` beside the model that names its classes, and the names; None if there is none."""
         if self.path is None or "id2label" in self.metadata:
             return None
-        folder = self.path.parent
-        for place in (folder, folder.parent) if folder.name == "onnx" else (folder,):
+        for place in model_folders(self.path):
             try:
                 with open_regular(place / "config.json") as stream:
                     labels = json.loads(stream.read(_MAX_CONFIG))["id2label"]
@@ -320,7 +319,9 @@ def _read(path: Path) -> bytes:
             f"{path}: is a directory; expected an ONNX model file, or a folder with model.onnx in it{advice}"
         )
     if not path.is_file():
-        problem = "is not a regular file" if path.exists() else f"no such file{_meant(path)}"
+        problem = f"no such file{_meant(path)}"
+        if path.exists():
+            problem = "is not a regular file"
         raise UsageError(f"{path}: {problem}; expected an ONNX model file")
     if path.stat().st_size > MAX_BYTES:
         raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")

@@ -16,6 +16,7 @@ from tna_onnx.data.foreign import foreign_json, parse_json, read_text
 from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.files import model_folders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -285,9 +286,7 @@ def ultralytics_recipe(entries: Mapping[str, str]) -> Recipe | None:
 
 def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
     """Return the recipe in a Hugging Face or timm file in a model's folder, and that file's path; None without one."""
-    folder = path.parent
-    folders = [folder, folder.parent] if folder.name == "onnx" else [folder]
-    for place in folders:
+    for place in model_folders(path):
         file = place / "preprocessor_config.json"
         if file.is_file():
             return file, read_recipe(file, limits)

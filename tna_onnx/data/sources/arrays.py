@@ -67,7 +67,9 @@ class NpzArrays:
 
     def _check_size(self, name: str) -> None:
         archive = self.archive.zip
-        member = name if name in archive.namelist() else f"{name}.npy"
+        member = name
+        if name not in archive.namelist():
+            member = f"{name}.npy"
         advice = (
             "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of "
             "classes with np.array(names, dtype=str)"

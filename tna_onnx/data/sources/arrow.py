@@ -131,7 +131,9 @@ def table_batches(
     """
     with parsing(name, "cannot be read as a table", "write it again"), files.open(name) as stream:
         if name.lower().endswith(".parquet"):
-            numbers = None if groups is None else list(range(*groups))
+            numbers = None
+            if groups is not None:
+                numbers = list(range(*groups))
             # what it reads ahead by default stays in memory until the last row group has been read
             file = load_parquet().ParquetFile(stream, pre_buffer=False)
             metadata = file.metadata
@@ -229,7 +231,9 @@ def _reader(pa: Any, source: Any) -> Any:
     source.seek(0)
     is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
     source.seek(0)
-    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+    if is_file:
+        return pa.ipc.open_file(source)
+    return pa.ipc.open_stream(source)
 
 
 def _batches(reader: Any) -> Iterator[Any]:
@@ -289,7 +293,9 @@ def column_array(column: Any, where: str) -> AnyArray:
             "--crop, or leave --engine out"
         )
     if is_list(pa, column.type) and len(column):
-        return column_numbers(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, where)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        return column_numbers(column, where)
     if column.null_count:
         raise DataError(f"{where}: has {column.null_count:,} empty cells; fill them or remove the rows")
     return np.asarray(column.to_numpy())
@@ -315,7 +321,9 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
         lengths = np.asarray(array.value_lengths())
         different = np.flatnonzero(lengths != lengths[0])
         if different.size:
-            odd_row = "another" if shape else f"row {start + different[0]}"
+            odd_row = f"row {start + different[0]}"
+            if shape:
+                odd_row = "another"
             raise DataError(
                 f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {odd_row} has "
                 f"{lengths[different[0]]}; pad or cut the lists to one length"

@@ -188,7 +188,9 @@ def check_names(
         )
     if need_labels and label not in names:
         # what else is stored may be the labels under another name
-        error = NoLabels if set(names) <= set(input_names) else DataError
+        error = DataError
+        if set(names) <= set(input_names):
+            error = NoLabels
         raise error(
             f"{where}: no array {label!r}; the file has {stored}; add the class index of each sample as {label!r}, or "
             "say with --label-column which array it is"
@@ -240,7 +242,9 @@ def stack(where: str, spec: InputSpec, columns: Mapping[str, AnyArray], start: i
     values = np.empty((n_rows, len(columns)), spec.dtype)
     for place, (name, column) in enumerate(columns.items()):
         values[:, place] = _converted(f"{where}: column {name!r}", column, spec.dtype, start)
-    return values.reshape(n_rows) if len(spec.shape) == 1 else values
+    if len(spec.shape) == 1:
+        return values.reshape(n_rows)
+    return values
 
 
 def _converted(where: str, column: AnyArray, dtype: np.dtype[Any], start: int) -> AnyArray:

@@ -85,7 +85,9 @@ def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
 
 
 def _found(data: Any, inputs: Sequence[str]) -> tuple[arrow.TableFiles, Kind] | None:
-    files = arrow.find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
+    if not isinstance(data, (str, Path)):
+        return None
+    files = arrow.find_table_files(local_path(str(data)))
     if files is None or not set(inputs).isdisjoint(files.schema.names):
         return None
     return next(((files, kind) for kind in _KINDS if kind in files.schema.names and _holds_vectors(files, kind)), None)
@@ -274,8 +276,11 @@ def open_scores(
     if not isinstance(data, (str, Path, Mapping)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
     wanted = {role: column for role, column in sample_info.items() if column is not None}
-    place = data if isinstance(data, Mapping) else local_path(str(data))
-    files = arrow.find_table_files(place) if isinstance(place, str) else None
+    place = data
+    files = None
+    if not isinstance(data, Mapping):
+        place = local_path(str(data))
+        files = arrow.find_table_files(place)
     if files is not None:
         where = str(place)
         chosen, label = _score_columns(files.schema.names, kind, label_column, wanted, where)

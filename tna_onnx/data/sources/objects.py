@@ -45,9 +45,13 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
         check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
     labels: list[AnyArray] = []
     given = request.labels is not None and request.labels is not NO_LABELS
-    most = len(np.atleast_1d(labels_apart(request, None))) if given else None
+    most = None
+    if given:
+        most = len(np.atleast_1d(labels_apart(request, None)))
     columns = {name: GrowingRows(f"{title}: {name!r}") for name in names}
-    batches = iter(data.get_next, None) if hasattr(data, "get_next") else data
+    batches = data
+    if hasattr(data, "get_next"):
+        batches = iter(data.get_next, None)
     for number, batch in enumerate(batches):
         where = f"{title}: batch {number}"
         arrays = _arrays(batch, input_names, where)
@@ -91,7 +95,9 @@ def _numeric_array(value: Any, where: str) -> AnyArray:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
     if array.dtype.kind in "OUS":
-        actual = "objects" if array.dtype.hasobject else str(array.dtype)
+        actual = str(array.dtype)
+        if array.dtype.hasobject:
+            actual = "objects"
         raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
     return array
 
@@ -104,7 +110,9 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
             parts.setdefault(LABELS, parts["label"])
         missing = [name for name in input_names if name not in parts]
         if missing:
-            advice = f"; give labels apart, or under {LABELS!r}" if LABELS in missing else ""
+            advice = ""
+            if LABELS in missing:
+                advice = f"; give labels apart, or under {LABELS!r}"
             raise DataError(
                 f"{where}: has no {', '.join(map(repr, missing))} (found {', '.join(map(repr, batch))}){advice}"
             )

@@ -165,7 +165,9 @@ def table_slices(
                 low, high = np.searchsorted(rows, [start + first, start + first + size])
                 selected = rows[low:high] - start
                 count = len(selected)
-            one = (number, number + 1) if len(groups) > 1 else None
+            one = None
+            if len(groups) > 1:
+                one = (number, number + 1)
             if count or not counted:
                 where = (one, first, selected, count)
                 slices.append(TableSlice(files, name, tuple(columns), label, *where, dict(sample_info), label_names))

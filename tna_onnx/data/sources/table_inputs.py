@@ -130,7 +130,9 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
     """Take columns of a table as the inputs of the model, and one of them as the labels."""
     where, kinds = table.where, dict(table.kinds)
     check_arrays(request, where)
-    marks = request.label_columns if request.labels is None else ()
+    marks: Sequence[str] = ()
+    if request.labels is None:
+        marks = request.label_columns
     if marks:
         check_label_columns(where, kinds, marks, request)
         kinds = {**{name: kind for name, kind in kinds.items() if name not in marks}, LABELS: "list"}
@@ -157,10 +159,14 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         labels = joined_labels(stored, marks, where)
     elif label is not None:
         labels = table.labels(label, stored[label])
-    files = table.files if request.tokenizer is None else ()  # not the table: its columns may be in memory
+    files = table.files  # not the table: its columns may be in memory
+    if request.tokenizer is not None:
+        files = ()
 
     def hashed(indices: IntArray) -> str:
-        return files_sha256(files, indices) if files else arrays_sha256(arrays, indices)
+        if files:
+            return files_sha256(files, indices)
+        return arrays_sha256(arrays, indices)
 
     return open_columns(
         title,
@@ -405,7 +411,9 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
             )
         return {spec.name: tuple(numbers)}
     rest = [name for name, kind in data_columns.items() if kind not in _plain_kinds(spec)]
-    without = f"; not all values are numbers in {listed(rest)}" if rest else ""
+    without = ""
+    if rest:
+        without = f"; not all values are numbers in {listed(rest)}"
     if len(spec.shape) != 2 or not numbers:
         raise DataError(
             f"{where}: no column for the model's input {spec.name!r} {shape_text(spec.shape)}; the table has "

@@ -17,6 +17,7 @@ from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, r
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.columns import require_text
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.files import model_folders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +61,7 @@ def with_tokenizer(request: Request, kinds: Mapping[str, str], label: str | None
     text = [name for name, kind in kinds.items() if kind == "text" and name != label]
     if file is None or stated or not text or not roles_of(request):
         return request
-    places = (file.parent, file.parent.parent) if file.parent.name == "onnx" else (file.parent,)
-    place = next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    place = next((place for place in model_folders(file) if (place / "tokenizer.json").is_file()), None)
     if place is None:
         return request
     return replace(request, tokenizer=place)
@@ -107,7 +107,9 @@ def tokenized(
         member, fill = parts[roles[spec.name]]
         rows = [getattr(one, member) for one in encoded]
         arrays[spec.name] = _padded_rows(rows, (len(rows), length), fill, spec.dtype, on_the_left=pads_left)
-    side = "on the left " if pads_left else ""
+    side = ""
+    if pads_left:
+        side = "on the left "
     names = " and ".join(repr(name) for name, _ in columns)
     note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} {side}to {length} tokens"
     if cut:
