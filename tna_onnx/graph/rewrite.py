@@ -90,10 +90,10 @@ def _at_positions(
     places = list(range(2, layout.axes))
     if layout.class_axis == CLASSES_FIRST:
         tensor = ops.transpose(tensor, [0, *places, 1])
-    result = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
+    rewritten = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
     if layout.class_axis == CLASSES_FIRST:
-        result = ops.transpose(result, [0, layout.axes - 1, *range(1, layout.axes - 1)])
-    return result
+        rewritten = ops.transpose(rewritten, [0, layout.axes - 1, *range(1, layout.axes - 1)])
+    return rewritten
 
 
 def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> str:
@@ -110,17 +110,17 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> 
     return tensor
 
 
-def _from_scores(ops: NodeOps, readout: Readout, result: str) -> str:
+def _from_scores(ops: NodeOps, readout: Readout, rewritten: str) -> str:
     """Write what the tensor holds: of logits, or of probabilities where a softmax has made them."""
     if readout.holds == "probabilities" and readout.multi_label:
-        return ops.sigmoid(result)
+        return ops.sigmoid(rewritten)
     if readout.holds == "probabilities":
         if readout.binary:  # p_1
-            return ops.matmul(result, ops.const([[0.0], [1.0]]))
-        return result
+            return ops.matmul(rewritten, ops.const([[0.0], [1.0]]))
+        return rewritten
     if readout.binary:  # l_1 - l_0: a softmax sees differences alone
-        return ops.matmul(result, ops.const([[-1.0], [1.0]]))
-    return result
+        return ops.matmul(rewritten, ops.const([[-1.0], [1.0]]))
+    return rewritten
 
 
 def _label_logits(ops: NodeOps, readout: Readout, p: str) -> str:
@@ -198,18 +198,18 @@ def rewrite(
     if isinstance(readout, Head) and not (weight is None and bias is None):
         written = list(readout.written(weight, bias))
     proto = copy_model(model.proto)
-    result = Rewritten(proto, readout, large_values={**model.large_values}, aside=aside, from_file=from_file)
+    rewritten = Rewritten(proto, readout, large_values={**model.large_values}, aside=aside, from_file=from_file)
     if from_file is not None:
-        result.large_values |= from_file.model.large_values
+        rewritten.large_values |= from_file.model.large_values
     for layer, new_weight, new_bias in written:
         bias_read = None
         if new_bias is not None:
             bias_read = layer.bias_as_read(new_bias)
         elif layer.stored_bias is not None and bias_factor != 1:
             bias_read = layer.scaled_bias(layer.stored_bias, bias_factor)
-        _write_weight_and_bias(model, layer, new_weight, bias_read, result)
+        _write_weight_and_bias(model, layer, new_weight, bias_read, rewritten)
     if written or write_map is not None:
-        _widen(model, readout, result)
+        _widen(model, readout, rewritten)
     if write_map is not None:
         hidden = hides_scores(model, readout)
         if hidden:  # the node gives its scores
@@ -219,12 +219,12 @@ def rewrite(
         if other_outputs.likeliest:
             write_labels = functools.partial(write_likeliest, model, other_outputs)
         written_map = adapted(write_map, readout, logits_shape, hidden=hidden, write_labels=write_labels)
-        _insert(model, written_map, keeps_order, other_outputs, block, result)
-    if result.constants:  # last, because source nodes are named by their index
-        insert_nodes(proto.graph, 0, result.constants)
-        result.nodes.update(node.name for node in result.constants)
+        _insert(model, written_map, keeps_order, other_outputs, block, rewritten)
+    if rewritten.constants:  # last, because source nodes are named by their index
+        insert_nodes(proto.graph, 0, rewritten.constants)
+        rewritten.nodes.update(node.name for node in rewritten.constants)
     annotate(proto, metadata)  # always: the file says what it is, changed or not
-    return result
+    return rewritten
 
 
 def unchanged(model: Model, readout: Readout) -> Rewritten:
@@ -233,11 +233,11 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
 
 
 def _write_weight_and_bias(
-    model: Model, head: Head, weight: NDArray[Any] | None, bias: NDArray[np.float64] | None, result: Rewritten
+    model: Model, head: Head, weight: NDArray[Any] | None, bias: NDArray[np.float64] | None, rewritten: Rewritten
 ) -> None:
     scale = None
     if weight is not None:
-        scale = _write(model, head.stored_weight, head.as_read(weight), "weight", result)
+        scale = _write(model, head.stored_weight, head.as_read(weight), "weight", rewritten)
     place = head.stored_bias
     if place is None:
         return
@@ -249,11 +249,11 @@ def _write_weight_and_bias(
         return
     if bias is None:
         bias = place.value.astype(np.float64)
-    _write(model, place, bias, "bias", result)
+    _write(model, place, bias, "bias", rewritten)
 
 
 def _write(
-    model: Model, place: Stored, value: NDArray[Any], role: str, result: Rewritten
+    model: Model, place: Stored, value: NDArray[Any], role: str, rewritten: Rewritten
 ) -> NDArray[np.float64] | None:
     """Put a new value in its place; returns the scale of a quantised one."""
     # A number above 65504 is infinite in float16.
@@ -262,58 +262,60 @@ def _write(
             f"{model.name}: a new value for '{place.name}' is too large for its type; export the model in float32"
         )
     if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
-        name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"), role)
-        reader = result.proto.graph.node[place.reader]
+        name = _add(rewritten, float_tensor(value, place.float_type, f"{PREFIX}/{role}"), role)
+        reader = rewritten.proto.graph.node[place.reader]
         reader.input[list(reader.input).index(place.read_as)] = name
         return None
     stored = place.layout(value)
     if place.attribute:
-        node = result.proto.graph.node[place.reader]
+        node = rewritten.proto.graph.node[place.reader]
         attribute = next(a for a in node.attribute if a.name == place.attribute)
         # Fields of the message are edited, so that those unknown to this version of ONNX stay.
         numbers = stored.astype(np.float32).reshape(-1)
-        if result.from_file is not None and role in result.from_file.roles:
-            numbers = result.from_file.taken_attribute(node, place.attribute)
-        result.digests[f"{place.name}:{place.attribute}"] = hashlib.sha256(numbers.tobytes()).hexdigest()
+        if rewritten.from_file is not None and role in rewritten.from_file.roles:
+            numbers = rewritten.from_file.taken_attribute(node, place.attribute)
+        rewritten.digests[f"{place.name}:{place.attribute}"] = hashlib.sha256(numbers.tobytes()).hexdigest()
         attribute.floats[:] = numbers.tolist()
         return None
     if place.quantized is not None:
-        return _write_quantized(model, place.name, place.quantized, stored, role, result)
+        return _write_quantized(model, place.name, place.quantized, stored, role, rewritten)
     old = model.constant_tensor(place.name)
-    if result.aside and old is not None and model.large_value(old) is not None:
-        tensor = large_tensor(stored, place.float_type, place.name, result.large_values)
+    if rewritten.aside and old is not None and model.large_value(old) is not None:
+        tensor = large_tensor(stored, place.float_type, place.name, rewritten.large_values)
     else:
         tensor = float_tensor(stored, place.float_type, place.name)
-    _overwrite(model, place.name, tensor, role, result)
+    _overwrite(model, place.name, tensor, role, rewritten)
     return None
 
 
 def _write_quantized(
-    model: Model, name: str, quantized: Quantized, stored: NDArray[Any], role: str, result: Rewritten
+    model: Model, name: str, quantized: Quantized, stored: NDArray[Any], role: str, rewritten: Rewritten
 ) -> NDArray[np.float64]:
     """Quantise a new value, write it with its scale and zero point, and return the scale."""
     integers, scale, zero = quantized.quantize(stored)
-    _overwrite(model, name, numpy_helper.from_array(integers, name), role, result)
-    scale = _replace_input(model, quantized.node, 1, scale, f"{role}, scale", result)
-    again = result.from_file is not None and _own_name(f"{role}, zero point") in result.from_file.model.initializers
+    _overwrite(model, name, numpy_helper.from_array(integers, name), role, rewritten)
+    scale = _replace_input(model, quantized.node, 1, scale, f"{role}, scale", rewritten)
+    again = (
+        rewritten.from_file is not None and _own_name(f"{role}, zero point") in rewritten.from_file.model.initializers
+    )
     if quantized.zero_point or zero.any() or again:  # where there is none, it is 0
-        _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", result)
+        _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", rewritten)
     if quantized.axis is not None and scale.ndim:  # one scale has no axis
-        node = result.proto.graph.node[quantized.node]
+        node = rewritten.proto.graph.node[quantized.node]
         attributes = [a for a in node.attribute if a.name != "axis"]
         del node.attribute[:]
         node.attribute.extend([*attributes, helper.make_attribute("axis", quantized.axis)])
     return scale.astype(np.float64)
 
 
-def _new_value(result: Rewritten, tensor: onnx.TensorProto, role: str) -> onnx.TensorProto:
+def _new_value(rewritten: Rewritten, tensor: onnx.TensorProto, role: str) -> onnx.TensorProto:
     """Return a new value, or the one of the file that is being rebuilt, and record its role and digest."""
-    if result.from_file is not None and role.partition(",")[0] in result.from_file.roles:
-        tensor = result.from_file.taken(tensor)
-    result.roles[tensor.name] = role
-    value = result.large_values.get(tensor.raw_data)
+    if rewritten.from_file is not None and role.partition(",")[0] in rewritten.from_file.roles:
+        tensor = rewritten.from_file.taken(tensor)
+    rewritten.roles[tensor.name] = role
+    value = rewritten.large_values.get(tensor.raw_data)
     digest = hashlib.sha256(tensor.raw_data if value is None else memoryview(value).cast("B"))
-    result.digests[tensor.name] = digest.hexdigest()
+    rewritten.digests[tensor.name] = digest.hexdigest()
     return tensor
 
 
@@ -321,17 +323,17 @@ def _own_name(role: str) -> str:
     return f"{PREFIX}/{role.replace(', ', '_').replace(' ', '_')}"
 
 
-def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, result: Rewritten) -> onnx.TensorProto:
+def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, rewritten: Rewritten) -> onnx.TensorProto:
     """Replace a constant's value by raw data, whatever field held the old one; return the new tensor."""
-    result.changed.add(name)
-    tensor = _new_value(result, tensor, role)
-    for stored in result.proto.graph.initializer:
+    rewritten.changed.add(name)
+    tensor = _new_value(rewritten, tensor, role)
+    for stored in rewritten.proto.graph.initializer:
         if stored.name == name:
             copy_optional_fields(stored, tensor)
             stored.CopyFrom(tensor)
             return tensor
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
-    node = result.proto.graph.node[model.producers[name]]
+    node = rewritten.proto.graph.node[model.producers[name]]
     attribute = next(a for a in node.attribute if a.name.startswith("value"))
     copy_optional_fields(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
@@ -339,43 +341,43 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, res
 
 
 def _replace_input(
-    model: Model, at: int, position: int, value: NDArray[Any], role: str, result: Rewritten
+    model: Model, at: int, position: int, value: NDArray[Any], role: str, rewritten: Rewritten
 ) -> NDArray[Any]:
     """Give a node a new constant, in place of one of that shape that no other reads; return the value there now."""
-    node = result.proto.graph.node[at]
+    node = rewritten.proto.graph.node[at]
     old = input_at(node, position)
     tensor = model.initializers.get(old)
     if tensor is not None and model.uses.get(old, 0) == 1 and tuple(tensor.dims) == value.shape:
-        new = _overwrite(model, old, numpy_helper.from_array(value, old), role, result)
+        new = _overwrite(model, old, numpy_helper.from_array(value, old), role, rewritten)
         return np.asarray(numpy_helper.to_array(new))
     new = numpy_helper.from_array(value, _own_name(role))
-    node.input[position : position + 1] = [_add(result, new, role)]
+    node.input[position : position + 1] = [_add(rewritten, new, role)]
     return np.asarray(numpy_helper.to_array(new))
 
 
-def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
+def _add(rewritten: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
     """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
-    names = {*names_in(result.proto.graph)}
+    names = {*names_in(rewritten.proto.graph)}
     if tensor.name in names:  # another head of this model was given its own before
         tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in names)
-    tensor.CopyFrom(_new_value(result, tensor, role))
-    if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
-        result.constants.append(constant_node(tensor))
+    tensor.CopyFrom(_new_value(rewritten, tensor, role))
+    if rewritten.proto.ir_version < MIN_IR_OF_INITIALIZERS:
+        rewritten.constants.append(constant_node(tensor))
     else:
-        result.proto.graph.initializer.append(tensor)
-        result.added.add(tensor.name)
+        rewritten.proto.graph.initializer.append(tensor)
+        rewritten.added.add(tensor.name)
     return str(tensor.name)
 
 
 def _insert(
-    model: Model, write_map: WriteMap, keeps_order: bool, other_outputs: OutputChange, block: str, result: Rewritten
+    model: Model, write_map: WriteMap, keeps_order: bool, other_outputs: OutputChange, block: str, rewritten: Rewritten
 ) -> None:
     """Put the nodes of a map between the node that makes the logits and everyone who reads them."""
-    proto = result.proto
-    readout = result.readout
+    proto = rewritten.proto
+    readout = rewritten.readout
     settled = keeps_order or other_outputs != UNCHANGED
     require_no_other_readers(model, readout, keeps_order=settled, kept=other_outputs.kept)
-    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, rewritten.from_file)
     raw = raw_logits(block)
     features = source = ""
     if isinstance(readout, Head):
@@ -389,8 +391,8 @@ def _insert(
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
-    at = _connect(model, block, ops, last, result)
-    _settle_others(model, other_outputs, block, result)
+    at = _connect(model, block, ops, last, rewritten)
+    _settle_others(model, other_outputs, block, rewritten)
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     if map_opset(model) != model.opset:
@@ -398,26 +400,28 @@ def _insert(
         del proto.opset_import[:]
         proto.opset_import.extend([*others, helper.make_opsetid("", map_opset(model))])
     constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
-    result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
-    result.added.update(tensor.name for tensor in ops.initializers)
-    result.nodes.update(node.name for node in ops.nodes)
+    rewritten.digests[block] = hashlib.sha256(
+        b"".join(constant.SerializeToString() for constant in constants)
+    ).hexdigest()
+    rewritten.added.update(tensor.name for tensor in ops.initializers)
+    rewritten.nodes.update(node.name for node in ops.nodes)
 
 
-def _connect(model: Model, block: str, ops: NodeOps, last: str, result: Rewritten) -> int:
+def _connect(model: Model, block: str, ops: NodeOps, last: str, rewritten: Rewritten) -> int:
     """Let what reads the logits read the result of a block of nodes; return where the block belongs."""
-    readout = result.readout
+    readout = rewritten.readout
     if readout.logits in model.inputs:
         # an input keeps its name: those who read it on the way to the output read the result instead
         fed = f"{block}/fed"
         ops.cast_behind(readout.logits, raw_logits(block))
         _rename_result(ops, last, fed)
         for k in ancestors(model, readout.output):
-            names = result.proto.graph.node[k].input
+            names = rewritten.proto.graph.node[k].input
             names[:] = [{readout.logits: fed}.get(name, name) for name in names]
         return 0
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
-    producer = result.proto.graph.node[at]
+    producer = rewritten.proto.graph.node[at]
     producer.output[list(producer.output).index(readout.logits)] = raw_logits(block)
     _rename_result(ops, last, readout.logits)
     return at + 1
@@ -430,13 +434,13 @@ def _rename_result(ops: NodeOps, last: str, name: str) -> None:
             names[:] = [{last: name}.get(each, each) for each in names]
 
 
-def _settle_others(model: Model, other_outputs: OutputChange, block: str, result: Rewritten) -> None:
+def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewritten: Rewritten) -> None:
     """Let outputs be computed from the raw scores as before; give the names of labels that become the likeliest class
     to the nodes of that.
     """
-    readout = result.readout
+    readout = rewritten.readout
     for name in other_outputs.likeliest:
-        _rename(name, f"{block}/label/{name}", result)
+        _rename(name, f"{block}/label/{name}", rewritten)
     raw = raw_logits(block)
     if readout.logits in model.inputs:  # an input keeps its name (`_connect`)
         raw = readout.logits
@@ -445,30 +449,30 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, result
         raw = f"{block}/label/{readout.logits}"
     path = kept_path(model, other_outputs.kept, readout.logits, raw, block)
     for name, new in path.moved.items():
-        _rename(name, new, result)
+        _rename(name, new, rewritten)
     for k in path.edited:
-        path.rename_reads(result.proto.graph.node[k])
+        path.rename_reads(rewritten.proto.graph.node[k])
     copies = path.copies(model, block)
     for k, copy in reversed(list(zip(path.copied, copies, strict=True))):
-        insert_nodes(result.proto.graph, k + 1, [copy])
+        insert_nodes(rewritten.proto.graph, k + 1, [copy])
     if hidden and (path.edited or path.copied):
         at = model.producers[readout.logits]
         copies.append(onnx.NodeProto.FromString(model.proto.graph.node[at].SerializeToString()))
         copies[-1].name = f"{block}/label_{at}"
         copies[-1].output[:] = [f"{block}/label/{name}" for name in copies[-1].output]
-        insert_nodes(result.proto.graph, at + 1, copies[-1:])
-    result.nodes.update(copy.name for copy in copies)
+        insert_nodes(rewritten.proto.graph, at + 1, copies[-1:])
+    rewritten.nodes.update(copy.name for copy in copies)
 
 
-def _rename(tensor: str, name: str, result: Rewritten) -> None:
+def _rename(tensor: str, name: str, rewritten: Rewritten) -> None:
     """Give a tensor another name where it is made, and where nodes read it."""
-    for node in result.proto.graph.node:
+    for node in rewritten.proto.graph.node:
         for names in (node.input, node.output):
             if tensor in names:
                 names[:] = [{tensor: name}.get(each, each) for each in names]
 
 
-def _widen(model: Model, readout: Readout, result: Rewritten) -> None:
+def _widen(model: Model, readout: Readout, rewritten: Rewritten) -> None:
     """Let quantised probabilities be any from 0 to 1: their range was taken from those before."""
     graph = model.proto.graph.node
     nodes = [k for k, node in enumerate(graph) if _is_probability(model, readout, node) and _is_narrow(model, node)]
@@ -485,9 +489,9 @@ def _widen(model: Model, readout: Readout, result: Rewritten) -> None:
                 new = np.full(list(scale.dims), 1 / full_range(dtype), model.floats(scale).dtype)
             role = ("output scale", "output zero point")[place - 1]
             if readers[name] < model.uses[name]:
-                _replace_input(model, k, place, new, role, result)
-            elif name not in result.roles:
-                _overwrite(model, name, numpy_helper.from_array(new, name), role, result)
+                _replace_input(model, k, place, new, role, rewritten)
+            elif name not in rewritten.roles:
+                _overwrite(model, name, numpy_helper.from_array(new, name), role, rewritten)
 
 
 # What changes a tensor's shape or type alone.

@@ -314,32 +314,32 @@ _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
 
-def guard_text(result: outcomes.Guard) -> RenderableType:
+def guard_text(guard: outcomes.Guard) -> RenderableType:
     """What was added, what it promises, and what it decides on samples."""
-    lines = [f"model    {result.model}, output '{result.class_output}'", *guard_lines(result)]
+    lines = [f"model    {guard.model}, output '{guard.class_output}'", *guard_lines(guard)]
     changed = "no value changed"
-    if result.max_change:
-        changed = f"values changed by {result.max_change:.1e} at most"
-    lines.append(f"checked  {changed} in other outputs; {result.nodes} nodes, {result.bytes:,} bytes more")
+    if guard.max_change:
+        changed = f"values changed by {guard.max_change:.1e} at most"
+    lines.append(f"checked  {changed} in other outputs; {guard.nodes} nodes, {guard.bytes:,} bytes more")
     return wording.lines_text(
-        [*lines, *wording.note_lines(result.notes), f"wrote    {wording.written_text(result.files)}"]
+        [*lines, *wording.note_lines(guard.notes), f"wrote    {wording.written_text(guard.files)}"]
     )
 
 
-def guard_lines(result: outcomes.Guard) -> list[str]:
+def guard_lines(guard: outcomes.Guard) -> list[str]:
     """What thresholds come from, what was added, and what it decides."""
-    source = f"data     {result.data}: thresholds from {result.samples:,} samples"
-    if result.fitted_on:
-        source += f"; scores fitted on {result.fitted_on:,} of them have their thresholds from the others"
+    source = f"data     {guard.data}: thresholds from {guard.samples:,} samples"
+    if guard.fitted_on:
+        source += f"; scores fitted on {guard.fitted_on:,} of them have their thresholds from the others"
     lines = [source]
-    for output in result.outputs:
+    for output in guard.outputs:
         limit = ""
         if len(output.threshold) == 1 and output.threshold[0] is not None:
             limit = f" (threshold {output.threshold[0]:.6g})"
         lines.append(f"added    {output.name}: {output.promise}{limit}")
-    if result.operating_point is not None:
-        lines += [f"cost     {line}" for line in wording.cost_lines(result.operating_point)]
-    return [*lines, *decision_lines(result.decisions)]
+    if guard.operating_point is not None:
+        lines += [f"cost     {line}" for line in wording.cost_lines(guard.operating_point)]
+    return [*lines, *decision_lines(guard.decisions)]
 
 
 def decision_lines(decisions: outcomes.Decisions) -> list[str]:
@@ -380,26 +380,26 @@ _METHODS = {
 _PLACES = {"bias": "in the bias of the head; no node is new", "nodes": "in nodes behind the scores"}
 
 
-def shift_text(result: outcomes.Shift) -> RenderableType:
+def shift_text(shift: outcomes.Shift) -> RenderableType:
     """Which frequencies, how sure they are, and what they do."""
-    lines = [f"model    {result.model}, output '{result.class_output}'", f"source   {result.data}"]
-    if result.target_data:
-        lines.append(f"target   {result.target_data}: class frequencies {_METHODS[result.method]}")
+    lines = [f"model    {shift.model}, output '{shift.class_output}'", f"source   {shift.data}"]
+    if shift.target_data:
+        lines.append(f"target   {shift.target_data}: class frequencies {_METHODS[shift.method]}")
     else:
-        lines.append(f"target   class frequencies {_METHODS[result.method]}")
-    lines += [f"class    {line}" for line in _class_lines(result.classes)]
-    if result.evidence is not None:
-        evidence = result.evidence
+        lines.append(f"target   class frequencies {_METHODS[shift.method]}")
+    lines += [f"class    {line}" for line in _class_lines(shift.classes)]
+    if shift.evidence is not None:
+        evidence = shift.evidence
         lines += [
             f"tested   a change of frequencies as large as this by noise alone: p = {evidence.changed_p:.2g}",
             f"tested   nothing but class frequencies has changed: p = {evidence.other_p:.2g}",
             f"tested   mean confidence minus what the class frequencies explain: {100 * evidence.surprise:+.2f} points",
         ]
-    if result.effect is not None:
-        lines += [f"measured {line}" for line in _effect_lines(result.effect)]
-    lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
+    if shift.effect is not None:
+        lines += [f"measured {line}" for line in _effect_lines(shift.effect)]
+    lines.append(f"checked  {_PLACES[shift.placed]}; probabilities within {shift.max_difference:.1e} of the formula")
     return wording.lines_text(
-        [*lines, *wording.note_lines(result.notes), f"wrote    {wording.written_text(result.files)}"]
+        [*lines, *wording.note_lines(shift.notes), f"wrote    {wording.written_text(shift.files)}"]
     )
 
 

@@ -24,32 +24,33 @@ _MAX_LINES = 40
 _MAX_ENTRY = 1000
 
 
-def difference_text(result: ModelDifference) -> RenderableType:
+def difference_text(difference: ModelDifference) -> RenderableType:
     """What the change is, what is not of it, how far the outputs moved, verdict."""
-    lines = [f"original {result.original}", f"new file {result.recalibrated}"]
-    if result.shares_nothing or (result.reason and not result.differences):  # there is nothing to compare
-        return Group(lines_text([*lines, *note_lines(result.notes)]), Text(result.verdict, style="bold"))
+    lines = [f"original {difference.original}", f"new file {difference.recalibrated}"]
+    if difference.shares_nothing or (difference.reason and not difference.differences):  # there is nothing to compare
+        return Group(lines_text([*lines, *note_lines(difference.notes)]), Text(difference.verdict, style="bold"))
+    kept = (_untouched(difference, "node", difference.nodes), _untouched(difference, "tensor", difference.tensors))
     lines += [
-        f"head     {result.head or 'none'}",
-        *_explained_lines(result),
-        f"the same {_untouched(result, 'node', result.nodes)}, {_untouched(result, 'tensor', result.tensors)}",
-        *(f"DIFFERS  {_difference_line(d)}" for d in result.unexplained[:_MAX_LINES]),
+        f"head     {difference.head or 'none'}",
+        *_explained_lines(difference),
+        f"the same {', '.join(kept)}",
+        *(f"DIFFERS  {_difference_line(d)}" for d in difference.unexplained[:_MAX_LINES]),
     ]
-    more = len(result.unexplained) - _MAX_LINES
+    more = len(difference.unexplained) - _MAX_LINES
     if more > 0:
         lines.append(f"DIFFERS  {more:,} more: --json")
-    if result.outputs:
-        lines += _output_lines(result.outputs)
-    lines += note_lines(result.notes)
-    return Group(lines_text(lines), Text(result.verdict, style="bold"))
+    if difference.outputs:
+        lines += _output_lines(difference.outputs)
+    lines += note_lines(difference.notes)
+    return Group(lines_text(lines), Text(difference.verdict, style="bold"))
 
 
-def _explained_lines(result: ModelDifference) -> list[str]:
+def _explained_lines(difference: ModelDifference) -> list[str]:
     """Each explained difference; the nodes and tensors of the appended block as counts."""
     # A map can append dozens of nodes; which ones is in the JSON.
-    block = [d for d in result.differences if d.explained == "appended block"]
-    decisions = [d for d in result.differences if d.explained == "decisions"]
-    listed = [d for d in result.differences if d.explained and d not in block and d not in decisions]
+    block = [d for d in difference.differences if d.explained == "appended block"]
+    decisions = [d for d in difference.differences if d.explained == "decisions"]
+    listed = [d for d in difference.differences if d.explained and d not in block and d not in decisions]
     lines = [f"changed  {_difference_line(d)}" for d in listed]
     if block:
         nodes = sum(d.part == "node" for d in block)
@@ -61,9 +62,9 @@ def _explained_lines(result: ModelDifference) -> list[str]:
     return lines
 
 
-def _untouched(result: ModelDifference, part: str, total: int) -> str:
+def _untouched(difference: ModelDifference, part: str, total: int) -> str:
     # added parts are not of the original, whose parts are counted
-    changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
+    changed = {d.name for d in difference.differences if d.part == part and d.change != "added"}
     return f"{max(0, total - len(changed)):,} of {count_text(total, part)}"
 
 

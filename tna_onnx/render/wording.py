@@ -276,13 +276,13 @@ _POSITIVE_ROWS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
 )
 
 
-def _percent(value: float) -> str:
+def _percent(number: float) -> str:
     """Write a fraction in per cent, without the sign."""
-    return METRICS["ece"].number(value)
+    return METRICS["ece"].number(number)
 
 
-def _nats(value: float) -> str:
-    return METRICS["nll"].number(value)
+def _nats(number: float) -> str:
+    return METRICS["nll"].number(number)
 
 
 _METHOD_HEADS = ("method", "NLL", "± error", "predictions", "in the file", "left out")

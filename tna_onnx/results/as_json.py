@@ -47,20 +47,20 @@ def _entries(result: Any, details: bool) -> dict[str, Any]:
     return entries
 
 
-def _plain(value: Any) -> Any:
+def _plain(content: Any) -> Any:
     """Dataclasses become objects, tuples arrays, numbers that are not finite null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(content) and not isinstance(content, type):
+        return {field.name: _plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
+    if isinstance(content, dict):
+        return {key: _plain(item) for key, item in content.items()}
+    if isinstance(content, (tuple, list)):
+        return [_plain(item) for item in content]
     # NumPy's scalars are no JSON numbers
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(content, np.generic):
+        content = content.item()
+    if isinstance(content, float) and not math.isfinite(content):
         return None
-    return value
+    return content
 
 
 Result = TypeVar("Result")
@@ -79,31 +79,31 @@ def from_json(kind: type[Result], values: Any) -> Result:
 _hints = cache(get_type_hints)
 
 
-def _read(hint: Any, value: Any, where: str) -> Any:
+def _read(hint: Any, content: Any, where: str) -> Any:
     """Return a JSON value as the type of its field."""
     origin = get_origin(hint)
     parts = get_args(hint)
-    if hint in (Any, object) or (origin is Literal and value in parts):
-        return value
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _read_fields(hint, value, where)
+    if hint in (Any, object) or (origin is Literal and content in parts):
+        return content
+    if dataclasses.is_dataclass(hint) and isinstance(content, dict):
+        return _read_fields(hint, content, where)
     if origin in (Union, types.UnionType):
-        return _read_union(parts, value, where)
-    if origin is tuple and isinstance(value, list):
-        return _read_items(parts, value, where)
-    if origin in (dict, Mapping) and isinstance(value, dict):
-        return {name: _read(parts[1], item, f"{where}.{name}") for name, item in value.items()}
-    return _read_scalar(hint, value, where)
+        return _read_union(parts, content, where)
+    if origin is tuple and isinstance(content, list):
+        return _read_items(parts, content, where)
+    if origin in (dict, Mapping) and isinstance(content, dict):
+        return {name: _read(parts[1], item, f"{where}.{name}") for name, item in content.items()}
+    return _read_scalar(hint, content, where)
 
 
-def _read_scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is float and value is None:
+def _read_scalar(hint: Any, content: Any, where: str) -> Any:
+    if hint is float and content is None:
         return math.nan
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint in (str, int, float, bool) and type(value) is hint:
-        return value
-    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
+    if hint is float and type(content) is int:
+        return float(content)
+    if hint in (str, int, float, bool) and type(content) is hint:
+        return content
+    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {content!r}")
 
 
 def _read_items(hints: tuple[Any, ...], values: list[Any], where: str) -> tuple[Any, ...]:
@@ -125,15 +125,15 @@ def _read_fields(kind: Any, values: dict[str, Any], where: str) -> Any:
     return kind(**read)
 
 
-def _read_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+def _read_union(choices: tuple[Any, ...], content: Any, where: str) -> Any:
     """Return a value as the first type that it fits; null is None before it is NaN."""
-    if value is None and type(None) in choices:
+    if content is None and type(None) in choices:
         return None
     errors = []
     for choice in choices:
         if choice is not type(None):
             try:
-                return _read(choice, value, where)
+                return _read(choice, content, where)
             except ValueError as error:
                 errors.append(error)
     raise errors[-1]

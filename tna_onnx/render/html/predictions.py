@@ -74,8 +74,8 @@ def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
     )
 
 
-def _precision_and_recall(result: ClassResult, samples: int) -> tuple[str, str]:
-    return _per_cent(result.right, result.predicted), _per_cent(result.right, samples)
+def _precision_and_recall(decided: ClassResult, samples: int) -> tuple[str, str]:
+    return _per_cent(decided.right, decided.predicted), _per_cent(decided.right, samples)
 
 
 def _per_cent(part: int, total: int) -> str:
