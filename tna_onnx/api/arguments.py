@@ -61,7 +61,7 @@ def _hint(function: Callable[..., Any], keyword: str) -> str:
         return f"'{keyword}'; it is a field of a dataclass: give {' or '.join(places)}(..., {keyword}=...)"
     known = {*inspect.signature(function).parameters}.union(*map(settings_of, holders.values()))
     close = difflib.get_close_matches(keyword, sorted(known), n=1)
-    return f"'{keyword}'" + (f"; did you mean '{close[0]}'?" if close else "")
+    return f"'{keyword}'" + "".join(f"; did you mean '{name}'?" for name in close)
 
 
 def holders_of(function: Callable[..., Any]) -> dict[str, type]:
@@ -119,7 +119,9 @@ def combined(value: V | None, cls: type[V], **keywords: Any) -> V:
 
     Raises UsageError: a field is given both ways.
     """
-    fields = {} if value is None else stated_in(value)
+    fields: dict[str, Any] = {}
+    if value is not None:
+        fields = stated_in(value)
     given = {name: item for name, item in keywords.items() if item is not None}
     for name in given:
         if name in fields:
@@ -160,7 +162,9 @@ def samples_of(samples: Any, reading: Mapping[str, Any]) -> Data:
 
     Raises UsageError: there are none, or the `Data` and what else is said have the same field.
     """
-    data = combined(samples if isinstance(samples, Data) else Data(samples), Data, **reading)
+    if not isinstance(samples, Data):
+        samples = Data(samples)
+    data: Data = combined(samples, Data, **reading)
     if data.samples is None:
         raise UsageError("no samples: expected a path, a URL, arrays, batches, or a tna_onnx.Data that holds them")
     return data

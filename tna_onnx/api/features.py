@@ -290,7 +290,9 @@ def _slices(
         )
     count = len(source)
     rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
-    slices = source_slices(source, rows) if images else [SourceSlice(source, rows)]
+    slices = [SourceSlice(source, rows)]
+    if images:
+        slices = source_slices(source, rows)
     extractor.columns = tuple(input_column(spec.name) for spec in opened.inputs)
     return slices, source.describe(), source.recipe()
 
@@ -332,7 +334,9 @@ def _table_slices(
     names = label_names(files.schema, label, Path(where), request) or ()
     rows = None
     if fields.max_samples is not None:
-        labels = table_labels(files, label) if fields.stratify else None
+        labels = None
+        if fields.stratify:
+            labels = table_labels(files, label)
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)

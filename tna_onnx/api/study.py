@@ -74,8 +74,8 @@ def study(
         ResultError: a file cannot be written.
     """
     study_settings = arguments.combined(settings, StudySettings, repeats=repeats, seed=seed)
-    # a text is a sequence of letters
-    names = tuple(only.split(",") if isinstance(only, str) else only)
+    if isinstance(only, str):  # a sequence of letters
+        only = only.split(",")
     reading = arguments.reading_of(data, labels=labels, preprocessing=preset, classes=classes)
     calibration = arguments.samples_of(calib, reading)
     calibration.refuse_beside("study")
@@ -89,7 +89,7 @@ def study(
         model=model,
         calib=calibration,
         held_out=held_out,
-        only=names,
+        only=tuple(only),
         settings=study_settings,
         options=model_options or ModelOptions(),
         folder=None if out is None else Path(out),

@@ -179,5 +179,6 @@ def before_map(model: Model, output: str, options: ModelOptions) -> tuple[Model,
         return model, options
     cut = replace(model, proto=cut_at(model, [raw]))
     # what the file's own output holds says nothing of this one
-    head = None if options.head == output else options.head
-    return cut, replace(options, head=head, output_name=raw, output_kind=None)
+    if options.head == output:
+        options = replace(options, head=None)
+    return cut, replace(options, output_name=raw, output_kind=None)

@@ -387,7 +387,9 @@ class Head(Readout):
     @property
     def joined(self) -> dict[str, dict[str, int]]:
         """See `Readout`."""
-        return {self.features: self.parts} if self.parts else {}
+        if not self.parts:
+            return {}
+        return {self.features: self.parts}
 
     @property
     def readers(self) -> tuple[int, ...]:

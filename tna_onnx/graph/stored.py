@@ -205,7 +205,9 @@ class _Walk:
             self.float_type = FLOAT_TYPES[constant.data_type]
             return tensor, model.floats(constant), ()
         if node is None:
-            where = "a graph input" if tensor in model.inputs else "not in the file"
+            where = "not in the file"
+            if tensor in model.inputs:
+                where = "a graph input"
             raise Refused(f"'{tensor}' is {where}, not a constant")
         index = model.producers[tensor]
         if index >= reader:

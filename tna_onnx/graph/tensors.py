@@ -211,7 +211,9 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
         values[key] = value
     hollow = b"".join(_replaced(message, graph, list(zip(large, keys, strict=True))))
     # what looks like a key would be taken for one
-    return (hollow, values) if hollow.count(_KEY) == len(keys) else (data, {})
+    if hollow.count(_KEY) != len(keys):
+        return data, {}
+    return hollow, values
 
 
 def pieces(proto: onnx.ModelProto, large_values: LargeValues) -> list[memoryview]:

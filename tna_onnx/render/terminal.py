@@ -53,7 +53,9 @@ class _Table(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # no rule in a pipe, where other programs read
-        self.box = box.SIMPLE_HEAD if console.is_terminal else None
+        self.box = None
+        if console.is_terminal:
+            self.box = box.SIMPLE_HEAD
         yield from super().__rich_console__(console, options.update_width(_WIDEST))
 
 
@@ -119,7 +121,9 @@ def _detail_lines(report: Report) -> list[str]:
     recall: list[str] = []
     lowest = report.recall.lowest
     if lowest.difference.difference < 0:
-        chance = "" if lowest.loses else ", which may be chance"
+        chance = ""
+        if not lowest.loses:
+            chance = ", which may be chance"
         recall = [f"recall   the largest loss: {report.kind} {lowest.text()}{chance}"]
     return [
         f"head     {wording.head_text(report)}",

@@ -175,7 +175,9 @@ _ENDS = {"softmax": "probabilities", "log_softmax": "log-probabilities", "sigmoi
 
 def _scores_lines(scores: ScoresInfo) -> list[str]:
     kind = _ENDS.get(scores.activation, scores.holds)
-    noun = "labels" if scores.multi_label else "classes"
+    noun = "classes"
+    if scores.multi_label:
+        noun = "labels"
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:
         works = "calibrate as it is, where rows add up to 1; else say what it is: --search none --output-kind logits"

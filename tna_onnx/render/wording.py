@@ -297,14 +297,17 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     The last column says why a method was left out; it is not there where none was.
     """
     nll = METRICS["nll"]
+    changes = {True: "kept", False: "may change"}
     places = {True: "folded", False: "nodes"}
     rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
         words = method.words
         if method.method == report.method:
             words += " (chosen)"
-        kept = "kept" if method.keeps_predictions else "may change"
-        place = "unchanged" if method.method == "none" else places[method.folds]
+        kept = changes[method.keeps_predictions]
+        place = places[method.folds]
+        if method.method == "none":
+            place = "unchanged"
         left_out = _LEFT_OUT[method.left_out]
         error = nll.number(method.error) if method.error else ""  # the lowest has no difference to itself
         rows.append((words, nll.number(method.metrics.nll), error, kept, place, left_out))
@@ -423,7 +426,9 @@ def cost_lines(point: outcomes.OperatingPoint) -> Iterator[str]:
     ):
         if cost is None:
             continue
-        place = "" if threshold is None else f" (threshold {threshold:.4g})"
+        place = ""
+        if threshold is not None:
+            place = f" (threshold {threshold:.4g})"
         regret = max(0.0, cost - point.lowest_cost)
         yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
     low, high = point.cost_gain

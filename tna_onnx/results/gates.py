@@ -110,7 +110,7 @@ class Gates:
                 name = POSITIVE_ECE
             metric = JUDGED[name]
             value = metrics.value(name)
-            sign = -1 if side == "min" else 1  # an accuracy must not lie below its limit, the others not above
+            sign = {"min": -1, "max": 1}[side]  # an accuracy must not lie below its limit, the others not above
             if limit is not None and sign * value > sign * limit / metric.factor:
                 text = f"{_label(name, metrics)} is {_missing(metric, sign, value, limit)} {metric.unit}".rstrip()
                 flag = f"--{gate.replace('_', '-')}"

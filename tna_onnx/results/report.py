@@ -598,7 +598,7 @@ class Report(Displayed):
         """Name the threshold of each label, or say where they stand if they are many."""
         lost = [label.name for label in self.kept_decisions if label.threshold is None]
         values = {label.name: label.threshold for label in self.kept_decisions if label.threshold is not None}
-        text = f"for {listed(lost)} no threshold keeps today's {where}" if lost else ""
+        text = f"for {listed(lost)} no threshold keeps today's {where}"
         if not values:
             return text
         named = ", ".join(f"{name} {value!r}" for name, value in values.items())

@@ -31,7 +31,9 @@ Word = Literal["improved", "no significant change", "worse", "still off"]
 
 def calibration_of(differences: Mapping[str, Interval]) -> str:
     """Return the calibration error that is judged: that of P(positive), where there is one."""
-    return POSITIVE_ECE if POSITIVE_ECE in differences else "ece"
+    if POSITIVE_ECE in differences:
+        return POSITIVE_ECE
+    return "ece"
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,9 @@ def result_sentence(
     >>> result_sentence("improved", old, new, d).partition(": ")[2]
     'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
     """
-    kind = "label" if labels else "class"
+    kind = "class"
+    if labels:
+        kind = "label"
     calibration = calibration_of(differences)
     gap = changed(calibration, differences[calibration])
     fit = changed("nll", differences["nll"])

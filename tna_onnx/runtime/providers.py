@@ -167,7 +167,9 @@ def _load(
     """Return a session, and what ONNX Runtime printed while it was opened."""
     options = _session_options(ort, folder, at_once)
     printed = io.StringIO()
-    content = str(model) if isinstance(model, Path) else model
+    content: bytes | str = str(model)
+    if isinstance(model, bytes):
+        content = model
     try:
         # It prints when it falls back to the CPU; `open_session` checks that itself.
         with contextlib.redirect_stdout(printed):
@@ -204,7 +206,9 @@ def _session_options(ort: ModuleType, folder: Path | None, at_once: int) -> Any:
 def _why_no_cuda(ort: ModuleType, printed: str) -> str:
     """Return why CUDA is not available: the loader names the library that is missing, CUDA what it cannot do."""
     failure = _CUDA_FAILURE.search(printed)
-    reason = failure[0].strip() if failure else "the CUDA libraries load, but no such device answers"
+    reason = "the CUDA libraries load, but no such device answers"
+    if failure:
+        reason = failure[0].strip()
     try:
         ctypes.CDLL(str(Path(str(ort.__file__)).parent / "capi" / _CUDA_LIBRARY))
     except OSError as error:

@@ -90,7 +90,9 @@ class Session:
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
-        self.device = device if self.provider == CUDA else None
+        self.device = None
+        if self.provider == CUDA:
+            self.device = device
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         leading = (info.shape[0] for info in self.inputs if info.shape and info.shape[0] is not None)
         self.fixed_batch = fixed_batch or next(leading, None)

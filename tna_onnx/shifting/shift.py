@@ -69,10 +69,13 @@ def write(
     moved = Added(change)
     if not kept and isinstance(readout, Head) and _holds(model, readout, probed):
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
+    block = PREFIX
+    if any(name.startswith(f"{PREFIX}/") for name in model.producers):
+        block = PRIOR_BLOCK
     appended = Change(
         maps=(moved,),
         shape=probed.logits_shape,
-        block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
+        block=block,
         other_outputs=OutputChange(kept),
     )
     try:

@@ -133,8 +133,9 @@ def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readou
         kind = kind or _KINDS.get(output.kind)  # type: ignore[assignment]  # words of the same choice
         name = name or output.name
     # the word names a head by its output, which leads to the scores behind a map too
-    head = None if options.head == output.name else options.head
-    return find_readout(model, head, name, kind)
+    if options.head == output.name:
+        options = replace(options, head=None)
+    return find_readout(model, options.head, name, kind)
 
 
 @dataclass(frozen=True, eq=False)

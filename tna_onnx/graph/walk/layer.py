@@ -254,7 +254,9 @@ class SummedHead(Head):
     def parts(self) -> dict[str, int]:
         """The tensors that the features consist of, with the length of each; none where all layers read the same."""
         lengths = {layer.features: layer.n_features for layer in self.layers}
-        return lengths if len(lengths) > 1 else {}
+        if len(lengths) == 1:
+            return {}
+        return lengths
 
     @property
     def readers(self) -> tuple[int, ...]:

@@ -169,7 +169,9 @@ def _over_classes(state: State, kind: str, axis: int) -> None:
         last = axis in (-1, len(sizes) - 1)
         if not last and axis != CLASSES_FIRST:
             raise Refused(f"{kind} over axis {axis} of {len(sizes)}; expected the classes on axis 1, or on the last")
-        state.class_axis = CLASSES_LAST if last else CLASSES_FIRST
+        state.class_axis = CLASSES_FIRST
+        if last:
+            state.class_axis = CLASSES_LAST
     elif axis not in (1, -1) and not _is_last(state, axis):
         raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
 

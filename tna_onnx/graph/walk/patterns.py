@@ -214,7 +214,9 @@ def _of_maxima(model: Model, tensor: str) -> bool:
         visited.add(name)
         if node.op_type != "ReduceMax":
             # the second operand of these is a shape or an axis
-            operands = node.input[:1] if node.op_type in BESIDE_SUM else node.input
+            operands = [*node.input]
+            if node.op_type in BESIDE_SUM:
+                operands = operands[:1]
             waiting += [str(operand) for operand in operands if operand]
     return bool(visited)
 

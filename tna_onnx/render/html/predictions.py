@@ -74,8 +74,8 @@ def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
     )
 
 
-def _precision_and_recall(decided: ClassResult, samples: int) -> tuple[str, str]:
-    return _per_cent(decided.right, decided.predicted), _per_cent(decided.right, samples)
+def _precision_and_recall(counts: ClassResult, samples: int) -> tuple[str, str]:
+    return _per_cent(counts.right, counts.predicted), _per_cent(counts.right, samples)
 
 
 def _per_cent(part: int, total: int) -> str:

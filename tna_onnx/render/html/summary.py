@@ -127,7 +127,9 @@ def choice(report: Report) -> blocks.Table:
         bar = interval_bar(
             loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
         )
-        shown_loss = f"{nll} ± {error}" if error else nll
+        shown_loss = nll
+        if error:
+            shown_loss += f" ± {error}"
         rows.append((name, shown_loss, bar, *remaining))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
