@@ -3,11 +3,12 @@
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
 from tna_onnx.numerics import ops as module
-from tna_onnx.numerics.ops import one_thread, several_threads
+from tna_onnx.numerics.ops import Blocked, one_thread, several_threads
 
 SMALL = (2000, 256, 10)
 LARGE = (2048, 2048, 1000)
@@ -55,6 +56,17 @@ def test_elsewhere_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = libraries(monkeypatch, 16)
     with several_threads(*LARGE):
         assert found.threads == 16
+
+
+def test_sums_of_row_blocks_are_the_same_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((5000, 1000))
+    of = Blocked(lambda rows: np.array([rows.sum(), np.exp(rows).sum()]))
+    alone = of(values).tolist()
+    for threads in (2, 5):
+        libraries(monkeypatch, threads)
+        with one_thread(8):
+            assert of(values).tolist() == alone
+            assert Blocked(lambda rows: rows[:, 0].tolist())(values) == values[:, 0].tolist()
 
 
 def test_blocks_that_overlap_leave_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
