@@ -11,6 +11,7 @@ import io
 import itertools
 import math
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from tna_onnx.data.choices import Limits
@@ -46,7 +47,13 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
     text = read_text(path, limits)
     if path.suffix.lower() not in (".csv", ".tsv"):
         return _from_objects(path, _json_values(path, text))
-    first, columns = _delimited_columns(path, text)
+    # the separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma
+    delimiter = "\t"
+    if path.suffix.lower() == ".csv":
+        first_line = text.partition("\n")[0]
+        delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
+    table: tuple[list[str], Iterable[Any]] | None = _columns_of_numbers(text, delimiter, is_text)
+    first, columns = table or _delimited_columns(path, text, delimiter)
     del text
     header = [cell.strip() for cell in first]
     start = 1
@@ -55,8 +62,11 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
         start = 0
     if twice := repeated(header):
         raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
-    values = {}
+    values: dict[str, AnyArray] = {}
     for name, cells in zip(header, columns, strict=True):
+        if not isinstance(cells, list):
+            values[name] = cells
+            continue
         del cells[:start]
         if is_text(name):
             values[name] = cell_array([cell or None for cell in cells])
@@ -120,15 +130,29 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
     return {name: plain_column(cell_array([record[name] for record in records])) for name in names}
 
 
-def _delimited_columns(path: Path, text: str) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces.
+def _columns_of_numbers(
+    text: str, delimiter: str, is_text: Callable[[str], bool]
+) -> tuple[list[str], list[AnyArray]] | None:
+    """Return names and values of a table whose cells are all numbers, below a row of names; None for any other."""
+    names, _, body = text.partition("\n")
+    names = names.strip()
+    first = [cell.strip() for cell in names.split(delimiter)]
+    if not names or re.search('["\0\r]', names) or _is_sample(first) or any(map(is_text, first)):
+        return None
+    plain = re.fullmatch(rf"[0-9+\-.eE\r\n{delimiter}]*", body)
+    lines = [*filter(None, body.splitlines())] if plain else []
+    kinds = [np.int64 if _WHOLE.fullmatch(cell) else np.float64 for line in lines[:1] for cell in line.split(delimiter)]
+    # a number that is not of its column's kind is a warning, or an error
+    with warnings.catch_warnings(action="error"), contextlib.suppress(ValueError, Warning):
+        if len(first) == len(kinds):
+            dtype = [(str(place), kind) for place, kind in enumerate(kinds)]
+            table = np.loadtxt(lines, dtype, comments=None, delimiter=delimiter, ndmin=1)
+            return first, [np.ascontiguousarray(table[name]) for name, _ in dtype]
+    return None
 
-    The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
-    """
-    delimiter = "\t"
-    if path.suffix.lower() == ".csv":
-        first_line = text.partition("\n")[0]
-        delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
+
+def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces."""
     with parsing(str(path), "cannot be read as a table", "write it again"):
         if "\0" in text:
             raise ValueError("it holds a character NUL")

@@ -1,5 +1,6 @@
 """Tables in text files: what cells stand for, headers, separators, and every refusal."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ def test_without_a_header(tmp_path: Path) -> None:
     source = open_source(path, [spec("X", (None, 3))], 3, label_column="4")
     np.testing.assert_array_equal(gather(source, 4)["X"], X.astype(np.float32))
     np.testing.assert_array_equal(source.labels, LABELS)
+
+
+CELLS = ("1", "-2", "+3", "007", "1.5", "1e400", ".5", "5.", "12345678901234567890", "-", "1-2", "1_0", "")
+
+
+@pytest.mark.parametrize("cells", [*itertools.product(CELLS, repeat=2)])
+def test_tables_of_numbers_alone_read_like_others(tmp_path: Path, cells: tuple[str, str]) -> None:
+    alone = columns(written(tmp_path / "t.csv", "\n".join(["x,y", *(f"{cell},0.1" for cell in cells)])))
+    with_text = columns(written(tmp_path / "t.csv", "\n".join(["x,y,z", *(f"{cell},0.1,a" for cell in cells)])))
+    for name in alone:
+        np.testing.assert_array_equal(alone[name], with_text[name], strict=True)
 
 
 def test_names_that_are_numbers(tmp_path: Path) -> None:
