@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.purpose import purpose
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import LABELS, SeveralHeads, behind_outputs, find_heads, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
@@ -67,19 +68,21 @@ def _refused(model: Model) -> str:
 def _scores(model: Model) -> tuple[ScoresInfo, ...]:
     """Say which outputs a map can go behind; one of several that lead to the same tensor."""
     by_tensor = {readout.logits: (readout, walked) for readout, walked in reversed(behind_outputs(model))}
-    return tuple(
-        ScoresInfo(
-            output=readout.output,
-            node=walked.where,
-            logits=readout.logits,
-            holds=readout.holds,
-            classes=readout.n_classes,
-            activation=readout.activation,
-            several=readout.several,
-            multi_label=readout.multi_label,
-        )
-        for readout, walked in reversed(by_tensor.values())
-    )
+    return tuple(ScoresInfo(**_about(readout, walked.where)) for readout, walked in reversed(by_tensor.values()))
+
+
+def _about(readout: Readout, node: str) -> dict[str, Any]:
+    """Return what is said of heads and of other scores alike."""
+    return {
+        "output": readout.output,
+        "node": node,
+        "logits": readout.logits,
+        "classes": readout.n_classes,
+        "activation": readout.activation,
+        "several": readout.several,
+        "multi_label": readout.multi_label,
+        "holds": readout.holds,
+    }
 
 
 def _refusal(model: Model, refusal: Refusal, subject: str) -> Refusal:
@@ -96,21 +99,16 @@ def _refusal(model: Model, refusal: Refusal, subject: str) -> Refusal:
 
 
 def _info(head: Head) -> HeadInfo:
-    quantized = head.stored_weight.quantized
+    weight = head.stored_weight
+    bias = head.stored_bias
     return HeadInfo(
-        node=head.node,
+        **_about(head, head.node),
         op_type=head.op_type,
-        weight=head.stored_weight.name,
-        weight_type=quantized.dtype.name if quantized else head.stored_weight.float_type,
-        classes=head.n_classes,
+        weight=weight.name,
+        weight_type=weight.quantized.dtype.name if weight.quantized else weight.float_type,
         n_features=head.n_features,
-        bias=head.stored_bias.name if head.stored_bias else None,
+        bias=None if bias is None else bias.name,
         features=head.features,
-        logits=head.logits,
         logits_type=head.logits_type,
-        activation=head.activation,
         follows=head.follows,
-        output=head.output,
-        several=head.several,
-        multi_label=head.multi_label,
     )

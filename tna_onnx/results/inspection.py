@@ -40,69 +40,55 @@ class Collection:
     provider: str
 
 
-@dataclass(frozen=True)
-class HeadInfo:
-    """A linear head.
-
-    Attributes:
-        node: label of its node.
-        op_type: operator of that node.
-        weight: tensor of the weight.
-        weight_type: NumPy's name of the type in which the weight is stored.
-        classes: number of classes C, at least 1.
-        n_features: length n of the features, at least 1.
-        bias: tensor of the bias; None without one.
-        features: tensor of the features.
-        logits: tensor of the logits.
-        logits_type: NumPy's name of their dtype.
-        activation: what makes probabilities of the logits.
-        follows: operators between the layer and the output.
-        output: graph output behind the head.
-        several: there are several predictions a sample: tokens, pixels, the next token.
-        multi_label: whether each class is a label that holds or does not by itself.
-    """
-
-    node: str
-    op_type: str
-    weight: str
-    weight_type: str
-    classes: int
-    n_features: int
-    bias: str | None
-    features: str
-    logits: str
-    logits_type: str
-    activation: str
-    follows: tuple[str, ...]
-    output: str
-    several: bool
-    multi_label: bool
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoresInfo:
-    """Scores without a linear head: no class vectors to search, but a map can go behind them.
+    """Scores that a map can go behind.
 
     Attributes:
         output: graph output.
         node: label of the node that they come from.
         logits: tensor behind which a map goes.
-        holds: what is in it: `logits` or `probabilities`; empty where the graph does not tell, and `--output-kind` has
-            to.
-        classes: number of classes C, at least 2.
+        classes: number of classes C, at least 1.
         activation: what makes probabilities of them.
-        several: there are several predictions a sample.
+        several: there are several predictions a sample: tokens, pixels, the next token.
         multi_label: whether each class is a label that holds or does not by itself.
+        holds: what is in the tensor: `logits` or `probabilities`; empty where the graph does not tell, and
+            `--output-kind` has to.
     """
 
     output: str
     node: str
     logits: str
-    holds: str
     classes: int
     activation: str
     several: bool
     multi_label: bool
+    holds: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadInfo(ScoresInfo):
+    """A linear head, whose class vectors can be searched.
+
+    Attributes:
+        op_type: operator of its node.
+        weight: tensor of the weight.
+        weight_type: NumPy's name of the type in which the weight is stored.
+        n_features: length n of the features, at least 1.
+        bias: tensor of the bias; None without one.
+        features: tensor of the features.
+        logits_type: NumPy's name of the dtype of the logits.
+        follows: operators between the layer and the output.
+    """
+
+    op_type: str
+    weight: str
+    weight_type: str
+    n_features: int
+    bias: str | None
+    features: str
+    logits_type: str
+    follows: tuple[str, ...]
 
 
 @dataclass(frozen=True)
