@@ -209,7 +209,7 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     path = written(tmp_path / "d", arrays)
     command = ["guard", small.model, path, "--add", "set", "--coverage", "90", "--device", "cpu"]
     done = ok(*command, "-o", tmp_path / "g.onnx", "--group-column", "patient", "--json", tmp_path / "g.json")
-    assert "thresholds from 50 samples" in done.output
+    assert "50 samples gave the thresholds" in done.output
     assert "for one sample of a new group" in done.output
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
     report = tna_onnx.guard(

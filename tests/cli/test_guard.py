@@ -270,7 +270,7 @@ def test_scores_that_are_no_probabilities_are_refused_by_every_command(
 )
 def test_a_fraction_in_place_of_a_percentage_is_refused(small: Small, command: str, flag: str, tmp_path: Path) -> None:
     written = ["-o", tmp_path / "o.onnx"] if command == "guard" else []
-    refused(2, "for 90 % give 90", command, small.model, small.calib, flag, "0.9", *written)
+    refused(2, f"for 90 %: {flag} 90", command, small.model, small.calib, flag, "0.9", *written)
     with pytest.raises(UsageError, match="per cent"):
         with_options(getattr(tna_onnx, command), small.model, small.calib, **{flag[2:].replace("-", "_"): 0.9})
 

@@ -59,6 +59,7 @@ NOT_RUN = {
         "tna-onnx calibrate model.onnx data/ --device cuda",
     ],
     "docs/how-to/hugging-face.md": [
+        "pip install '.[cpu,text]' 'optimum-onnx[onnxruntime]'",
         "optimum-cli export onnx --model distilbert/distilbert-base-uncased-finetuned-sst-2-english sst2/",
         "tna-onnx calibrate sst2/model.onnx reviews.csv --eval heldout.csv --report report.html",
         "optimum-cli export onnx --model google/vit-base-patch16-224 vit/",

@@ -12,6 +12,7 @@ Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,10 +97,10 @@ def find_label_column(
     if label_column is not None:
         if label_column in names:
             return label_column
-        near = [name for name in names if name.lower() == label_column.lower()]
+        near = {name.lower(): name for name in names}
         advice = "name one of them"
-        if near:
-            advice = f"did you mean {near[0]!r}?"
+        for word in get_close_matches(label_column.lower(), near, n=1):
+            advice = f"did you mean {near[word]!r}?"
         raise DataError(
             f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; {advice}"
         )

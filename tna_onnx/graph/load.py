@@ -348,7 +348,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         if file is not None and file.suffix.lower() in _DATA:
             advice = "; the model comes first, the data behind it"
         elif file is not None and file.suffix.lower() in _OTHERS:
-            advice = "; export the model to ONNX first (torch.onnx.export, optimum-cli export onnx, tf2onnx)"
+            advice = "; export the model to ONNX first (torch.onnx.export, optimum-cli export onnx, skl2onnx, tf2onnx)"
         raise UnsupportedModel(
             f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model){advice}"
         ) from error

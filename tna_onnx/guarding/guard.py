@@ -318,7 +318,7 @@ def _with_decisions(
     )
     guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
     (report,) = reports
-    return replace(report, guard=guarded, notes=(*report.notes, note, *guarded.notes))
+    return replace(report, guard=guarded, notes=tuple(dict.fromkeys((*report.notes, note, *guarded.notes))))
 
 
 def _require_recall(gates: Gates, report: Report, decisions: Decisions) -> None:

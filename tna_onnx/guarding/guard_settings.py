@@ -106,8 +106,8 @@ class GuardSettings:
             object.__setattr__(self, "add", _DEFAULT_ADDITIONS)
         if self.decide and _GOAL.fullmatch(self.decide) is None:
             raise UsageError(
-                f"decide: expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, precision>=0.9, fpr<=0.01, "
-                f"or cost=FILE, with a bound between 0 and 1; got {self.decide!r}"
+                f"decide {self.decide!r} is no goal; expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, "
+                "precision>=0.9, fpr<=0.01, or cost=FILE, with a bound between 0 and 1"
             )
         if self.positive and not self.decide:
             raise UsageError("positive needs a decision; name its goal with --decide")

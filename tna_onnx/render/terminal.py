@@ -332,7 +332,7 @@ def guard_text(guard: outcomes.Guard) -> RenderableType:
 
 def guard_lines(guard: outcomes.Guard) -> list[str]:
     """What thresholds come from, what was added, and what it decides."""
-    source = f"data     {guard.data}: thresholds from {guard.samples:,} samples"
+    source = f"data     {guard.data}; {guard.samples:,} samples gave the thresholds"
     if guard.fitted_on:
         source += f"; scores fitted on {guard.fitted_on:,} of them have their thresholds from the others"
     lines = [source]

@@ -445,7 +445,7 @@ def cost_lines(point: outcomes.OperatingPoint) -> Iterator[str]:
 
 FRESH = {
     True: ", held-out",
-    False: ", which chose the thresholds and so cannot test the promises; give other samples",
+    False: ": these chose the thresholds, so only other samples can test the promises",
     None: "",
 }
 """What to say of samples that decisions are measured on, by whether no threshold was chosen on them."""

@@ -258,7 +258,7 @@ class Recall:
 
 _OPENINGS: dict[Word, str] = {
     "improved": "The new model's probabilities are better",
-    "no significant change": "The new model's probabilities are neither better nor worse, as far as these samples tell",
+    "no significant change": "On these samples the new model's probabilities are neither better nor worse",
     "worse": "The new model is worse than the original",
     "still off": "The new model's probabilities are still off",
 }
@@ -321,7 +321,7 @@ def copied_sentence(
     apart = apart_text(before, chance)
     if off:
         return f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {apart}"
-    return f"The model needs no recalibration, as far as these samples tell: {apart}"
+    return f"On these samples the model needs no recalibration: {apart}"
 
 
 def apart_text(metrics: Metrics, chance: float | None) -> str:

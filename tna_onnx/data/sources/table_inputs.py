@@ -422,8 +422,8 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
         )
     raise DataError(
         f"{where}: the model's input {spec.name!r} takes {spec.shape[1]} columns of numbers, the table has "
-        f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]}, in the order of the training, with "
-        "--columns"
+        f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]} with "
+        "--columns, in the order of the training, or leave the others out with --drop-columns"
     )
 
 
