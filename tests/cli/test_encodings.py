@@ -291,6 +291,8 @@ def large(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     model.producer_version = "1"
     onnx.save(model, folder / "source.onnx")
     made(folder / "source.onnx", small, folder / "file.onnx")
+    assert (folder / "file.onnx").stat().st_size > 2**26
+    assert tna_onnx.verify(folder / "source.onnx", folder / "file.onnx", device="cpu").passed
     return folder / "source.onnx", folder / "file.onnx"
 
 
@@ -307,10 +309,7 @@ def large(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 )
 def test_large_files(large: tuple[Path, Path], edit: Callable[[bytes], bytes], tmp_path: Path) -> None:
     source, file = large
-    content = file.read_bytes()
-    assert len(content) > 2**26
-    assert tna_onnx.verify(source, file, device="cpu").passed
-    (tmp_path / "new.onnx").write_bytes(edit(content))
+    (tmp_path / "new.onnx").write_bytes(edit(file.read_bytes()))
     with contextlib.suppress(UnsupportedModel):  # refused as damaged: exit code 3
         assert not tna_onnx.verify(source, tmp_path / "new.onnx", device="cpu").intact
 

@@ -169,8 +169,8 @@ def _case(name: str, exporter: str) -> Case:
     )
 
 
-# Seconds each in the newer exporter, and built of the layers of BERT and ViT.
-_ALIKE = ("distilbert", "roberta", "albert", "deit")
+# Seconds each in the newer exporter, and built of the layers of BERT, ViT and SwiftFormer.
+_ALIKE = ("distilbert", "roberta", "albert", "bert-tokens", "deit", "levit")
 
 CASES: tuple[Case, ...] = (
     *(_case(name, "legacy") for name in _MODELS),
