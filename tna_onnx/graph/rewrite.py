@@ -90,10 +90,10 @@ def _at_positions(
     places = list(range(2, layout.axes))
     if layout.class_axis == CLASSES_FIRST:
         tensor = ops.transpose(tensor, [0, *places, 1])
-    rewritten = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
+    scores = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
     if layout.class_axis == CLASSES_FIRST:
-        rewritten = ops.transpose(rewritten, [0, layout.axes - 1, *range(1, layout.axes - 1)])
-    return rewritten
+        scores = ops.transpose(scores, [0, layout.axes - 1, *range(1, layout.axes - 1)])
+    return scores
 
 
 def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> str:
@@ -110,17 +110,17 @@ def _to_logits(ops: NodeOps, readout: Readout, tensor: str, *, hidden: bool) -> 
     return tensor
 
 
-def _from_scores(ops: NodeOps, readout: Readout, rewritten: str) -> str:
+def _from_scores(ops: NodeOps, readout: Readout, scores: str) -> str:
     """Write what the tensor holds: of logits, or of probabilities where a softmax has made them."""
     if readout.holds == "probabilities" and readout.multi_label:
-        return ops.sigmoid(rewritten)
+        return ops.sigmoid(scores)
     if readout.holds == "probabilities":
         if readout.binary:  # p_1
-            return ops.matmul(rewritten, ops.const([[0.0], [1.0]]))
-        return rewritten
+            return ops.matmul(scores, ops.const([[0.0], [1.0]]))
+        return scores
     if readout.binary:  # l_1 - l_0: a softmax sees differences alone
-        return ops.matmul(rewritten, ops.const([[-1.0], [1.0]]))
-    return rewritten
+        return ops.matmul(scores, ops.const([[-1.0], [1.0]]))
+    return scores
 
 
 def _label_logits(ops: NodeOps, readout: Readout, p: str) -> str:
