@@ -195,7 +195,9 @@ class Calibrator:
         message = "this Calibrator is not fitted yet; call fit first"
         # scikit-learn's own error where it is loaded: its tools catch that
         exceptions = sys.modules.get("sklearn.exceptions")
-        raise UsageError(message) if exceptions is None else exceptions.NotFittedError(message)
+        if exceptions is None:
+            raise UsageError(message)
+        raise exceptions.NotFittedError(message)
 
 
 def calibrated(data: Data, scores: ScoresWord, settings: Mapping[str, Any], **keywords: Any) -> Report:

@@ -104,7 +104,9 @@ def open_request(request: Request) -> Source:
     source = _open(request.samples, request)
     require_beside(request, source)
     if request.multi_label:
-        return source if source.labels.ndim > 1 else LabelSource.of(source)
+        if source.labels.ndim > 1:
+            return source
+        return LabelSource.of(source)
     if request.several:
         return PositionSource.of(source, request.n_classes, request.n_features)
     return source

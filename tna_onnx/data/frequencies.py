@@ -119,6 +119,8 @@ def _checked_frequencies(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
         )
     total = float(prior.sum())
     if abs(total - 1) > _SUM_TOLERANCE:
-        hint = "; if these are counts, divide them by their sum" if total > 1 + _SUM_TOLERANCE else ""
+        hint = ""
+        if total > 1:
+            hint = "; if these are counts, divide them by their sum"
         raise DataError(f"{where}: the numbers add up to {total:.6g}; expected 1{hint}")
     return prior / total

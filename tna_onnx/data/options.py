@@ -248,7 +248,9 @@ class Request(Data):
     @property
     def no_label(self) -> int:
         """What stands for no label where labels are given by position."""
-        return IGNORED if self.ignore_label is None else self.ignore_label
+        if self.ignore_label is None:
+            return IGNORED
+        return self.ignore_label
 
     @property
     def takes_images(self) -> bool:

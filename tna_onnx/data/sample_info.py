@@ -134,7 +134,9 @@ def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[
     for path in paths:
         match = expression.search(path)
         if match is None:
-            names = f" (columns: {listed(columns)})" if columns else ""
+            names = ""
+            if columns:
+                names = f" (columns: {listed(columns)})"
             raise DataError(
                 f"{where}: {flag} {pattern!r} is no column{names}, and as a regular expression it does not "
                 f"match the path {path!r}"

@@ -95,7 +95,9 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
         raise UsageError(f"bins must be at least 1, got {bins}")
     # what has no weight fills no bin
     n_samples = int(np.count_nonzero(source.sample_info.get("weight", np.ones(len(source)))))
-    held_out = 0 if folds is None else math.ceil(n_samples / folds)
+    held_out = 0
+    if folds is not None:
+        held_out = math.ceil(n_samples / folds)
     n_samples -= held_out
     require_groups(source, 2)
     owners = getattr(source, "owners", None)
@@ -105,7 +107,9 @@ def require_samples(source: Source, bins: int, folds: int | None = None) -> None
             "sample are not independent, so folds and intervals need that many samples; add more"
         )
     if n_samples < bins:
-        rest = f" outside a fold of {held_out}" if held_out else ""
+        rest = ""
+        if held_out:
+            rest = f" outside a fold of {held_out}"
         raise DataError(
             f"{source.describe()}: {n_samples} samples{rest}, fewer than the {bins} bins of the ECE; "
             "give more samples, or fewer --bins"
@@ -129,7 +133,9 @@ def group_notes(source: Source) -> tuple[str, ...]:
     if worth < _MANY_GROUPS:
         return (f"{source.describe()}: by their weights the samples are worth {worth}: intervals may be too narrow",)
     groups = source.sample_info.get("group")
-    count = _MANY_GROUPS if groups is None else len(np.unique(groups))
+    if groups is None:
+        return ()
+    count = len(np.unique(groups))
     if count >= _MANY_GROUPS:
         return ()
     text = f"{source.describe()}: {count} groups are few: intervals are of groups"

@@ -195,9 +195,10 @@ def pending(
             folder = stack.enter_context(temporary_folder(parent))
         temporary = folder / name
         with writing(output or name, UsageError):
-            values = model.large_values if large_values is None else large_values
-            data = _write(model, proto, temporary, values, verbatim=verbatim)
-        del proto, large_values, values  # the caller may have no more use for them
+            if large_values is None:
+                large_values = model.large_values
+            data = _write(model, proto, temporary, large_values, verbatim=verbatim)
+        del proto, large_values  # the caller may have no more use for them
         yield temporary
         if output is not None and keep:
             commit(temporary, data, output)

@@ -260,7 +260,7 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
             "by counting; recalibrate the model first",
         )
     value, *ends = goal_interval(rule, decided, labels, "cost", level, classes)
-    thresholds = _of_two(rule.cost, counted) if rule.cost.shape == (2, 2) else (None, None)
+    thresholds = _of_two(rule.cost, counted)
     point = OperatingPoint(
         "cost", -value, (-ends[1], -ends[0]), *thresholds, by_counting, by_probability, lowest, (low, high)
     )
@@ -268,11 +268,12 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
 
 
 def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
-    """Return thresholds of the second class: by counting, and by probability."""
+    """Return thresholds of the second class: by counting, and by probability; None where there are none."""
     false_alarm = float(cost[0, 1] - cost[0, 0])
     miss = float(cost[1, 0] - cost[1, 1])
-    if false_alarm <= 0 or miss <= 0:
-        return None, None  # one decision is never the cheaper one
+    # of other costs there is no threshold; here one decision is never the cheaper one
+    if cost.shape != (2, 2) or false_alarm <= 0 or miss <= 0:
+        return None, None
     odds = false_alarm / miss
     moved = odds * float(counted[1] / counted[0])
     return moved / (1 + moved), odds / (1 + odds)

@@ -102,7 +102,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)
     if job.held_out is not None and held_out is not None:
         notes += _label_warnings(job.held_out, held_out, classifier, size, trusted=trusted)
-    notes += _unseen_notes(source, classifier.names, output.n_classes, job.settings)
+    notes += _unseen_notes(source, classifier.names or tuple(map(str, range(output.n_classes))), job.settings)
     unknown = None
     if job.unknown is not None:
         unknown = open_unknown(classifier, job.unknown, source)
@@ -162,17 +162,14 @@ def _label_warnings(
     return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
 
 
-def _unseen_notes(
-    source: Source, names: Sequence[str] | None, n_classes: int, settings: GuardSettings
-) -> tuple[str, ...]:
+def _unseen_notes(source: Source, names: Sequence[str], settings: GuardSettings) -> tuple[str, ...]:
     """Say which classes have no sample; with one threshold a class, there is another note."""
     if source.labels.ndim > 1:
         return ()
-    unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
+    unseen = np.flatnonzero(np.bincount(source.labels, minlength=len(names)) == 0)
     if settings.per_class or not len(unseen):
         return ()
-    unseen_names = [names[c] if names else str(c) for c in unseen.tolist()]
-    note = f"no sample of the classes {listed(unseen_names)}: no promise is about samples of these"
+    note = f"no sample of the classes {listed(names[c] for c in unseen.tolist())}: no promise is about samples of these"
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
     return (note,)
