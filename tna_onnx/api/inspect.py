@@ -9,7 +9,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
-from tna_onnx.graph.purpose import purpose
+from tna_onnx.graph.purpose import other_purpose
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import LABELS, SeveralHeads, behind_outputs, find_heads, find_readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
@@ -38,7 +38,7 @@ def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIM
     if not heads:
         scores = _scores(loaded)
     if not heads and not scores:
-        subject = purpose(loaded)
+        subject = other_purpose(loaded)
     types = tensor_types(loaded)
     return Inspection(
         model=loaded.name,

@@ -1,4 +1,4 @@
-"""What operators, shapes and names tell of outputs: that they hold no scores (`purpose`), boxes, or probabilities.
+"""What operators, shapes and names tell of outputs: no scores (`other_purpose`), boxes, or probabilities.
 
 Values are never looked at. `is_one_vs_rest` recognises separate binary classifiers side by side, as skl2onnx writes
 them.
@@ -39,7 +39,7 @@ _BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")
 _SEARCHED = ("boxes", "bboxes", "dets", "detection_boxes", "pred_boxes")
 
 
-def purpose(model: Model) -> str:
+def other_purpose(model: Model) -> str:
     """Return what a refused model is, and what follows from that; empty if its file does not tell."""
     operators = [node.op_type for node in model.proto.graph.node]
     outputs = [info.name for info in model.proto.graph.output]

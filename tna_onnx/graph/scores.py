@@ -13,21 +13,12 @@ from typing import Any
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph import purpose
 from tna_onnx.graph.cut import ancestors, cut_at, mapped_logits
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.options import LABEL_KINDS
-from tna_onnx.graph.purpose import (
-    BOXES,
-    box_output,
-    gives_probabilities,
-    holds_shares,
-    is_box_output,
-    is_one_vs_rest,
-    purpose,
-    step_of_probabilities,
-)
 from tna_onnx.graph.readout import (
     CLASSES_FIRST,
     CLASSES_LAST,
@@ -105,7 +96,7 @@ def _choose_scores(model: Model, output: str | None, kind: str | None, *, guess:
             if isinstance(refused, _AmbiguousScores):
                 untold.append(info)
     if not readouts:
-        if subject := purpose(model):
+        if subject := purpose.other_purpose(model):
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
         if guess and len(untold) == 1:
             try:
@@ -129,7 +120,7 @@ def _require_output(model: Model, output: str | None) -> None:
 
 def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
     """Walk back from every graph output. Outputs that lead to no head give a refusal."""
-    boxes = box_output(model)
+    boxes = purpose.box_output(model)
     heads = []
     refusals = []
     for name in model.outputs:
@@ -138,7 +129,7 @@ def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...],
             refusals.append(outcome)
         # nobody has labels for each box: which object it belongs to, training decides
         elif boxes and (name == boxes or outcome.several):
-            refusals.append(Refusal(name, outcome.node, f"{BOXES} ('{boxes}')"))
+            refusals.append(Refusal(name, outcome.node, f"{purpose.BOXES} ('{boxes}')"))
         else:
             heads.append(outcome)
     return tuple(heads), tuple(refusals)
@@ -172,7 +163,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
             f"{model.name}: no linear head is called '{node}', and no output of that name has one; the model has "
             f"{', '.join(by_node) or 'none'}{_reasons(own or ([] if by_node else refusals))}"
         )
-    if not by_node and output is None and (subject := purpose(model)):
+    if not by_node and output is None and (subject := purpose.other_purpose(model)):
         raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")
     if not by_node:
         raise UnsupportedModel(
@@ -216,7 +207,7 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
     behind_heads = {k for head in heads for k in ancestors(model, head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
     # An output without a linear layer of its own, such as features or labels, is not another classifier's.
-    boxes = box_output(model)
+    boxes = purpose.box_output(model)
     for refusal in refusals:
         if refusal.output == boxes:
             continue
@@ -310,7 +301,7 @@ def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
             # a forest and the like are asked about; a regressor or a detector is not, nor is an image
             with contextlib.suppress(Refused):
                 asked = replace(_readout(model, info, "logits"), holds="")
-                if not (asked.several or purpose(model)):
+                if not (asked.several or purpose.other_purpose(model)):
                     outputs.append((asked, walked))
     return outputs
 
@@ -322,8 +313,8 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused(LABELS)
-    if is_box_output(model, info.name):
-        raise Refused(BOXES)
+    if purpose.is_box_output(model, info.name):
+        raise Refused(purpose.BOXES)
     require_samples_axis(model, info.name)
     walked = walk_back(model, info.name, kind=kind)
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
@@ -332,7 +323,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     sizes = _sizes(model, info.name)
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
-    if kind is None and plain and is_one_vs_rest(model, walked.node):
+    if kind is None and plain and purpose.is_one_vs_rest(model, walked.node):
         kind = "label-probabilities"
     if kind == "probability" and walked.activation == "sigmoid":
         kind = None  # the graph says the same
@@ -364,7 +355,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
         output_slack=walked.output_slack,
         class_axis=class_axis,
         multi_label=multi_label,
-        quantum=step_of_probabilities(model, walked.logits, columns) if holds == "probabilities" else 0.0,
+        quantum=purpose.step_of_probabilities(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )
 
 
@@ -396,7 +387,7 @@ def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
     if not has_positions(sizes):
         return ONE
     # one class a box is not one class a position
-    subject = purpose(model)
+    subject = purpose.other_purpose(model)
     if subject:
         raise Refused(subject)
     axis = walked.class_axis or class_axis_of(sizes)
@@ -433,11 +424,11 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
     layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
-    shown = gives_probabilities(walked.node) or is_complement(model, walked.node)
+    shown = purpose.gives_probabilities(walked.node) or is_complement(model, walked.node)
     if shown and kind == "logits":
         raise Refused(f"holds probabilities, as {walked.where} shows; leave --output-kind logits out")
     if not shown and kind is None:
-        if holds_shares(walked.node):
+        if purpose.holds_shares(walked.node):
             raise _AmbiguousScores(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
                 f"hold shares from 0 to 1: say so with --output-kind probabilities"
