@@ -194,16 +194,17 @@ def refit(step: int) -> Method:
 class Path:
     """A path of temperatures, best at 2, which keeps how far it was asked for."""
 
-    def __init__(self, best: Iterable[float] = (2.0,) * FOLDS) -> None:
+    def __init__(self, best: Iterable[float] = (2.0,) * FOLDS, scales: Iterable[float] = SCALES) -> None:
         self.logits = logits_of()
         self.best = tuple(best)
+        self.scales = tuple(scales)
         self.reached = [0] * FOLDS
 
     def __call__(self, k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
         yield refit(0), self._steps(k)
 
     def _steps(self, k: int) -> Iterator[Fit]:
-        for step, scale in enumerate(SCALES):
+        for step, scale in enumerate(self.scales):
             self.reached[k] = step
             yield refit(step), self.logits, Temperature(scale * 2 / self.best[k])
 
@@ -217,6 +218,17 @@ def test_only_steps_that_all_folds_share_stay() -> None:
     assert list(scores) == [refit(step) for step in range(path.reached[2] + 1)]
     for each in scores.values():
         assert len(each) == N
+
+
+@pytest.mark.parametrize(("last", "folds_with_it"), [(2.2, FOLDS), (50.0, 1)])
+def test_a_last_step_that_has_clearly_lost_is_not_fitted_again(
+    last: float, folds_with_it: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossfit, "_ENOUGH", 2)
+    path = Path(scales=(2.0, last))
+    scores = cross_scores(N, SEED, path)
+    assert path.reached == [1] * folds_with_it + [0] * (FOLDS - folds_with_it)
+    assert list(scores) == [refit(step) for step in range(2 if folds_with_it == FOLDS else 1)]
 
 
 # --- the choice

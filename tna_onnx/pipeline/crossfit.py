@@ -108,10 +108,12 @@ def cross_scores(
         if race:
             beaten, best = _lost(parts, rule)
             lost |= beaten
-            if best and beaten:
+            if best and any(method.step == 0 for method in beaten):
                 rivals.add(best)
         # of very many samples, scores of methods that nobody asks for any more take gigabytes
-        parts = [{method: after for method, after in part.items() if _family(method) not in lost} for part in parts]
+        parts = [
+            {method: after for method, after in part.items() if not {method, _family(method)} & lost} for part in parts
+        ]
     if rivals & {*failures}:
         # they are no candidates after all, and what they have beaten may be the best
         return cross_scores(n, seed, fits, rule, failed, clusters, race=False)
@@ -131,12 +133,12 @@ def _family(method: Method) -> Method:
 def _lost(parts: Sequence[Scores], rule: Rule) -> tuple[set[Method], Method | None]:
     """Return the methods whose losses on the folds so far are too far above the best, and that; paths by a first step.
 
-    Only what the rule cannot leave out for changed predictions rules another method out.
+    Only what the rule cannot leave out for changed predictions rules another method out. The last steps of a path are
+    ruled out by an earlier one, too: they follow the training samples closer, and are its longest fits.
     """
     left = FOLDS - len(parts)
     shared = [method for method in parts[0] if all(method in part for part in parts)]
-    rivals = [method for method in shared if rule.always_allows(method) and not _reads_features(method)]
-    if not left or not rivals:
+    if not left or not shared:
         return set(), None
     counts = [len(part[shared[0]]) for part in parts]
     places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
@@ -145,14 +147,22 @@ def _lost(parts: Sequence[Scores], rule: Rule) -> tuple[set[Method], Method | No
         return set(), None
     losses = {method: np.concatenate([rule.losses(part[method]) for part in parts]) for method in shared}
     means = {method: weighted_mean(losses[method], seen.weights) for method in shared}
-    best = min(rivals, key=lambda method: means[method])
-    lost = set()
-    for method in {_family(method): method for method in sorted(shared, key=lambda method: -means[method])}.values():
-        worse, error = mean_and_error(losses[method] - losses[best], seen.clusters, seen.weights)
+
+    def is_hopeless(method: Method, rival: Method) -> bool:
+        worse, error = mean_and_error(losses[method] - losses[rival], seen.clusters, seen.weights)
         beyond = worse - rule.tie(seen, error)
+        return beyond * math.sqrt(FOLDS / left) > _LOST * error
+
+    rivals = [method for method in shared if rule.always_allows(method) and not _reads_features(method)]
+    best = min(rivals, key=lambda method: means[method], default=None)
+    lost = set()
+    for first, steps in itertools.groupby(shared, _family):
+        path = [*steps]
+        best_step = min(path, key=lambda method: means[method])
+        lost |= set(itertools.takewhile(lambda step: is_hopeless(step, best_step), reversed(path[1:])))  # noqa: B023
         # the input, one temperature and their like cost little, and are what others are held against
-        if (_reads_features(method) or not method.keeps_order) and beyond * math.sqrt(FOLDS / left) > _LOST * error:
-            lost.add(_family(method))
+        if best and (_reads_features(first) or not first.keeps_order) and is_hopeless(best_step, best):
+            lost.add(first)
     return lost, best
 
 
