@@ -30,6 +30,7 @@ from tna_onnx.numerics.ops import (
     Ops,
     namespace,
     own_column,
+    row_dot,
     row_max,
     row_sum,
     several_threads,
@@ -337,7 +338,7 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / classes
     with np.errstate(over="ignore"):
-        spread = float(xp.sum(xp.vecdot(centred, centred), dtype=xp.float64)) / classes
+        spread = float(xp.sum(row_dot(centred, centred), dtype=xp.float64)) / classes
     return np.concatenate([[len(labels), spread], np.bincount(labels, minlength=classes)])
 
 
@@ -362,7 +363,7 @@ def _loss_sums(
     label_logits = _host(own_column(z, labels))[:, 0]
     z = _bounded(z)
     total, first, second = (
-        _host(row) for row in (row_sum(weights)[:, 0], xp.vecdot(weights, z), xp.vecdot(weights * z, z))
+        _host(row) for row in (row_sum(weights)[:, 0], row_dot(weights, z), row_dot(weights * z, z))
     )
     mean = first / total
     square = second / total

@@ -21,6 +21,8 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.ops import by_column
+
 FloatArray = NDArray[np.float64]
 
 
@@ -132,24 +134,23 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     """
     k = len(target)
     best = math.inf
-    weights = np.full(k, 1 / k)
+    weights = [1 / k] * k
     # of equal minima, the first: supports come in ascending size
     slack = 1e-13 * float(np.abs(gram).max())
-    numbers = gram.tolist(), target.tolist()
+    g, t = gram.tolist(), target.tolist()
     for size in range(1, k + 1):
         for support in itertools.combinations(range(k), size):
-            solution = _on_support(*numbers, *support)
+            solution = _on_support(g, t, *support)
             # outside of the simplex: the minimum has another support. Less than this is rounding
             if not solution or min(solution) < -1e-12:
                 continue
-            w = np.zeros(k)
-            w[[*support]] = np.maximum(solution, 0.0)
-            w /= w.sum()
-            value = float(w @ gram @ w - 2 * target @ w)
+            w = dict(zip(support, (max(value, 0.0) for value in solution), strict=True))
+            w = {i: value / sum(w.values()) for i, value in w.items()}
+            value = sum(w[i] * (sum(g[i][j] * w[j] for j in w) - 2 * t[i]) for i in w)
             if value < best - slack:
                 best = value
-                weights = w
-    return weights
+                weights = [w.get(i, 0.0) for i in range(k)]
+    return np.array(weights)
 
 
 def _on_support(gram: list[list[float]], target: list[float], first: int, *others: int) -> list[float]:
@@ -184,6 +185,7 @@ def mixture_weights(likelihoods: FloatArray, counts: FloatArray | None = None) -
     [1.0, 0.0]
     """
     n, k = likelihoods.shape
+    likelihoods = by_column(likelihoods)
     if counts is not None:
         counts = counts * (n / np.sum(counts))
     # inside: every row has a positive likelihood there
@@ -418,6 +420,8 @@ def _goes_down(rise: float, slope: float, fall: float, size: float, scale: float
 
 def _conjugate_gradients(curvature: Curvature, target: FloatArray, tolerance: float) -> FloatArray:
     """Solve H x = target until the residual is `tolerance` of what it was, in the norm of M^-1."""
+    if isinstance(curvature, MatrixCurvature):
+        return curvature.divide(target)
     x = np.zeros_like(target)
     residual = target
     scaled = curvature.divide(target)

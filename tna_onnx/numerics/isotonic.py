@@ -146,16 +146,16 @@ def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]
     # outside of its knots the function is constant: the ends stay
     corners = {0, len(x) - 1}
     open_pieces = [(0, len(x) - 1)]
+    knots = [*zip(x.tolist(), y.tolist(), allowed.tolist(), strict=True)]
     while open_pieces:
         first, last = open_pieces.pop()
         if last - first < 2:
             continue
-        between = slice(first + 1, last)
-        line = y[first] + (x[between] - x[first]) / (x[last] - x[first]) * (y[last] - y[first])
-        excess = np.abs(line - y[between]) / allowed[between]
-        worst = int(np.argmax(excess))
-        if excess[worst] > 1:
-            corner = first + 1 + worst
+        (x0, y0, _), (x1, y1, _) = knots[first], knots[last]
+        excess = [abs(y0 + (u - x0) / (x1 - x0) * (y1 - y0) - v) / most for u, v, most in knots[first + 1 : last]]
+        worst = max(excess)
+        if worst > 1:
+            corner = first + 1 + excess.index(worst)
             corners.add(corner)
             open_pieces += [(first, corner), (corner, last)]
     return np.array(sorted(corners), np.intp)

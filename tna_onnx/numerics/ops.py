@@ -89,7 +89,7 @@ class ArrayOps:
     def __init__(self, like: Any) -> None:
         self._xp = namespace(like)
         self._dtype = like.dtype
-        self._device = array_api_compat.device(like)
+        self._device = _device(like)
 
     @property
     def tiny(self) -> float:
@@ -246,6 +246,13 @@ def namespace(array: Any) -> Any:
     return array_api_compat.array_namespace(array)
 
 
+def _device(array: Any) -> Any:
+    """Return where an array lies; None for NumPy's, without a search."""
+    if isinstance(array, np.ndarray):
+        return None
+    return array_api_compat.device(array)
+
+
 def row_max(values: Any) -> Any:
     """Return the largest value of each row, (N, 1), of (N, C) values of any namespace.
 
@@ -299,7 +306,7 @@ def own_column(values: Any, labels: Any) -> Any:
     labels = plain_labels(labels)
     if isinstance(labels, SoftLabels):
         return xp.sum(values * label_shares(labels, values), axis=1, keepdims=True)
-    index = xp.asarray(labels, dtype=xp.int64, device=array_api_compat.device(values))
+    index = xp.asarray(labels, dtype=xp.int64, device=_device(values))
     return xp.take_along_axis(values, index[:, None], axis=1)
 
 
@@ -380,7 +387,7 @@ def weigh(values: Any, labels: Any) -> Any:
     if not isinstance(labels, WeightedLabels):
         return values
     xp = namespace(values)
-    weights = xp.asarray(labels.weights, dtype=values.dtype, device=array_api_compat.device(values))
+    weights = xp.asarray(labels.weights, dtype=values.dtype, device=_device(values))
     return values * xp.reshape(weights, (-1, *[1] * (values.ndim - 1)))
 
 
@@ -404,7 +411,7 @@ def joined_labels(parts: Sequence[Any]) -> Any:
 def label_shares(labels: Any, values: Any) -> Any:
     """Return 1 for each row's label and 0 for other classes, or the shares of soft labels, like (N, C) values."""
     xp = namespace(values)
-    device = array_api_compat.device(values)
+    device = _device(values)
     if isinstance(labels, SoftLabels):
         return xp.asarray(labels.shares, dtype=values.dtype, device=device)
     classes = xp.arange(values.shape[1], device=device)
