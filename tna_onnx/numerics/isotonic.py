@@ -97,7 +97,8 @@ def cells(
     log_odds = logit(np.clip(p, expit(-_RANGE), expit(_RANGE)))
     cell = np.clip(((log_odds + _RANGE) / _WIDTH).astype(np.int64), 0, len(CENTRES) - 1)
     count = np.bincount(cell, weights, len(CENTRES))
-    hits = np.bincount(cell[outcome], rows_of(weights, outcome), len(CENTRES))
+    right = np.flatnonzero(outcome)  # few of a class: by their numbers, NumPy takes them in half the time
+    hits = np.bincount(cell[right], rows_of(weights, right), len(CENTRES))
     return count.astype(np.float64), hits.astype(np.float64)
 
 
