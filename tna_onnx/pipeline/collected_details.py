@@ -32,18 +32,7 @@ from tna_onnx.pipeline.record import prove
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import (
-    ClassBins,
-    ClassResult,
-    Confusion,
-    Details,
-    Port,
-    RiskCoverage,
-    RunInfo,
-    Sample,
-    Scored,
-    Step,
-)
+from tna_onnx.results import details
 from tna_onnx.results.report import Report
 from tna_onnx.search.candidates import candidate_weights
 
@@ -105,18 +94,18 @@ def class_bins(
     before: tuple[Logits, CalibrationMap | None],
     after: tuple[Logits, CalibrationMap | None],
     bins: int,
-) -> tuple[ClassBins, ...]:
+) -> tuple[details.ClassBins, ...]:
     """Return the diagrams of all classes before and after, from logits and the map behind them."""
     sides = [_summed(*side, bins) for side in (before, after)]
     confused = [side.counts.confused(_MAX_CONFUSED) for side in sides]
 
-    def result(side: int, c: int) -> ClassResult:
+    def result(side: int, c: int) -> details.ClassResult:
         counts = sides[side].counts
-        named = tuple(Confusion(names[predicted], round(n)) for predicted, n in confused[side].get(c, []))
-        return ClassResult(round(counts.predicted[c]), round(counts.right[c]), named)
+        named = tuple(details.Confusion(names[predicted], round(n)) for predicted, n in confused[side].get(c, []))
+        return details.ClassResult(round(counts.predicted[c]), round(counts.right[c]), named)
 
     return tuple(
-        ClassBins(
+        details.ClassBins(
             name,
             round(float(sides[0].bins[2, c].sum())),
             Bins.of_sums(*sides[0].bins[:, c]),
@@ -128,11 +117,13 @@ def class_bins(
     )
 
 
-def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int) -> tuple[ClassBins, ...]:
+def label_bins(
+    names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int
+) -> tuple[details.ClassBins, ...]:
     """Return the diagrams of all labels of samples that have several."""
     sides = zip(before.by_label(), after.by_label(), _results(before), _results(after), strict=True)
     return tuple(
-        ClassBins(
+        details.ClassBins(
             name,
             round(float(one.weigh(one.hit).sum())),
             Bins.of_scores(one, bins),
@@ -144,24 +135,24 @@ def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores
     )
 
 
-def _results(scores: SampleScores) -> list[ClassResult]:
+def _results(scores: SampleScores) -> list[details.ClassResult]:
     """Return how often each label is predicted, and holds where it is; labels are not taken for one another."""
     assert scores.predicted is not None  # noqa: S101 - of several labels
     predicted = scores.weigh(scores.predicted).sum(axis=0).tolist()
     right = scores.weigh(scores.predicted & scores.hit).sum(axis=0).tolist()
-    return [ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
+    return [details.ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
 
 
-def _made_by(task: Task, started: datetime) -> RunInfo:
+def _made_by(task: Task, started: datetime) -> details.RunInfo:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
     output = task.opened.output
-    return RunInfo(
+    return details.RunInfo(
         # a page is read by people: fractions of a second say nothing
         date=started.isoformat(timespec="seconds"),
         seconds=max(0.0, (datetime.now(UTC) - started).total_seconds()),
         calibration_sha256=task.source.digest(),
         held_out_sha256="" if task.held_out is None else task.held_out.source.digest(),
-        inputs=tuple(Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
+        inputs=tuple(details.Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
         output=output.name,
         output_kind=output.kind,
         mapped=output.mapped,
@@ -176,7 +167,7 @@ def _worst_samples(
     after: SampleScores,
     logits: Logits,
     fitted: CalibrationMap | None,
-) -> list[tuple[Sample, ...]]:
+) -> list[tuple[details.Sample, ...]]:
     """Return wrong predictions with the highest confidence, and right ones with the lowest."""
     kinds = worst_rows(after)
     rows = np.unique(np.concatenate(kinds))
@@ -188,7 +179,7 @@ def _worst_samples(
     predicted = dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
     return [
         tuple(
-            Sample(
+            details.Sample(
                 row=row,
                 file=_file(collected.source, row),
                 label=names[int(collected.table.labels[row])],
@@ -226,7 +217,7 @@ def collect_details(
     written: Path,
     started: datetime,
     progress: Progress,
-) -> Details:
+) -> details.Details:
     """Compute the numbers behind all figures of a report. `written`: the new file; `started`: when the run began."""
     settings = task.settings
     reported = task.reported
@@ -238,22 +229,22 @@ def collect_details(
     after = logits.mapped_scores(outcome.fitted)
     names = class_names(task, reported)
     # these two are of one predicted class a sample
-    over: tuple[Sample, ...] = ()
-    under: tuple[Sample, ...] = ()
+    over: tuple[details.Sample, ...] = ()
+    under: tuple[details.Sample, ...] = ()
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)
     else:
         over, under = _worst_samples(reported, names, before, after, logits, outcome.fitted)
         classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
-    return Details(
+    return details.Details(
         data=reported.source.describe(),
         held_out=task.held_out is not None,
         preprocessing=reported.source.recipe(),
         device=f"cuda:{task.device.index}" if task.device.kind == "cuda" else task.device.kind,
         before=report.reliability.before,
         after=report.reliability.after,
-        risk_before=RiskCoverage.of(compared.before.decisions()),
-        risk_after=RiskCoverage.of(compared.after.decisions()),
+        risk_before=details.RiskCoverage.of(compared.before.decisions()),
+        risk_after=details.RiskCoverage.of(compared.after.decisions()),
         steps=_steps(task, outcome, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         with_map=outcome.chosen.fitted is not None,
@@ -266,14 +257,14 @@ def collect_details(
     )
 
 
-def _scored(scores: SampleScores, settings: Settings) -> Scored:
-    return Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
+def _scored(scores: SampleScores, settings: Settings) -> details.Scored:
+    return details.Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
 
 
-def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]:
+def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[details.Step, ...]:
     """Return the candidates with their scores on both sets; of one number of members, weights come together."""
     candidates = outcome.candidates
-    held_out: dict[int, Scored] = {}
+    held_out: dict[int, details.Scored] = {}
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ()
     if task.held_out is not None:
         weights = ((k, None) for k in range(len(candidates)))
@@ -286,6 +277,6 @@ def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]
         held_out[k] = _scored(scores, task.settings)
         progress("search curve", done, len(candidates))
     return tuple(
-        Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
+        details.Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
         for k, c in enumerate(candidates)
     )

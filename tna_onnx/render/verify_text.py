@@ -8,14 +8,7 @@ from tna_onnx.graph.options import Difference
 from tna_onnx.graph.scores import LABELS
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.render.wording import lines_text, note_lines
-from tna_onnx.results.inspection import (
-    HeadInfo,
-    Inspection,
-    ModelDifference,
-    OtherOutput,
-    OutputDifference,
-    ScoresInfo,
-)
+from tna_onnx.results.inspection import HeadInfo, Inspection, ModelDifference, OtherOutput, OutputDifference, ScoresInfo
 
 # Unexplained differences that are listed; another model altogether has thousands.
 _MAX_LINES = 40

@@ -1,13 +1,6 @@
 """ONNX Runtime: sessions on a device, and the cores and memory that they may use."""
 
-from tna_onnx.runtime.device import (
-    Device,
-    allowed_cores,
-    free_memory,
-    parse_device,
-    require_address_space,
-    trim_memory,
-)
+from tna_onnx.runtime.device import Device, allowed_cores, free_memory, parse_device, require_address_space, trim_memory
 from tna_onnx.runtime.providers import open_session, runtime_version
 from tna_onnx.runtime.session import AT_ONCE, OutOfMemory, Session, TensorInfo, side_by_side
 
