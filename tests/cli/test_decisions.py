@@ -11,11 +11,11 @@ from onnx import helper
 from scipy.special import softmax
 
 from tests.conftest import Demo, Small
+from tests.data.samples import open_source
 from tests.guarding.conftest import run
 from tests.pipeline.samples import few
 from tests.results.test_json import valid
 from tests.support import loaded, ok, refused
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.numerics.conformal import coverage_band
 

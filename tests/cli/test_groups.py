@@ -179,8 +179,7 @@ def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Pat
 
 
 def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path) -> None:
-    from tests.data.samples import ANY_SIZE
-    from tna_onnx.data.formats import open_source
+    from tests.data.samples import ANY_SIZE, open_source
     from tna_onnx.data.images.preprocess import Recipe
 
     names = [f"{k % 2}/video{k // 4}_frame{k}.png" for k in range(12)]

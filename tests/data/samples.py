@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from tna_onnx.data.formats import open_request
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec, IntArray, Source
@@ -19,6 +20,13 @@ from tna_onnx.data.sources.image_files import FolderImages, ImageSource, open_fo
 
 def spec(name: str = "x", shape: tuple[int | None, ...] = (None, 4), dtype: npt.DTypeLike = np.float32) -> InputSpec:
     return InputSpec(name, shape, np.dtype(dtype))
+
+
+def open_source(
+    data: Any, inputs: Sequence[InputSpec], n_classes: int, recipe: Recipe | None = None, **words: Any
+) -> Source:
+    """Open labelled samples, of any kind, for the inputs of a model; `words` are fields of `Request`."""
+    return open_request(Request(data, preprocessing=recipe, inputs=inputs, n_classes=n_classes, **words))
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.ArrayLike]) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec, write_columns
+from tests.data.samples import gather, open_source, spec, write_columns
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.formats import DATA_FORMATS, DataFormat, open_request, open_source, request_of
+from tna_onnx.data.formats import DATA_FORMATS, DataFormat, open_request, request_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import model_class_names

@@ -13,11 +13,10 @@ import pytest
 from PIL import Image
 
 from tests.conftest import Small
-from tests.data.samples import encoded, gather, spec, write_folder, write_npz
+from tests.data.samples import encoded, gather, open_source, spec, write_folder, write_npz
 from tests.support import cli
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import foreign_json, outside
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import read_class_names

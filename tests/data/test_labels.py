@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import LISTS, spec
-from tna_onnx.data.formats import open_source
+from tests.data.samples import LISTS, open_source, spec
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices
 from tna_onnx.data.several import LabelSource, marked_labels

@@ -17,7 +17,7 @@ from PIL import Image
 import tna_onnx
 from tests.api.test_choice import logits_of
 from tests.conftest import Small
-from tests.data.samples import spec
+from tests.data.samples import open_source, spec
 from tests.extraction.prepared_images import make_images, network, write_folder
 from tests.support import loaded, ok, refused
 from tna_onnx.data.choices import DEFAULT_LIMITS
@@ -33,7 +33,6 @@ from tna_onnx.data.digest import (
     stream_sha256,
     tree_sha256,
 )
-from tna_onnx.data.formats import open_source
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 

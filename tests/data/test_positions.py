@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.data.samples import open_source
 from tna_onnx.data import several
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.several import POSITIONS, SHAPE, PositionSource, first_batches
 from tna_onnx.data.source import InputSpec, sample_labels
 from tna_onnx.errors import DataError

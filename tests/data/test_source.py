@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.samples import encoded, gather, spec, write_folder, write_npz
-from tna_onnx.data.formats import open_source
+from tests.data.samples import encoded, gather, open_source, spec, write_folder, write_npz
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import NO_LABELS, InputSpec, Source, halves, require_samples, split_rows
 from tna_onnx.data.sources.arrays import open_precomputed

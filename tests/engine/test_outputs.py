@@ -11,8 +11,8 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 from tests.builders import tensor_info
+from tests.data.samples import open_source
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, source_of
-from tna_onnx.data.formats import open_source
 from tna_onnx.engine.scoring import FilePair, NotFinite, _Tally, run_both, score_model
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import open_model

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests.builders import nodes_of, small_model, tensor_info
-from tna_onnx.data.formats import open_source
+from tests.data.samples import open_source
 from tna_onnx.data.source import Source
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.graph.load import load_model

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from tests.builders import nodes_of, small_model
+from tests.data.samples import open_source
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import mapped
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import collect

@@ -16,10 +16,10 @@ from PIL import Image
 import tna_onnx
 from tests.builders import nodes_of, small_model
 from tests.conftest import Demo
+from tests.data.samples import open_source
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
 from tests.support import cli, ok, with_options
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError

@@ -192,8 +192,8 @@ def _read_model(path: Path) -> None:
 
 
 def _read_data(path: Path, images: bool) -> None:
+    from tests.data.samples import open_source
     from tna_onnx.data import choices as limits
-    from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import InputSpec
 

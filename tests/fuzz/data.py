@@ -17,12 +17,11 @@ import click
 import numpy as np
 from PIL import Image
 
-from tests.data.samples import encoded
+from tests.data.samples import encoded, open_source
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labels import read_class_names

@@ -17,12 +17,12 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 from tests.builders import calibration_entries
+from tests.data.samples import open_source
 from tests.fuzz import children
 from tests.fuzz.children import OUTCOMES
 from tests.fuzz.mutations import mutated
 from tests.graph.rewriting import drawn
 from tests.graph.samples import CASES
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import TnaError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.data.samples import open_source
 from tests.graph.rewriting import unexpected
 from tests.graph.samples import CLASSES, FEATURES, Builder, Sample, run
-from tna_onnx.data.formats import open_source
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout

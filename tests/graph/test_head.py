@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.data.samples import open_source
 from tests.graph.samples import (
     CASES,
     CLASSES,
@@ -20,7 +21,6 @@ from tests.graph.samples import (
     run,
     tensors,
 )
-from tna_onnx.data.formats import open_source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_readout

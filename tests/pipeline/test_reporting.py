@@ -10,9 +10,8 @@ import onnx
 import pytest
 
 from tests.conftest import Small
-from tests.data.samples import write_folder
+from tests.data.samples import open_source, write_folder
 from tests.pipeline.samples import few, job_of, opened, outcome_of, scores_of
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.frequencies import with_prior
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.options import Data, Request
@@ -90,13 +89,6 @@ def request_of(
         n_features=n_features,
         multi_label=multi_label,
     )
-
-
-def open_source(
-    data: Any, inputs: Sequence[InputSpec], n_classes: int, recipe: Recipe | None = None, **words: Any
-) -> Source:
-    """Open labelled samples, of any kind, for the inputs of a model; `words` are fields of `Request`."""
-    return open_request(Request(data, preprocessing=recipe, inputs=inputs, n_classes=n_classes, **words))
 
 
 def open_request(request: Request) -> Source:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.data.samples import noise, spec, write_folder
-from tna_onnx.data.formats import open_source
+from tests.data.samples import noise, open_source, spec, write_folder
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.source import InputSpec

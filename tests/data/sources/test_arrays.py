@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import tna_onnx
 from tests.conftest import Demo
-from tests.data.samples import gather, spec, write_npz
-from tna_onnx.data.formats import open_source
+from tests.data.samples import gather, open_source, spec, write_npz
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec

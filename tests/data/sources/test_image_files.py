@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import ANY_SIZE, LISTED, TWO, gather, names, noise, open_images, spec, write_folder, write_image
-from tna_onnx.data.formats import open_request, open_source, request_of
+from tests.data.samples import (
+    ANY_SIZE,
+    LISTED,
+    TWO,
+    gather,
+    names,
+    noise,
+    open_images,
+    open_source,
+    spec,
+    write_folder,
+    write_image,
+)
+from tna_onnx.data.formats import open_request, request_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import Source

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import gather, spec
-from tna_onnx.data.formats import open_source
+from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec
-from tna_onnx.data.formats import open_request, open_source, request_of
+from tests.data.samples import gather, open_source, spec
+from tna_onnx.data.formats import open_request, request_of
 from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec, write_folder, write_npz
-from tna_onnx.data.formats import open_source
+from tests.data.samples import gather, open_source, spec, write_folder, write_npz
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.errors import DataError, UsageError
 

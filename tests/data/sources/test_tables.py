@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import encoded, gather, noise, spec
-from tna_onnx.data.formats import open_source
+from tests.data.samples import encoded, gather, noise, open_source, spec
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec
+from tests.data.samples import gather, open_source, spec
 from tests.support import ok
-from tna_onnx.data.formats import open_source
 from tna_onnx.errors import DataError
 
 CITIES = ["Oslo", " Åbo", "a, b", "Oslo", "NA ", "x\ny"]

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import gather, spec
+from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.formats import open_source
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.columns import stack

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec
-from tna_onnx.data.formats import open_source
+from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.source import NO_LABELS, InputSpec, Source
 from tna_onnx.errors import DataError, UsageError
 
