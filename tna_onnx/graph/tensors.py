@@ -51,9 +51,9 @@ INTEGER_TYPES: dict[int, np.dtype[Any]] = {
 """Element types that a quantised constant may have."""
 
 
-def byte_count(tensor: TensorProto, dims: Sequence[int] | None = None) -> int:
-    """Return the number of bytes that a tensor's type and shape, or other dimensions, ask for."""
-    count: int = math.prod(tensor.dims if dims is None else dims)
+def byte_count(tensor: TensorProto) -> int:
+    """Return the number of bytes that a tensor's type and shape ask for."""
+    count: int = math.prod(tensor.dims)
     return (count * _BITS.get(type_name(tensor.data_type).upper(), 8) + 7) // 8
 
 
