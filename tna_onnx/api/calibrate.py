@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
-@checked
+@arguments.checked
 def calibrate(
     model: ModelSource,
     calib: Any,
@@ -51,7 +50,7 @@ def calibrate(
     report: str | Path | None = None,
     json: str | Path | None = None,
     figures: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> Report:
     """Recalibrate an ONNX classifier and write it as a drop-in file.
 

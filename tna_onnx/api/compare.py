@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
@@ -231,7 +230,7 @@ def _agreement(run: Run, first: Run) -> float:
     return weighted_mean(number[run.predicted] == first.predicted, run.scores.weights)
 
 
-@checked
+@arguments.checked
 def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
     data: Any,
@@ -247,7 +246,7 @@ def compare(
     batch_size: int = 64,
     report: str | Path | None = None,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> measured.ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 

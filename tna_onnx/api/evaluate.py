@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
@@ -62,7 +61,7 @@ _NEED_LABELS = ["group_column", "groups", "by", "weight_column", "weights", "cla
 _NEED_LABELS += [*(name for name in LIMITS if name != "min_accuracy"), "min_recall", "positive"]
 
 
-@checked
+@arguments.checked
 def evaluate(
     model: ModelSource,
     data: Any,
@@ -77,7 +76,7 @@ def evaluate(
     device: str = "auto",
     batch_size: int = 64,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> measured.Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
@@ -123,7 +122,7 @@ def evaluate(
         try:
             opened = _open(model, labelled, options, place, batch_size, bins)
         except NoLabels as missing:
-            said = stated_in(labelled) | stated_in(gates) | {"positive": positive or None}
+            said = arguments.stated_in(labelled) | arguments.stated_in(gates) | {"positive": positive or None}
             needed = [name for name in _NEED_LABELS if said.get(name) is not None]
             if needed:
                 option = f"--{needed[0].replace('_', '-')}"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.choices import FeatureFields
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.formats import request_of
@@ -54,7 +53,7 @@ from tna_onnx.results.inspection import Collection
 from tna_onnx.runtime import parse_device
 
 
-@checked
+@arguments.checked
 def features(
     model: ModelSource,
     data: Any,
@@ -72,7 +71,7 @@ def features(
     device: str = "auto",
     batch_size: int = 64,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> Collection:
     """Run a model over labelled data up to its features, and keep these with the labels.
 

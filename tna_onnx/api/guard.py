@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.outcomes import Guard
 
 
-@checked
+@arguments.checked
 def guard(
     model: ModelSource,
     calib: Any,
@@ -42,7 +41,7 @@ def guard(
     batch_size: int = 64,
     overwrite: bool = False,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> Guard:
     """Add decisions to a classifier, each with a guarantee that needs no more than exchangeable samples.
 

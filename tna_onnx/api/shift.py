@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.choices import Frequencies
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.outcomes import Shift
 
 
-@checked
+@arguments.checked
 def shift(
     model: ModelSource,
     calib: Any,
@@ -41,7 +40,7 @@ def shift(
     batch_size: int = 64,
     overwrite: bool = False,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> Shift:
     """Change the class frequencies that a classifier expects, in its bias.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.study import Studies
 
 
-@checked
+@arguments.checked
 def study(
     model: ModelSource,
     calib: Any,
@@ -38,7 +37,7 @@ def study(
     batch_size: int = 64,
     cache: str | Path | None = None,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> Studies:
     """Make the paper's experiments on an ONNX classifier: tables and curves of one model.
 

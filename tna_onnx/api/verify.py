@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import ProgressWord, checked, stated_in
 from tna_onnx.data.images.pixel_checks import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
@@ -35,7 +34,7 @@ from tna_onnx.runtime import Device, parse_device
 _BINS = 15
 
 
-@checked
+@arguments.checked
 def verify(
     original: ModelSource,
     recalibrated: ModelSource,
@@ -49,7 +48,7 @@ def verify(
     device: str = "auto",
     batch_size: int = 64,
     json: str | Path | None = None,
-    progress: ProgressWord = None,
+    progress: arguments.ProgressWord = None,
 ) -> ModelDifference:
     """Make a recalibrated ONNX file again of its original and compare all of it; on data, compare what both give.
 
@@ -131,13 +130,13 @@ def _samples(data: Any, reading: Mapping[str, Any], gates: Gates) -> Data | None
     """Return the samples to run both files on; None if there are none, and nothing is said of them."""
     said = dict(reading)
     if isinstance(data, Data):
-        said = {**stated_in(data), **reading}
+        said = {**arguments.stated_in(data), **reading}
     for word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior"):
         if word in said:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
     if data is not None and not (isinstance(data, Data) and data.samples is None):
         return arguments.samples_of(data, reading)
-    said |= stated_in(gates)
+    said |= arguments.stated_in(gates)
     for word in ("preprocessing", "labels", "expect_accuracy", *LIMITS):
         if word in said:
             flag = word if word == "preprocessing" else f"--{word.replace('_', '-')}"
