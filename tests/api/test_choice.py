@@ -58,7 +58,7 @@ def test_the_output_is_the_input_byte_for_byte(small: Small, own: dict[str, Arra
     assert (tmp_path / "o.onnx").read_bytes() == small.model.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["o.onnx"]
     assert report.already_calibrated
-    assert report.verdict.startswith("already calibrated, as far as 1,000 held-out samples can tell: ")
+    assert report.verdict.startswith("already calibrated: on 1,000 held-out samples ")
     assert "no method is significantly better" in report.verdict
     assert (report.method, report.map, report.angle, report.folded, report.parameters) == ("none", "none", 0, False, {})
     assert (report.changes.tensors, report.changes.added, report.changes.nodes) == ((), (), ())
@@ -75,7 +75,7 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
     )
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     report = with_options(tna_onnx.calibrate, source, own, output=tmp_path / "o.onnx", **FAST)
-    assert report.verdict.startswith("already calibrated, as far as 1,000 calibration samples can tell: ")
+    assert report.verdict.startswith("already calibrated: on 1,000 calibration samples ")
     (data,) = tmp_path.glob("o.onnx.*.data")
     assert report.files == (report.output, str(data))
     assert {path.name for path in tmp_path.iterdir()} == {*before, "o.onnx", data.name}

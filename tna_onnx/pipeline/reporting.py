@@ -44,9 +44,9 @@ _MANY_CHANGED = 0.01
 
 # Why a method with a lower loss was not chosen, in the order of a note.
 _REASONS: dict[Reason, str] = {
-    "predictions": "changes predictions",
-    "accuracy": "costs accuracy",
-    "error": "raises the ECE",
+    "predictions": "would change predictions",
+    "accuracy": "would cost accuracy",
+    "error": "would raise the ECE",
 }
 
 
@@ -317,7 +317,7 @@ def _choice_notes(task: Task, outcome: Outcome) -> Iterator[str]:
         by_reason.setdefault(why.rpartition(": ")[2], []).append(method)
     for methods in by_reason.values():
         labels = ", ".join(method.label for method in methods)
-        yield f"{labels} could not be fitted and are left out: {outcome.failed[methods[0]]}"
+        yield f"{labels} are left out, because they could not be fitted {outcome.failed[methods[0]]}"
     settings = task.settings
     members = outcome.chosen.ensemble_size
     first = settings.for_search.ensemble_size
@@ -363,7 +363,7 @@ def _why(task: Task, outcome: Outcome) -> str:
     for reason, verb in _REASONS.items():
         words = [method.words for method in better if outcome.left_out.get(method) == reason]
         if words:
-            text += f"; better, but not taken because it {verb}: {', '.join(words[:2])}"
+            text += f"; {' and '.join(words[:2])} did better but {verb}"
     return text
 
 

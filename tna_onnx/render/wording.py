@@ -103,7 +103,11 @@ def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, s
         if name not in comparison.differences:
             continue
         sides = (comparison.before.value(name), comparison.after.value(name))
-        yield name, metric.title, *sides, comparison.differences[name]
+        title = metric.title
+        positive = comparison.before.positive
+        if name == POSITIVE_ECE and positive is not None and positive.labels > 1:
+            title = "ECE of the worst label, %"
+        yield name, title, *sides, comparison.differences[name]
         if name == "accuracy":
             yield name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced
 

@@ -312,7 +312,7 @@ class Taught:
         if low > 0:
             how = "less closely"
         return (
-            f"The model follows its teacher {how}, as far as {self.samples:,} samples tell: KL divergence "
+            f"On {self.samples:,} samples the model follows its teacher {how}: KL divergence "
             f"{self.kl_before:.4f} -> {self.kl_after:.4f} nats, the same class for {100 * self.agreement_before:.1f} % "
             f"-> {100 * self.agreement_after:.1f} % of them"
         )
@@ -601,7 +601,7 @@ class Report(Displayed):
         text = f"for {listed(lost)} no threshold keeps today's {where}"
         if not values:
             return text
-        named = ", ".join(f"{name} {value!r}" for name, value in values.items())
+        named = ", ".join(f"{name}: {value!r}" for name, value in values.items())
         if len(values) > _NAMED_LABELS:
             named = f"from {min(values.values()):.3g} to {max(values.values()):.3g} (page and --json list them)"
         kept = f"a threshold for each label, {named}, keeps today's {where}"
@@ -625,10 +625,10 @@ class Report(Displayed):
         other = self.alternative
         if other is None:
             return f"{text}. Calibrated probabilities may need other answers: --predictions change"
-        text += (
-            ". --predictions change gives calibrated probabilities; the recall at 0.5 then goes from "
-            f"{_share(other.recall_before)} to {_share(other.recall_after)} %"
-        )
+        text += ". --predictions change gives calibrated probabilities; the recall at 0.5 is then "
+        text += f"{_share(other.recall_after)} %"
+        if not self.changed_predictions:
+            text += f", now {_share(other.recall_before)} %"
         if other.threshold is not None:
             text += f", and the threshold {other.threshold!r} keeps the decisions"
         return f"{text}. --decide f1 adds an output 'decision' with a threshold of its own"
@@ -693,7 +693,7 @@ class Report(Displayed):
             return f"too few samples to tell, and left as it is: {best}; {samples}"
         if self.changing:
             return (
-                f"left as it is: as far as {samples} can tell, no method that keeps predicted classes does "
+                f"left as it is: on {samples} no method that keeps predicted classes does "
                 f"significantly better than the input model ({values}); --predictions change would take {self.changing}"
             )
         if self.refused:
@@ -704,7 +704,7 @@ class Report(Displayed):
         opening = "already calibrated"
         if self.off_before:
             opening = "not calibrated, and left as it is"
-        return f"{opening}, as far as {samples} can tell: {best}"
+        return f"{opening}: on {samples} {best}"
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,10 @@ def checks(report: Report) -> str:
     lowest = report.recall.lowest
     if lowest.difference.difference < 0:
         recalls = f"{100 * lowest.before:.1f} → {100 * lowest.after:.1f} %"
-        parts.append(f"{report.kind} {lowest.name} loses most recall: {recalls}")
+        chance = ""
+        if not lowest.loses:
+            chance = ", which may be chance"
+        parts.append(f"{report.kind} {lowest.name} loses most recall: {recalls}{chance}")
     return " · ".join(parts)
 
 
@@ -178,8 +181,8 @@ _SCORES = {
 
 
 def use(report: Report, details: Details) -> SimpleNamespace | None:
-    """Return the values of the section: three lines that run the written file; None if none was written."""
-    if not report.output:
+    """Return the values of the section: three lines that run the written file; None if none was written, or a copy."""
+    if not report.output or (report.already_calibrated and report.guard is None):
         return None
     origin = details.made
     file = PurePath(report.output).name
