@@ -96,6 +96,7 @@ KINDS = {
     "log_softmax": "log_probabilities",
     "sigmoid": "positive_probability",
 }
+"""Activation that follows the logits -> what the output holds."""
 
 KIND_WORDS = {
     "logits": "logits",
