@@ -85,13 +85,6 @@ def with_quantum(session: BatchRunner, output: ClassOutput, source: Source, batc
     return replace(output, quantum=grid_of(values))
 
 
-def probabilities_of(
-    session: BatchRunner, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
-) -> NDArray[np.float32]:
-    """Return (N, C) probabilities."""
-    return with_projections(session, output, [], source, batch_size, stage, progress)[0]
-
-
 def with_projections(
     session: BatchRunner,
     output: ClassOutput,

@@ -26,9 +26,9 @@ from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.options import Request, names_of
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec
 from tna_onnx.data.sources.arrays import Kind
+from tna_onnx.data.sources.arrow import column_array
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.feature_files import features_table
-from tna_onnx.data.sources.slices import arrays_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, require_finite
@@ -189,7 +189,8 @@ class TableExtractor:
     def __call__(self, table: Any) -> Any:
         """Return an Arrow table with `features` or `logits`, as lists of one length."""
         kind: Kind = self.writer["kind"]
-        batch = self.extractor(arrays_of(table))
+        columns = {name: column_array(table.column(name), f"batch: column {name!r}") for name in table.column_names}
+        batch = self.extractor(columns)
         # what passes is taken from the table: its types stay
         passed = {name: table.column(name) for name in batch if name != kind}
         return features_table(kind, batch[kind], passed, self.writer)

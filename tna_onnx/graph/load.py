@@ -411,7 +411,8 @@ def tensor_types(model: Model) -> dict[str, str]:
     texts = {}
     for info in model.proto.graph.input:
         tensor = info.type.tensor_type
-        texts[info.name] = f"{tensors.numpy_name(tensor.elem_type)} {dims_text(tensor.shape)}"
+        dtype = tensors.FLOAT_TYPES.get(tensor.elem_type, tensors.type_name(tensor.elem_type))
+        texts[info.name] = f"{dtype} {dims_text(tensor.shape)}"
         if not info.type.HasField("tensor_type"):
             texts[info.name] = str(info.type.WhichOneof("value")).removesuffix("_type")
     return texts

@@ -63,11 +63,6 @@ def type_name(code: int) -> str:
     return names.get(code, str(code))
 
 
-def numpy_name(code: int) -> str:
-    """Return the name that NumPy gives an element type, or ONNX's where NumPy has none."""
-    return FLOAT_TYPES.get(code, type_name(code))
-
-
 TF32_EPSILON = 2.0**-10
 """Relative step between neighbouring numbers of TF32, to which CUDA may round the factors of float32 products."""
 

@@ -17,7 +17,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.engine.scoring import BatchRunner, probabilities_of
+from tna_onnx.engine.scoring import BatchRunner, with_projections
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
@@ -99,7 +99,8 @@ def taught(
         session: BatchRunner = classifier.session
         if len(classifier.inputs) == 1:
             session = _OneInput(classifier.session, classifier.inputs[0].name)
-        return probabilities_of(session, output, source, batch_size, stage, progress)
+        (probabilities,) = with_projections(session, output, [], source, batch_size, stage, progress)
+        return probabilities
 
     soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
     calibration = replace(calibration, table=replace(calibration.table, labels=soft))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
-from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
+from tna_onnx.data.sources.arrow import TableFiles, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 
 if TYPE_CHECKING:
@@ -206,11 +206,6 @@ def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 
     starts = np.cumsum(counts) - counts
     wanted = np.maximum(1, np.round(counts * (size / count)).astype(np.int64))
     return np.sort(np.concatenate([order[start : start + take] for start, take in zip(starts, wanted, strict=True)]))
-
-
-def arrays_of(table: Any) -> dict[str, Any]:
-    """Return the columns of an Arrow table as arrays: (B, ...) of numbers; of others, objects (B,)."""
-    return {name: column_array(table.column(name), f"batch: column {name!r}") for name in table.column_names}
 
 
 def _tensors(pa: Any, values: NDArray[Any]) -> Any:

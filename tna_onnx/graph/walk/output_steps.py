@@ -10,7 +10,7 @@ from tna_onnx.graph.linear import class_labels, first_column_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, has_positions
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk.patterns import BESIDE_SUM, scores_of, written_out
+from tna_onnx.graph.walk.patterns import BESIDE_SUM, scores_behind, written_out
 from tna_onnx.graph.walk.steps import PASSED, State
 
 # Operators that end the logits.
@@ -240,7 +240,7 @@ def _exp(state: State, node: onnx.NodeProto) -> str | None:
     # exp(s) / sum(exp(s)) is softmax(s), and so is exp(s - max s) / sum(exp(s - max s)).
     state.summed = False
     state.holds = "logits"
-    return _begin(state, "Softmax", scores_of(state.model, str(node.input[0])))
+    return _begin(state, "Softmax", scores_behind(state.model, str(node.input[0]))[0])
 
 
 def _slack(state: State, node: onnx.NodeProto) -> str | None:

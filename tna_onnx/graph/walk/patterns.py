@@ -37,7 +37,7 @@ def written_out(model: Model, tensor: str) -> tuple[str, str] | None:
         if inner is not None and inner[0] == "LogSoftmax":
             return "Softmax", inner[1]
     if node.op_type == "Sub":  # s - log sum exp(s), or the same of s - m
-        scores = _scores(model, node.input[0])
+        scores = scores_behind(model, node.input[0])
         if scores == _log_summed(model, node.input[1]):
             return "LogSoftmax", scores[0]
     for top, bottom in _quotients(model, node):
@@ -89,11 +89,6 @@ def _both_ways(node: onnx.NodeProto) -> tuple[tuple[str, str], tuple[str, str]]:
     return (first, second), (second, first)
 
 
-def scores_of(model: Model, tensor: str) -> str:
-    """Return s for a tensor that is s or s - max s."""
-    return _scores(model, tensor)[0]
-
-
 def _node(model: Model, tensor: str | None) -> onnx.NodeProto | None:
     """Return the standard operator that makes a tensor, if there is one, with the operands that the forms read."""
     if tensor is None:
@@ -137,7 +132,7 @@ def _shaped(model: Model, tensor: str) -> onnx.NodeProto | None:
     return None
 
 
-def _scores(model: Model, tensor: str) -> _Scores:
+def scores_behind(model: Model, tensor: str) -> _Scores:
     """Return (s, whether its maximum is subtracted) for s or s - max s."""
     node = _node(model, tensor)
     if node is not None and node.op_type == "Sub" and _is_maximum(model, node.input[1], node.input[0]):
@@ -154,7 +149,7 @@ def _exponent(model: Model, tensor: str) -> _Scores | None:
     node = _node(model, tensor)
     if node is None or node.op_type != "Exp":
         return None
-    return _scores(model, node.input[0])
+    return scores_behind(model, node.input[0])
 
 
 def _summed(model: Model, tensor: str) -> _Scores | None:
@@ -174,7 +169,7 @@ def _log_summed(model: Model, tensor: str) -> _Scores | None:
         return None
     scores: _Scores | None = None
     if node.op_type == "ReduceLogSumExp":
-        scores = _scores(model, node.input[0])
+        scores = scores_behind(model, node.input[0])
     elif node.op_type == "ReduceLogSum":
         scores = _exponent(model, node.input[0])
     elif node.op_type == "Log":
