@@ -215,7 +215,7 @@ def rows_of(values: T | None, rows: Any) -> T | None:
 class Blocked:
     """The sum of of(logits, *aligned) over row blocks; None among the aligned arrays stays None.
 
-    It can be pickled where `of` can.
+    Of many logits, `of` runs in several threads, in a block of `one_thread`. It can be pickled where `of` can.
 
     >>> Blocked(lambda logits: logits.sum(axis=0))(np.ones((300_000, 2))).tolist()
     [300000.0, 300000.0]
