@@ -107,7 +107,10 @@ def features(
         DeviceError: ONNX Runtime or the device is missing.
     """
     check_batch_size(batch_size)
-    fields = _checked_fields(FeatureFields(engine, ray_options or None, max_samples, stratify))
+    fields = FeatureFields(engine, ray_options or None, max_samples, stratify)
+    check_settings(fields)
+    if stratify and max_samples is None:
+        raise UsageError("--stratify needs --max-samples, the number of samples to choose")
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
     if cache is not None and fields != FeatureFields():
@@ -191,14 +194,6 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: int, pro
         preprocessing=source.recipe(),
         provider=opened.session.provider,
     )
-
-
-def _checked_fields(fields: FeatureFields) -> FeatureFields:
-    """Return settings on what computes features, and of which samples, if they can be used."""
-    check_settings(fields)
-    if fields.stratify and fields.max_samples is None:
-        raise UsageError("--stratify needs --max-samples, the number of samples to choose")
-    return fields
 
 
 def _into_files(

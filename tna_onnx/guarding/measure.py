@@ -58,7 +58,9 @@ def measure(
             errors.ece, errors.ece_interval, errors.nll, errors.nll_interval, level
         )
     if "accept" in decided.values:
-        figures |= _accepted(decided, level)
+        accepted = decided.values["accept"]
+        risk, interval = _share(~decided.hit[accepted], level, rows_of(decided.clusters, accepted))
+        figures |= {"accepted": float(accepted.mean()), "risk": risk, "risk_interval": interval}
     if "set" in decided.values:
         figures |= _covered(decided, len(names), level)
     if "ood_alarm" in decided.values:
@@ -67,12 +69,6 @@ def measure(
         figures["decision"] = score_decision(decided, names, level, cost)
     accuracy = float(decided.hit.mean())
     return outcomes.Decisions(data=data, fresh=fresh, n=len(decided), accuracy=accuracy, detection=detection, **figures)
-
-
-def _accepted(decided: Values, level: float) -> dict[str, Any]:
-    accepted = decided.values["accept"]
-    risk, interval = _share(~decided.hit[accepted], level, rows_of(decided.clusters, accepted))
-    return {"accepted": float(accepted.mean()), "risk": risk, "risk_interval": interval}
 
 
 def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
