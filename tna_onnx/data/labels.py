@@ -436,7 +436,7 @@ def _name_list(value: Any, where: str) -> tuple[str, ...]:
             value = [by_index[index] for index in range(len(pairs))]
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise DataError(
-            f"{where}: expected class names, as a list of text or a dict of index and name, found "
+            f"{where}: expected class names (a list, or a dict of index and name), found "
             f"{value!r:.80}; write one name per class"
         )
     return tuple(value)

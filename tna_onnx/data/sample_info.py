@@ -100,7 +100,7 @@ def _texts(values: Any, n: int, where: str) -> AnyArray:
 def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> DataError:
     text = f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
     if role == "weight":
-        text += "; where all samples count alike, as in held-out data of the population, add a column of ones"
+        text += "; if all samples count alike (held-out data of the population, say), add a column of ones"
     return DataError(text)
 
 

@@ -200,7 +200,7 @@ def checked_warnings(
     warnings = warnings_of(suspicion, class_names)
     # that the model says one class nearly always speaks against the model
     if suspicion is not None and suspicion.kind != "one class" and not trusted:
-        raise DataError(f"{where}: {warnings[0]}; --trust-labels writes the model all the same")
+        raise DataError(f"{where}: {warnings[0]}; --trust-labels writes the model regardless")
     return warnings
 
 

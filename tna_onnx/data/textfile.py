@@ -124,8 +124,8 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
     wrong = next((number for number, record in enumerate(records) if record.keys() != names), None)
     if wrong is not None:
         raise DataError(
-            f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
-            f"{listed(records[wrong])} as number {wrong + 1}"
+            f"{path}: expected the keys of the first sample, {listed(names)}, in each; sample {wrong + 1} has "
+            f"{listed(records[wrong])}"
         )
     return {name: plain_column(cell_array([record[name] for record in records])) for name in names}
 

@@ -164,7 +164,7 @@ class Preparation:
             return recipe, ["the preprocessing is that of the model's metadata"]
         recipe = ultralytics_recipe(model.metadata)
         if recipe is not None:
-            return recipe, ["the preprocessing is that of Ultralytics' classifiers, as the model's metadata say"]
+            return recipe, ["the model's metadata name Ultralytics' classifiers, whose preprocessing is taken"]
         if model.path is None:
             return None, []
         try:

@@ -107,7 +107,7 @@ def _check_marks(task: Task) -> LabelCheck:
         warnings.append(label_coverage_text(marks, what, task.opened.names))
         warning = order_warning(predicted, marks, task.opened.names)
         if warning and not job.settings.trust_labels:
-            raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")
+            raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates regardless")
         warnings.append(warning)
     marks = task.source.labels
     rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
@@ -224,8 +224,8 @@ def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Lim
     overlap = overlap_of(samples.digests, calib.digests)
     if _is_beyond(overlap, limits):
         raise DataError(
-            f"{samples.name}: {_counted(overlap)} are {reason}. Where equal samples are to be expected, as in tables "
-            "of few distinct rows, --limit overlap=PERCENT allows them"
+            f"{samples.name}: {_counted(overlap)} are {reason}. If equal samples are normal here (a table "
+            "of few distinct rows, say), --limit overlap=PERCENT allows them"
         )
     return overlap
 

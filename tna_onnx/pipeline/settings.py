@@ -104,7 +104,7 @@ class Settings:
     )
     ensemble_size: int | Literal["auto", "inf"] = setting(
         "auto",
-        "Number of tilted weights to average (n_e). auto: 10, as in the paper, and in a sparse search more if accuracy "
+        "Number of tilted weights to average (n_e). auto: the paper's 10, and in a sparse search more if accuracy "
         "requires it; inf: the limit of infinitely many, cos(mRC) times the original weight.",
         section=_SEARCHED,
         unit="N|inf|auto",

@@ -346,7 +346,7 @@ def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
             advice = off or "calibrate with --map bias, or on labelled samples of the target"
             raise CheckFailed(
                 f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated "
-                f"(p = {evidence.other_p:.2g}): {text}; {advice}; --trust-shift writes the result all the same"
+                f"(p = {evidence.other_p:.2g}): {text}; {advice}; --trust-shift writes the result regardless"
             )
         notes.append(
             f"more than class frequencies has changed (p = {evidence.other_p:.2g}), which label shift does not "

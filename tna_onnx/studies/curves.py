@@ -377,7 +377,7 @@ def dimension(data: recalibrations.StudyData, settings: StudySettings, progress:
         list(_dimension_charts(dimensions, values)),
         (
             "Features and class vectors are projected at random: with the largest n the head is the model's own. The "
-            "networks are not trained again, as they are in the paper, and lose accuracy by the projection.",
+            "paper trains networks again; here they keep their weights, and lose accuracy by the projection.",
         ),
     )
 

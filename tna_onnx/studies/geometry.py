@@ -56,8 +56,8 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
         progress(k + 1, len(shapes))
     gap = max(abs(row[4] - row[7]) for row in rows)
     return Found(
-        f"mRC rises with the rotations towards 90 degrees (up to {max(row[4] for row in rows):.1f}), as theta_s and "
-        f"Beta say; it is within {gap:.1f} degrees of the expectation in {n:,} dimensions.",
+        f"mRC rises with the rotations towards 90 degrees (up to {max(row[4] for row in rows):.1f}). It is within "
+        f"{gap:.1f} degrees of the expectation from theta_s and Beta in {n:,} dimensions.",
         (
             Column("theta_s", "theta_s, radians", 1, 1),
             Column("alpha", "alpha", 1, 0),

@@ -125,8 +125,8 @@ def test_a_table_is_never_a_list_of_images(tmp_path: Path) -> None:
         ("t.csv", 'a,b\n"1,2', "cannot be read as a table"),
         ("t.json", "[1, 2]", "expected a list with an object for each sample"),
         ("t.json", '{"a": {"0": 1}, "b": {"0": 2}}', "orient='records'"),
-        ("t.jsonl", '{"a": 1}\n{"b": 1}', "keys 'a' for each sample.*found 'b' as number 2"),
-        ("t.jsonl", '{"a": 1, "b": 1}\n{"b": 1, "a": 1}\n{"a": 1}', "found 'a' as number 3"),
+        ("t.jsonl", '{"a": 1}\n{"b": 1}', "keys of the first sample, 'a'.*sample 2 has 'b'"),
+        ("t.jsonl", '{"a": 1, "b": 1}\n{"b": 1, "a": 1}\n{"a": 1}', "sample 3 has 'a'"),
         ("t.jsonl", '{"a": 1}\n{"a": ', "line 2: is not JSON"),
     ],
 )

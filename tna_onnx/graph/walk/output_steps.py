@@ -63,7 +63,7 @@ def refuse_no_scores(model: Model, output: str) -> None:
     free = [name for name in model.inputs if (model.sizes(name) or [0])[0] is None]
     if rows and rows > 1 and free:
         raise Refused(
-            f"has {rows} rows for any number of samples of '{free[0]}', as a weight has: no scores of classes"
+            f"has {rows} rows for any number of samples of '{free[0]}': it is no score of classes but a weight, say"
         )
 
 
