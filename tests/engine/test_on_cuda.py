@@ -173,7 +173,7 @@ def test_commands(make: Callable[[Path], Source], words: dict[str, Any], cuda: A
     assert cuda.count > 0 or not there.head or make is quantised
     after = pytest.approx(there.comparison.after.nll, abs=1e-4)
     assert here.comparison.after.nll == after
-    tna_onnx.verify(output, source.model, data=test)
+    tna_onnx.verify(source.model, output, data=test)
     assert tna_onnx.evaluate(output, test).metrics.nll == after
     assert tna_onnx.compare([output, output], test).models[1].metrics.nll == after
     if source.guarded:
