@@ -112,8 +112,16 @@ def open_computed(
     """
     # labels of features in tables are a column of these, of one class each
     in_tables = data.labels is None and not output.multi_label
-    if output.several or not computed_kind(data, model.inputs, in_tables=in_tables):
+    computed = computed_kind(data, model.inputs, in_tables=in_tables)
+    if output.several or not computed:
         return None
+    recalibrated = UsageError(
+        f"{model.name} is a recalibrated file, and logits may be those before or after recalibration; give features, "
+        f"or samples for its inputs: {', '.join(model.inputs)}"
+    )
+    known = not calibrations(model) and "shift" not in provenance(model)
+    if computed == "logits" and not known:
+        raise recalibrated
     kind: Any = options.output_kind or STATED_KINDS.get(output.kind)
     options = replace(options, output_name=output.name, output_kind=kind)
     before, options = before_map(model, output.name, options)
@@ -123,11 +131,8 @@ def open_computed(
     opened = OpenModel(before, readout, device, data)
     samples = open_samples(opened, data)
     opened.close()
-    if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
-        raise UsageError(
-            f"{samples.source.describe()}: {model.name} is a recalibrated file, and logits may be those before or "
-            "after recalibration; give features, or samples for its inputs"
-        )
+    if samples.form == "logits" and not known:
+        raise recalibrated
     cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
     session = open_part(model, cut, device)
     _log.info("open: %s behind %s, provider %s", model.name, samples.form, session.provider)
