@@ -44,7 +44,7 @@ _MANY_CHANGED = 0.01
 
 # Why a method with a lower loss was not chosen, in the order of a note.
 _REASONS: dict[Reason, str] = {
-    "predictions": "would change predictions",
+    "predictions": "would change predictions at too high a cost",
     "accuracy": "would cost accuracy",
     "error": "would raise the ECE",
 }
