@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.metric import METRICS, OBJECTIVES
+from tna_onnx.numerics.metric import OBJECTIVES
 from tna_onnx.numerics.metrics import Metrics, sample_losses
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores, as_two_classes
@@ -139,21 +139,21 @@ def test_independent_labels_give_narrower_intervals() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("labels", "n"), [(4, 400), (12, 400)])
-def test_intervals_hold_the_true_difference(labels: int, n: int) -> None:
+@pytest.mark.parametrize("labels", [2, 6])
+def test_intervals_hold_the_true_difference(labels: int) -> None:
     """A sharpened model against the true one, whose errors of calibration are 0: 95 % intervals, 120 data sets."""
     big, _ = drawn(n=200_000, labels=1, seed=99)
     sharp = special.expit(1.6 * big[:, 0])
     edges = np.ceil(sharp * 15).astype(int)
     residual = special.expit(big[:, 0]) - sharp
     true_ece = np.abs(np.bincount(edges, residual)).sum() / len(big)
-    held = dict.fromkeys(METRICS, 0)
+    held = 0
     for seed in range(120):
-        logits, marks = drawn(n=n, labels=labels, seed=seed)
+        logits, marks = drawn(n=400, labels=labels, seed=seed)
         d = paired_differences(SampleScores.of_logits(1.6 * logits, marks), SampleScores.of_logits(logits, marks))
-        held["ece"] += d["ece"].low <= -true_ece <= d["ece"].high
+        held += d["ece"].low <= -true_ece <= d["ece"].high
     # 95 % of 120 are 114; four standard errors below are 104
-    assert held["ece"] >= 104
+    assert held >= 104
 
 
 def test_corrected_errors_of_cross_fitted_labels_are_means_over_labels() -> None:
