@@ -74,7 +74,9 @@ def picture(page: Path, height: int, target: Path) -> None:
     words = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH},{height}"]
     command = [shutil.which("chromium") or "chromium", *words, f"--screenshot={drawn}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True)  # noqa: S603
-    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        target, optimize=True
+    )
 
 
 def main() -> None:
