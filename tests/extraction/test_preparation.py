@@ -347,30 +347,50 @@ def test_channels_in_another_order_are_refused(saved: Make, photos: Path) -> Non
     ("count", "fields", "order"),
     [(400, {"mean": 0.5}, [0, 1, 2]), (400, {}, [0, 1, 2]), (400, {}, [1, 2, 0]), (1200, {"mean": 0.5}, [0, 1, 2])],
 )
-def test_outside_the_list_no_more_images_are_run_than_there_are(
+def test_no_more_images_are_run_than_the_list_may_take_and_there_are(
     count: int, fields: dict[str, Any], order: list[int], saved: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scale and an offset, a known recipe and another order of the channels."""
     model = saved(resized=lambda images: images[..., order], **fields)
     data = write_folder(tmp_path / "images", *make_images(count))
-    sizes = rows_run(monkeypatch)
-    found: list[int] = []
-    search = recipe_choice._better_outside_the_list
+    ran: list[tuple[int, int]] = []
+    search = recipe_choice.better_outside_the_list
 
-    def counted(*args: Any) -> Any:
-        before = sum(sizes)
-        result = search(*args)
-        found.append(sum(sizes) - before)
+    def counted(images: recipe_trials.TrialImages, best: recipe_trials.Trial) -> Any:
+        before = images.runs
+        result = search(images, best)
+        ran.append((before, images.runs))
         return result
 
-    monkeypatch.setattr(recipe_choice, "_better_outside_the_list", counted)
-    if fields or order != sorted(order):
+    monkeypatch.setattr(recipe_choice, "better_outside_the_list", counted)
+    stated = bool(fields) or order != sorted(order)
+    if stated:
         with pytest.raises(DataError, match="no known recipe"):
             tna_onnx.evaluate(model, data, device="cpu")
     else:
         assert tna_onnx.evaluate(model, data, device="cpu").metrics.accuracy > 0.8
-    assert len(found) == 1
-    assert count / 2 < found[0] <= count
+    ((before, after),) = ran
+    assert after <= recipe_trials.MOST_RUNS + count
+    if stated:
+        assert after - before <= count
+
+
+@pytest.mark.parametrize(
+    ("trained", "known"),
+    [
+        ({"mean": (0.6, 0.45, 0.3), "std": 0.25}, {"mean": IMAGENET[0], "std": IMAGENET[1]}),
+        ({"resized": lambda images: 255 * (images / 255) ** 0.7}, {}),
+    ],
+    ids=["statistics of its own", "a curve of tones"],
+)
+def test_a_network_near_a_usual_recipe_is_not_taken_for_one_of_it(
+    trained: dict[str, Any], known: dict[str, Any], saved: Make, tmp_path: Path
+) -> None:
+    data = write_folder(tmp_path / "images", *make_images(1200))
+    found = tna_onnx.evaluate(saved(**known), data, device="cpu")
+    assert found.recipe_search is not None
+    with pytest.raises(DataError, match="no known recipe"):
+        tna_onnx.evaluate(saved(**trained), data, device="cpu")
 
 
 def _standardised(images: Any) -> Any:

@@ -29,6 +29,7 @@ _SHARE = 0.25  # of the runs, for the grid
 _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # where a parabola is fitted, in steps, and in the best corner
 _WIDE, _NARROW = (0.5, 0.2), (0.2, 0.08)  # steps of log |a|, in which points of the grid are 1.4 apart, and of m
 _REACH = 1.25  # steps within which the lowest point of a parabola is trusted; twice as many, with another parabola
+_WORTH = 0.02  # nats by which the NLL is to fall
 _USUAL = 0.45  # the mean of photographs
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
 _WRITTEN = 4.0  # nats that it takes to write down a number of two digits
@@ -88,6 +89,9 @@ def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None
     if not count:
         return None
     wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
+    best_nats = float(np.sum(best.losses[:count])) if len(best) >= count else math.inf
+    if wide.least >= best_nats - _WORTH * count:
+        return None
     narrow = _Parabola.fit(images.after(count), best, wide.lowest(), _NARROW, count)
     lowest = narrow.lowest()
     point, unit = _likeliest([each for each in (wide, narrow) if each.bends_up]) or (lowest, lowest.unit)
@@ -136,12 +140,18 @@ class _Parabola:
         k = int(np.argmin(_terms(x, y) @ self.factors))
         return self.centre.moved(self.steps[0] * x[k], self.steps[1] * y[k])
 
-    def nats(self, a: FloatArray, m: FloatArray) -> FloatArray:
-        """Return the nats at points, and infinite ones too far from the centre."""
+    @property
+    def least(self) -> float:
+        """The nats where it is lowest, as far as it is trusted."""
+        x, y = (each.ravel() for each in np.meshgrid(*2 * [np.linspace(-_REACH, _REACH, 51)]))
+        return float(np.min(_terms(x, y) @ self.factors))
+
+    def nats(self, a: FloatArray, m: FloatArray, reach: float) -> FloatArray:
+        """Return the nats at points, and infinite ones more steps from the centre."""
         ratio = a / abs(self.centre.a)
         # the m that it has where the scale is that of the centre
         x, y = np.log(ratio) / self.steps[0], (_USUAL + (m - _USUAL) * ratio - self.centre.m) / self.steps[1]
-        return np.where(np.maximum(np.abs(x), np.abs(y)) <= 2 * _REACH, _terms(x, y) @ self.factors, math.inf)
+        return np.where(np.maximum(np.abs(x), np.abs(y)) <= reach, _terms(x, y) @ self.factors, math.inf)
 
 
 def _trial(images: TrialImages, like: Trial, point: Point, unit: float | None = None) -> Trial:
@@ -170,13 +180,14 @@ def _likeliest(parabolas: Sequence[_Parabola]) -> tuple[Point, float] | None:
     if not parabolas:
         return None
     centre = parabolas[-1].centre
+    reach = len(parabolas) * _REACH
     found = []
     for unit, cost in ((1.0, 0.0), (255.0, 1.5)):
         means = _numbers(unit)
         stds = {std: nats for std, nats in (means | {1.0: 0.0}).items() if std > 0}
         mean, std = (each.ravel() for each in np.meshgrid(list(means), list(stds)))
         written = np.add.outer(list(stds.values()), list(means.values())).ravel() + cost
-        total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in parabolas)
+        total = written + sum(parabola.nats(unit / std, mean / unit, reach) for parabola in parabolas)
         k = int(np.argmin(total))
         a = math.copysign(unit / std[k], centre.a)
         found.append((float(total[k]), Point(a, mean[k] / unit, centre.color), unit))

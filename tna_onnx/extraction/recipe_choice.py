@@ -1,49 +1,37 @@
 """The recipe of images, chosen by their labels, or held against the known ones where it is stated.
 
 The recipe with the least NLL at its own temperature is taken. It is refused where another one does as well and differs,
-where one scale and one offset do clearly better (`affine_search`), and where no trained model is so far off.
+where something else does clearly better (`unlisted`), and where no trained model is so far off.
 """
 
-import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tna_onnx.data.images.known_recipes import COARSE, NamedRecipe, RecipeScore, RecipeSearch, known_recipes
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.affine_search import affine_search
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     ENOUGH,
     FIRST,
-    MOST_RUNS,
     SAMPLES,
     START,
-    Change,
     Trial,
     TrialImages,
     affordable,
     best_of,
-    halved,
     is_harmless,
+    is_rarely_right,
     leaves_nothing_to_gain,
     race,
     within_noise,
     worse_than_guessing,
 )
+from tna_onnx.extraction.unlisted import better_outside_the_list
 
-_ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
-_AFFINE_SHARE = 0.7  # of the runs outside the list
-_OFFSETS = (-0.5, 0.5)  # of one normalised channel
-_MIN_GAIN = 0.04  # nats, of the NLL
 _OTHERS = 3  # recipes of the least NLL at the model's own temperature
-_RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -77,7 +65,7 @@ def choose_recipe(
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
-        found = _better_outside_the_list(images, best)
+        found = better_outside_the_list(images, best)
         if found is not None:
             raise _unfit(images, best, *found)
     suspicion = best.suspicion(images.labels)
@@ -150,52 +138,15 @@ def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> s
 
 def _rarely_right(images: TrialImages, best: Trial) -> str:
     """Say that the model is right far less often than it says, and hardly better than guessing in NLL."""
-    accuracy, confidence, nll = best.accuracy(images.labels), best.confidence, best.plain_nll(images.labels)
-    guessing = math.log(best.logs.shape[1])
-    if accuracy >= _RIGHT * confidence or nll <= _GUESSED * guessing:
+    if not is_rarely_right(best, images.labels):
         return ""
+    accuracy, nll = best.accuracy(images.labels), best.plain_nll(images.labels)
+    guessing = math.log(best.logs.shape[1])
     return (
         f"the best known recipe is {best.named.name}. With it the model is right on {100 * accuracy:.1f} % of "
-        f"{len(best):,} images at a mean confidence of {100 * confidence:.1f} %, and its NLL is {nll:.2f}, where "
+        f"{len(best):,} images at a mean confidence of {100 * best.confidence:.1f} %, and its NLL is {nll:.2f}, where "
         f"guessing has {guessing:.2f}. It was probably trained with another recipe"
     )
-
-
-def _better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
-    """Return what suits the model clearly better than the best known recipe, and what to do.
-
-    A model is best under the recipe that it was trained with, on images like those of its training. If something else
-    suits it better, one of the two differs, and accuracies are the same whichever it is.
-    """
-    if leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
-        return None
-    budget = min(len(images.source), MOST_RUNS)
-    for_affine = int(_AFFINE_SHARE * budget)
-    affine = _better_affine(images, best, for_affine)
-    unlisted = _better_unlisted(images, best, budget - for_affine)
-    if affine is None or (unlisted is not None and affine[0].loses_clearly(unlisted[0])):
-        return unlisted
-    return affine
-
-
-def _better_affine(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
-    """Return one scale and one offset that suit the model clearly better, and what to do."""
-    if best.resolved.dtype.kind != "f" or images.source.mixed_sizes:
-        return None
-    found = affine_search(images, best, budget - budget // 3)
-    if found is None or not _clearly_better(images, found, best, budget // 3):
-        return None
-    if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
-        return None
-    how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
-    return found, f"{how}. If the model was trained with that, add {found.named.flags}"
-
-
-def _clearly_better(images: TrialImages, found: Trial, best: Trial, budget: int) -> bool:
-    """Whether something suits the model clearly better, on as many images as may be run."""
-    images.run([best, found], min(budget, (budget + len(best)) // 2))
-    better = best.loses_clearly(found) and best.behind(found)[0] > _MIN_GAIN
-    return better and not _rarely_right(images, found)
 
 
 def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataError:
@@ -207,49 +158,6 @@ def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataErro
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {count:,} of these images "
         f"the accuracy is {before} with {best.named.name}, and {after} with {how}{_if_images(images, best)}"
     )
-
-
-def _better_unlisted(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
-    """Return what suits the model clearly better and no option can state, and what to do."""
-    color = best.resolved.color
-    if color == "L":
-        return None
-    ways: dict[str, Change] = {"each channel of each image standardised": _standardised, "grey images": _grey}
-    for order in _ORDERS:
-        ways[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
-    for k, offset in itertools.product(range(3), _OFFSETS):
-        ways[f"channel {color[k]} moved by {offset:+g}"] = functools.partial(_shift, k, offset)
-    others = {name: replace(images.trial(best.named), change=change) for name, change in ways.items()}
-    found = halved(images, list(others.values()), budget // 2)
-    if found is None or not _clearly_better(images, found, best, budget // 2):
-        return None
-    name = next(name for name, trial in others.items() if trial is found)
-    return found, f"{name}. State what it was trained with, or give arrays that are prepared so"
-
-
-def _reorder(order: Sequence[int], values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return channels in another order."""
-    return np.take(values, order, axis)
-
-
-def _shift(channel: int, offset: float, values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return one channel plus an offset."""
-    offsets = np.where(np.arange(values.shape[axis]) == channel, offset, 0.0)
-    moved: NDArray[Any] = values + np.expand_dims(offsets, tuple(range(1, 4 - axis)))
-    return moved
-
-
-def _grey(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the mean of the channels in each of them."""
-    return np.broadcast_to(values.mean(axis, keepdims=True), values.shape)
-
-
-def _standardised(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Take mean and standard deviation out of each channel of each image."""
-    pixels = tuple(k for k in (1, 2, 3) if k != axis)
-    centred = values - values.mean(pixels, keepdims=True)
-    unit: NDArray[Any] = centred / np.maximum(centred.std(pixels, keepdims=True), np.finfo(np.float32).eps)
-    return unit
 
 
 def _if_images(images: TrialImages, best: Trial) -> str:

@@ -39,6 +39,9 @@ Change = Callable[[NDArray[Any], int], NDArray[Any]]  # of a batch with the axis
 START = 8
 """Images of the first round: enough to leave out recipes that make nonsense of them."""
 
+USUAL = (0.45, 0.25)
+"""Mean and standard deviation of photographs, of pixels of 0 to 1."""
+
 FIRST = 32
 """Images that tell something of a mean."""
 
@@ -57,6 +60,7 @@ MOST_RUNS = 4000
 CLEAR = 3.0
 """Standard errors by which a recipe loses clearly."""
 
+_RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _WORSE = 5
 _LEAST = -1e6  # nats: a probability that is 0 in floats is taken for this
 _LIKELY = 2.0  # standard errors beside a likelihood ratio: one image alone decides nothing
@@ -69,7 +73,6 @@ _HARMLESS = 0.005  # nats: half a per cent of the probability of the right class
 # Root mean square of the difference of two inputs, in their standard deviation, for pixels of 0 to 1 as photographs
 # have them. ImageNet, CLIP and CIFAR statistics are 0.1 to 0.3 apart, all others 0.6 and more.
 _HARDLY = 1 / 3
-_USUAL = (0.45, 0.25)  # mean and standard deviation
 _GREY = 0.05  # of the pixels' standard deviation: how much channels differ where there are no colours
 
 _MIN_BETA, _MAX_BETA = 1e-4, 1e4  # inverse temperatures
@@ -171,6 +174,12 @@ class TrialImages:
         self.labels = source.labels[self.rows]
         self._output = output
         self._session = session
+        self._runs = [0]  # of these images and all that are taken from them by `after`
+
+    @property
+    def runs(self) -> int:
+        """How many images were run so far, each under one recipe."""
+        return self._runs[0]
 
     def after(self, count: int) -> TrialImages:
         """Return the images but the first ones."""
@@ -222,6 +231,7 @@ class TrialImages:
                 trial.add(logs, self.labels)
 
     def _logs(self, values: NDArray[Any]) -> FloatArray:
+        self._runs[0] += len(values)
         return log_scores(self._session, self._output, {self.source.input_name: values})
 
 
@@ -320,6 +330,12 @@ def worse_than_guessing(nll: float, reference: float, n_classes: int) -> bool:
     return nll > _WORSE * guess and reference < guess
 
 
+def is_rarely_right(trial: Trial, labels: NDArray[np.int64]) -> bool:
+    """Whether a model is right far less often than it says, and hardly better than guessing in NLL."""
+    guessing = math.log(trial.logs.shape[1])
+    return trial.accuracy(labels) < _RIGHT * trial.confidence and trial.plain_nll(labels) > _GUESSED * guessing
+
+
 def leaves_nothing_to_gain(logs: FloatArray, labels: NDArray[np.int64]) -> bool:
     """Whether no other recipe can be clearly more accurate on these images, and the NLL is that of a trained model.
 
@@ -358,7 +374,7 @@ def _distance(first: ResolvedRecipe, second: ResolvedRecipe) -> float:
     """Return the root mean square of the difference that two recipes make of usual pixels, in standard deviations."""
     if first.per_image != second.per_image:
         return math.inf
-    mean, deviation = _USUAL
+    mean, deviation = USUAL
     squares, spreads = [], []
     for k in range(len(first.mean)):
         slopes, offsets = zip(*((r.scale * 255 / r.std[k], r.mean[k] / r.std[k]) for r in (first, second)), strict=True)
