@@ -1,8 +1,8 @@
 """A scale and an offset that a network may have been trained with, where no known recipe fits: u = a (x / 255 - m).
 
 The loss of (a, m) is the NLL at its own temperature. The best point of a coarse grid, or the best known recipe, moves
-to the lowest point of a parabola around it. Both that and a narrower one there, of other images, say which numbers are
-likeliest, of which simple ones are likelier.
+to the lowest point of a parabola around it. Where that does clearly better, a narrower parabola there, of other images,
+says which numbers are likeliest, of which simple ones are likelier.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FloatArray = NDArray[np.float64]
 _POSITIVE = ((1, 0.5), (4, 0.0), (16, 0.0), (16, 0.5), (64, 0.0), (64, 0.5))
 _GRID: tuple[tuple[float, float], ...] = (*_POSITIVE, *((-a, m) for a in (1, 4, 16, 64, 255) for m in (0.5, 1.0)))
 _REVERSED: dict[Color, Color] = {"RGB": "BGR", "BGR": "RGB"}
-_SHARE = 0.25  # of the runs, for the grid
+_SHARE = 0.33  # of the runs of the coarse search, for the grid
 _STAR = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))  # where a parabola is fitted, in steps, and in the best corner
 _WIDE, _NARROW = (0.5, 0.2), (0.2, 0.08)  # steps of log |a|, in which points of the grid are 1.4 apart, and of m
-_REACH = 1.25  # steps within which the lowest point of a parabola is trusted; twice as many, with another parabola
+_REACH = 1.25  # steps within which the lowest point of a parabola is trusted; twice as many for simple numbers
 _WORTH = 0.02  # nats by which the NLL is to fall
 _USUAL = 0.45  # the mean of photographs
 _LARGE = 40  # from this |a| on, a recipe is written for pixels of 0 to 255
@@ -70,35 +70,67 @@ class Point:
         return replace(like, scale=scale, mean=mean, std=std, per_image=False, color=self.color)
 
 
-def affine_search(images: TrialImages, best: Trial, budget: int) -> Trial | None:
-    """Return a trial of one scale and one offset, run on a few images or none; None where too few may be run.
+@dataclass(frozen=True, eq=False)
+class AffineSearch:
+    """The search of a scale and an offset for images of which no known recipe is right.
 
-    `best`: of the known recipes. `budget`: images that may be run, each under one recipe.
+    Attributes:
+        images: that are run.
+        best: of the known recipes.
+        trial: of the likeliest point, run on a few images or none.
+        wide: the parabola that says where it lies.
     """
-    color = best.resolved.color
-    grid_runs = int(_SHARE * budget)
-    grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
-    # of inverted pixels, the best known recipe hardly tells the order of the channels
-    reverse = [_trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED]
-    start = halved(images, grid + reverse, grid_runs) or halved(images, grid, grid_runs)
-    if start is None:
-        return None
-    if start.behind(best)[0] > 0:
-        start = best
-    count = min((budget - grid_runs) // (2 * (len(_STAR) + 2)), len(images.rows) // 2)
-    if not count:
-        return None
-    wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
-    best_nats = float(np.sum(best.losses[:count])) if len(best) >= count else math.inf
-    if wide.least >= best_nats - _WORTH * count:
-        return None
-    narrow = _Parabola.fit(images.after(count), best, wide.lowest(), _NARROW, count)
-    lowest = narrow.lowest()
-    point, unit = _likeliest([each for each in (wide, narrow) if each.bends_up]) or (lowest, lowest.unit)
-    found = _trial(images, best, point, unit)
-    images.run([start, found], count)
-    # far from a parabola, its lowest point may be worse than where it began
-    return start if found.loses_clearly(start) else found
+
+    images: TrialImages
+    best: Trial
+    trial: Trial
+    wide: _Parabola
+
+    @classmethod
+    def coarse(cls, images: TrialImages, best: Trial, budget: int) -> AffineSearch | None:
+        """Find about where the likeliest scale and offset lie; None where too few images may be run, or little is won.
+
+        `budget`: images that may be run, each under one recipe.
+        """
+        color = best.resolved.color
+        runs = int(_SHARE * budget)
+        grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
+        # of inverted pixels, the best known recipe hardly tells the order of the channels
+        reverse = [
+            _trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED
+        ]
+        start = halved(images, grid + reverse, runs) or halved(images, grid, runs)
+        if start is None:
+            return None
+        if start.behind(best)[0] > 0:
+            start = best
+        count = min((budget - runs) // (len(_STAR) + 2), len(best), len(images.rows) // 2)
+        if not count:
+            return None
+        wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
+        trial = _trial(images, best, wide.lowest())
+        images.run([start, trial], count)
+        if trial.loses_clearly(start):  # far from a parabola, its lowest point may be worse than where it began
+            trial = start
+        if trial.behind(best)[0] > -_WORTH:
+            return None
+        return cls(images, best, trial, wide)
+
+    def written(self, budget: int) -> Trial:
+        """Return a trial of numbers that somebody may have typed, near the likeliest ones."""
+        count = min(budget // (2 * (len(_STAR) + 2)), len(self.images.rows) - self.wide.count)
+        if not count:
+            return self.trial
+        narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, self.wide.lowest(), _NARROW, count)
+        # far from its centre a wide parabola is wrong, and a narrow one says little of where its centre lies
+        found = [_likeliest(parabolas) for parabolas in ([narrow], [self.wide, narrow])]
+        nats = {_trial(self.images, self.best, each.point, each.unit): each.written for each in found if each}
+        lowest = narrow.lowest()
+        nats[_trial(self.images, self.best, lowest, lowest.unit)] = 4 * _WRITTEN
+        nats[self.trial] = 4 * _WRITTEN
+        count = min(budget // 6, len(self.trial))
+        self.images.run(list(nats), count)
+        return min(nats, key=lambda trial: nats[trial] + float(np.sum(trial.losses[:count])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +139,7 @@ class _Parabola:
 
     centre: Point
     steps: tuple[float, float]
+    count: int  # of the images
     factors: FloatArray
     best: tuple[int, int]  # of the steps that were run
 
@@ -124,7 +157,7 @@ class _Parabola:
         star += nats([corner])
         points = [*_STAR, corner]
         factors = np.asarray(np.linalg.solve(_terms(*np.array(points, float).T), star), np.float64)
-        return cls(centre, steps, factors, points[int(np.argmin(star))])
+        return cls(centre, steps, count, factors, points[int(np.argmin(star))])
 
     @property
     def bends_up(self) -> bool:
@@ -140,18 +173,12 @@ class _Parabola:
         k = int(np.argmin(_terms(x, y) @ self.factors))
         return self.centre.moved(self.steps[0] * x[k], self.steps[1] * y[k])
 
-    @property
-    def least(self) -> float:
-        """The nats where it is lowest, as far as it is trusted."""
-        x, y = (each.ravel() for each in np.meshgrid(*2 * [np.linspace(-_REACH, _REACH, 51)]))
-        return float(np.min(_terms(x, y) @ self.factors))
-
-    def nats(self, a: FloatArray, m: FloatArray, reach: float) -> FloatArray:
-        """Return the nats at points, and infinite ones more steps from the centre."""
+    def nats(self, a: FloatArray, m: FloatArray) -> FloatArray:
+        """Return the nats at points, and infinite ones too far from the centre."""
         ratio = a / abs(self.centre.a)
         # the m that it has where the scale is that of the centre
         x, y = np.log(ratio) / self.steps[0], (_USUAL + (m - _USUAL) * ratio - self.centre.m) / self.steps[1]
-        return np.where(np.maximum(np.abs(x), np.abs(y)) <= reach, _terms(x, y) @ self.factors, math.inf)
+        return np.where(np.maximum(np.abs(x), np.abs(y)) <= 2 * _REACH, _terms(x, y) @ self.factors, math.inf)
 
 
 def _trial(images: TrialImages, like: Trial, point: Point, unit: float | None = None) -> Trial:
@@ -172,29 +199,34 @@ def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=-1)
 
 
-def _likeliest(parabolas: Sequence[_Parabola]) -> tuple[Point, float] | None:
-    """Return the likeliest numbers of parabolas, and what a pixel of 255 becomes by `scale`; None without any near.
+@dataclass(frozen=True)
+class _Written:
+    """A point of two numbers that somebody may type, and the nats that it takes to write them down."""
+
+    point: Point
+    unit: float
+    written: float
+
+
+def _likeliest(parabolas: Sequence[_Parabola]) -> _Written | None:
+    """Return the likeliest numbers near the centre of the last parabola; None without any.
 
     The logarithm of their probability is that of the labels minus the nats that it takes to write the numbers down.
     """
-    if not parabolas:
-        return None
     centre = parabolas[-1].centre
-    reach = len(parabolas) * _REACH
+    bent = [parabola for parabola in parabolas if parabola.bends_up]
     found = []
     for unit, cost in ((1.0, 0.0), (255.0, 1.5)):
         means = _numbers(unit)
         stds = {std: nats for std, nats in (means | {1.0: 0.0}).items() if std > 0}
         mean, std = (each.ravel() for each in np.meshgrid(list(means), list(stds)))
         written = np.add.outer(list(stds.values()), list(means.values())).ravel() + cost
-        total = written + sum(parabola.nats(unit / std, mean / unit, reach) for parabola in parabolas)
+        total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in bent)
         k = int(np.argmin(total))
-        a = math.copysign(unit / std[k], centre.a)
-        found.append((float(total[k]), Point(a, mean[k] / unit, centre.color), unit))
-    nats, point, unit = min(found, key=lambda each: each[0])
-    if math.isinf(nats):
-        return None
-    return point, unit
+        point = Point(math.copysign(unit / std[k], centre.a), mean[k] / unit, centre.color)
+        found.append((float(total[k]), _Written(point, unit, float(written[k]))))
+    nats, likeliest = min(found, key=lambda each: each[0])
+    return likeliest if bent and math.isfinite(nats) else None
 
 
 def _numbers(unit: float) -> dict[float, float]:

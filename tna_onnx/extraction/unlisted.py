@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.images.preprocess import ResolvedRecipe
-from tna_onnx.extraction.affine_search import affine_search
+from tna_onnx.extraction.affine_search import AffineSearch
 from tna_onnx.extraction.recipe_trials import (
     MOST_RUNS,
     USUAL,
@@ -34,7 +34,7 @@ from tna_onnx.extraction.recipe_trials import (
 
 FloatArray = NDArray[np.float64]
 
-_AFFINE, _COMPARED, _WAYS = 0.45, 0.2, 0.1  # shares of the runs: of one search, of what it found, and of the next
+_COARSE, _COMPARED, _WAYS = 0.35, 0.2, 0.1  # shares of the runs: of a search, of what it found, and of the next
 _MOVES = 0.6  # of the runs that are left; the others compare what was found with the best known recipe
 _MIN_GAIN = 0.04  # nats, of the NLL; half of it for half a change
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
@@ -69,14 +69,23 @@ def better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, st
     """Return what suits the model clearly better than the best known recipe, and what to do."""
     if leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
         return None
+    found = _clearly_better(images, best)
+    if found is None or is_rarely_right(found[0], images.labels):
+        return None
+    return found
+
+
+def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
+    """Return what has a clearly lower NLL than the best known recipe, and what to do."""
     budget = min(len(images.source), MOST_RUNS)
     end = MOST_RUNS + budget
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
-        affine = affine_search(images, best, int(_AFFINE * budget))
-        if affine is not None and _is_clearly_better(images, affine, best, int(_COMPARED * budget)):
-            how = "inverted pixels (of a negative)" if affine.resolved.scale < 0 else "another scale or offset"
-            return affine, f"{how}. If the model was trained with that, add {affine.named.flags}"
+        affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
+        if affine is not None and _is_clearly_better(images, affine.trial, best, int(_COMPARED * budget)):
+            found = affine.written(end - images.runs)
+            how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
+            return found, f"{how}. If the model was trained with that, add {found.named.flags}"
     way = _best_way(images, best, int(_WAYS * budget))
     if way is not None and _is_clearly_better(images, way[0], best, int(_COMPARED * budget)):
         return way
@@ -98,8 +107,7 @@ def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: i
     images.run([best, found], count)
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
         return False
-    better = best.loses_clearly(found) and best.behind(found)[0] > least
-    return better and not is_rarely_right(found, images.labels)
+    return best.loses_clearly(found) and best.behind(found)[0] > least
 
 
 def _best_way(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
@@ -158,7 +166,7 @@ def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] 
         for k, (up, down) in sides.items():
             asked[k], earned = _newton_step(_DIRECTIONS[k], up.losses - base.losses, down.losses - base.losses)
             gain += earned
-        if gain <= _MIN_GAIN:
+        if gain <= _MIN_GAIN / 2:
             return None
         if count == most:
             how = "a small change of each channel. State the means and standard deviations that it was trained with"
