@@ -46,6 +46,17 @@ def test_bytes_with_external_data_beside_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(session.run(["y"], feeds)[0], expected)
 
 
+def test_bytes_are_never_made_a_text() -> None:
+    """Which takes four characters for most of them, and seconds of a large model."""
+
+    class Content(bytes):
+        def __str__(self) -> str:
+            raise AssertionError("a text of a model in memory")
+
+    session = open_session(Content(product("N")), "the model", Device("cpu"))
+    assert session.run(["y"], inputs(3))[0].shape == (3, 3)
+
+
 # --- CUDA, with an ONNX Runtime that is not there
 
 

@@ -167,9 +167,9 @@ def _load(
     """Return a session, and what ONNX Runtime printed while it was opened."""
     options = _session_options(ort, folder, at_once)
     printed = io.StringIO()
-    content: bytes | str = str(model)
-    if isinstance(model, bytes):
-        content = model
+    content: bytes | Path | str = model
+    if isinstance(model, Path):
+        content = str(model)
     try:
         # It prints when it falls back to the CPU; `open_session` checks that itself.
         with contextlib.redirect_stdout(printed):
