@@ -135,7 +135,7 @@ def _columns_of_numbers(
 ) -> tuple[list[str], list[AnyArray]] | None:
     """Return names and values of a table whose cells are all numbers, below a row of names; None for any other."""
     names, _, body = text.partition("\n")
-    names = names.strip()
+    names = names.rstrip("\r")  # a tab at either end stands beside a name that is empty
     first = [cell.strip() for cell in names.split(delimiter)]
     if not names or re.search('["\0\r]', names) or _is_sample(first) or any(map(is_text, first)):
         return None

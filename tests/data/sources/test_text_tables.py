@@ -120,6 +120,7 @@ def test_a_table_is_never_a_list_of_images(tmp_path: Path) -> None:
     [
         ("t.csv", "", "is empty"),
         ("t.csv", "a,b\n1,2\n3", "expected 2 cells in each row .* found 1 in row 2 below the first"),
+        ("t.tsv", "\ta\tb\n1\t2\n", "expected 3 cells in each row .* found 2 in row 1 below the first"),
         ("t.csv", "a,b\n1,2\n3,\0", "a character NUL"),
         ("t.csv", "a,a\n1,2", "several columns are called 'a'"),
         ("t.csv", 'a,b\n"1,2', "cannot be read as a table"),
