@@ -393,6 +393,14 @@ def test_a_network_near_a_usual_recipe_is_not_taken_for_one_of_it(
         tna_onnx.evaluate(saved(**trained), data, device="cpu")
 
 
+def test_many_runs_for_the_way_of_resizing_leave_some_for_the_search(tmp_path: Path, saved: Make) -> None:
+    size = (16, 32)
+    resized = functools.partial(_as_trained, size=size, crop=False)
+    model = saved(mean=0.3, std=0.11, source=size, resized=resized)
+    with pytest.raises(DataError, match="NLL"):
+        tna_onnx.evaluate(model, write_folder(tmp_path / "wide", *make_images(300, size=size)), device="cpu")
+
+
 def _standardised(images: Any) -> Any:
     """Mean and standard deviation of each image taken out, then brought near those of usual pixels."""
     flat = images.reshape(len(images), -1) / 255

@@ -78,7 +78,7 @@ def better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, st
 def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
     """Return what has a clearly lower NLL than the best known recipe, and what to do."""
     budget = min(len(images.source), MOST_RUNS)
-    end = MOST_RUNS + budget
+    end = max(MOST_RUNS, images.runs) + budget  # the race takes more where the way of resizing is open
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
         affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
