@@ -20,6 +20,7 @@ from tests.data.samples import open_source
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
 from tests.support import cli, ok, with_options
+from tna_onnx.data.images.known_recipes import NamedRecipe
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
@@ -391,6 +392,26 @@ def test_a_network_near_a_usual_recipe_is_not_taken_for_one_of_it(
     assert found.recipe_search is not None
     with pytest.raises(DataError, match="no known recipe"):
         tna_onnx.evaluate(saved(**trained), data, device="cpu")
+
+
+@pytest.mark.parametrize("bias", [(np.nan,) * CLASSES, (0.0, 0.0, 0.0, -np.inf)], ids=["all", "a masked class"])
+def test_scores_that_are_no_numbers_are_refused(bias: tuple[float, ...], photos: Path, saved: Make) -> None:
+    path = saved()
+    model = onnx.load(path)
+    (tensor,) = (each for each in model.graph.initializer if each.name == "bias")
+    tensor.CopyFrom(numpy_helper.from_array(np.array(bias, np.float32), "bias"))
+    onnx.save(model, path)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        tna_onnx.evaluate(path, photos, device="cpu")
+
+
+def test_nothing_is_behind_a_recipe_of_infinite_losses() -> None:
+    named = NamedRecipe("", tna_onnx.Recipe())
+    resolved: Any = None
+    infinite, finite = (recipe_trials.Trial(named, resolved, losses=np.full(9, loss)) for loss in (np.inf, 1.0))
+    assert infinite.loses_clearly(finite)
+    assert not finite.loses_clearly(infinite)
+    assert not infinite.loses_clearly(infinite)
 
 
 def test_many_runs_for_the_way_of_resizing_leave_some_for_the_search(tmp_path: Path, saved: Make) -> None:

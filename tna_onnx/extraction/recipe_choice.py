@@ -63,6 +63,10 @@ def choose_recipe(
         best = _reshaped(images, best, ranked, later_shapes, ran)
     best, tied = _settle_ties(images, best, ran)
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
+    if math.isinf(best.nll):
+        known = f"{best.named.name}, the best of {len(ran)} known recipes"
+        why = f"with {known}, some scores of {len(best):,} images are NaN or infinite"
+        raise DataError(_refusal(images, stated, best, why, rows))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
         found = better_outside_the_list(images, best)

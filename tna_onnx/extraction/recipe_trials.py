@@ -120,8 +120,13 @@ class Trial:
         return nll_of(self.logs, labels[: len(self)])
 
     def behind(self, best: Trial) -> tuple[float, float]:
-        """Return how much larger the NLL is than another's on the same images, nats, and its standard error."""
+        """Return how much larger the NLL is than another's on the same images, nats, and its standard error.
+
+        Nothing is behind losses of which one is infinite.
+        """
         n = min(len(self), len(best))
+        if not np.isfinite(best.losses[:n]).all():
+            return 0.0, 0.0
         difference = self.losses[:n] - best.losses[:n]
         if not np.isfinite(difference).all():
             return math.inf, 0.0
