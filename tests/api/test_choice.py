@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.builders import nodes_of, small_model
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, outputs_of, with_options
+from tests.support import PLAIN, TILTED, ok, outputs_of, with_options
 from tna_onnx import maps
 from tna_onnx.errors import DataError
 
@@ -66,6 +66,15 @@ def test_the_output_is_the_input_byte_for_byte(small: Small, own: dict[str, Arra
     assert report.comparison.before == report.comparison.after
     assert all((d.low, d.high) == (0, 0) for d in report.comparison.differences.values())
     assert report.verification.max_difference <= report.verification.bound
+
+
+def test_a_calibrated_model_with_new_outputs_is_no_copy(small: Small, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", **drawn(small, samples=2000))
+    words = ["--add", "set", "--coverage", "90", "--search", "none", "--device", "cpu"]
+    output = ok("calibrate", small.model, tmp_path / "own.npz", "-o", tmp_path / "o.onnx", *words).output
+    assert "needs no recalibration" in output
+    assert "is a copy" not in output
+    assert "new: set" in output
 
 
 def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], tmp_path: Path) -> None:

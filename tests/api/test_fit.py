@@ -34,6 +34,15 @@ def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> N
     assert written.graph == fitted.to_onnx().graph
 
 
+def test_calibrated_scores_are_returned_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    logits = rng.standard_normal((1000, 3)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", logits=logits, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
+    output = ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx").output
+    assert "copy" not in output  # there is no model that the file could be a copy of
+    assert "scores that you have" in output
+
+
 def test_data_are_not_written_over(tmp_path: Path) -> None:
     logits, labels = samples()
     path = tmp_path / "s.npz"

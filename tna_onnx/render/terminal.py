@@ -146,11 +146,13 @@ def _next_step(report: Report, use: str) -> str:
         return "run it again without --dry-run to write the file"
     if not report.output:
         return "keep the new model, which is in memory"
-    keep = "keep the model that you have"
+    keep, copied = "keep the model that you have", "is a copy of it"
+    if use:
+        keep, copied = "keep the scores that you have", "returns them as they are"
     if report.undecided:
         keep = f"give more samples; until then {keep}"
-    if report.already_calibrated and report.word != "still off":
-        return f"{keep}: the file is a copy of it"
+    if report.already_calibrated and report.guard is None and report.word != "still off":
+        return f"{keep}: the file {copied}"
     if report.word == "still off" and report.alternative is not None:
         return "run it again with --predictions change, for probabilities that are right"
     if report.undecided or report.word == "worse":
