@@ -147,6 +147,13 @@ def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
     assert scores.classes[1].recall >= 0.8
     assert scores.confusion is not None
     assert sum(map(sum, scores.confusion)) == result.decisions.n
+    # the record holds the number with its type, from which the file is rebuilt
+    (change,) = (
+        entry.value for entry in onnx.load(tmp_path / "g.onnx").metadata_props if entry.key.endswith(".change")
+    )
+    (step,) = json.loads(change)["steps"]
+    threshold = step["thresholds"]["entries"]["decision"]
+    assert (threshold["dtype"], threshold["shape"]) == ("float32", [])
 
 
 @pytest.mark.parametrize(

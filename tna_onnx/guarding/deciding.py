@@ -179,7 +179,7 @@ def _bounded(
         notes = (f"{word} decided, which keeps the promise and says nothing: {why}",)
     chosen = np.array(thresholds, np.float32)
     if rule.kind == "positive":
-        chosen = chosen[0]
+        chosen = chosen.reshape(())  # an array still, whose type the record names
     return FittedDecision(chosen, point, notes)
 
 
