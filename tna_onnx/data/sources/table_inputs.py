@@ -420,10 +420,13 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
             f"{listed(data_columns) or 'none besides the label'}; name the column after the input, or store arrays as "
             ".npz"
         )
+    others = ""
+    if len(numbers) > (spec.shape[1] or 0):
+        others = ", or leave the others out with --drop-columns"
     raise DataError(
         f"{where}: the model's input {spec.name!r} takes {spec.shape[1]} columns of numbers, the table has "
-        f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]} with "
-        "--columns, in the order of the training, or leave the others out with --drop-columns"
+        f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]} with --columns, in the order of the "
+        f"training{others}"
     )
 
 
