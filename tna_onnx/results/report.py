@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
+from numpy.typing import NDArray
+
 from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.labels import listed
+from tna_onnx.graph.linear import class_vectors
+from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics, Positive
@@ -517,6 +521,18 @@ class Report(Displayed):
         if self.labels:
             return "label"
         return "class"
+
+    @property
+    def weight(self) -> NDArray[Any] | None:
+        """(C, n) class vectors of the last layer in the written file, read at each call; None without a file or a head.
+
+        Raises:
+            UsageError: the file is gone.
+            UnsupportedModel: it is another one by now.
+        """
+        if not self.output or not self.head:
+            return None
+        return class_vectors(load_model(self.output), self.head)
 
     @property
     def is_copy(self) -> bool:
