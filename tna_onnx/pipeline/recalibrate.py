@@ -186,7 +186,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     for method, scores in outcome.scores.items():
         _log.debug("choice: %s, cross-validated NLL %.4f", method.label, scores.mean("nll"))
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
-    _log.info("choice: %s of %d methods and strengths", outcome.label, len(outcome.scores))
+    _log.info("choice: %s, methods and strengths compared: %d", outcome.label, len(outcome.scores))
     return outcome
 
 
