@@ -149,7 +149,7 @@ def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] 
     """
     used = [k for k, each in enumerate(_DIRECTIONS) if len(trial.resolved.mean) > 1 or each.way == _ALL]
     most = min(budget // (2 * len(used) + 1), len(images.rows) // 3)
-    last = images.after(len(images.rows) - most)  # of which `_is_clearly_better` runs none
+    last = images.after(len(images.rows) - most)  # `_is_clearly_better` comes to these last, if at all
 
     def changed(coefficients: FloatArray) -> Trial:
         change = functools.partial(_changed, trial.resolved, coefficients)
