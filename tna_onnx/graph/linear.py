@@ -93,7 +93,8 @@ def class_vectors(model: Model, node: str) -> NDArray[Any]:
     """
     try:
         index = model.labels.index(node)
-        return read_linear(model, index, model.proto.graph.node[index].output[0]).vectors
+        # of a LinearClassifier, the scores come behind the label
+        return read_linear(model, index, model.proto.graph.node[index].output[-1]).vectors
     except (ValueError, KeyError, Refused):
         raise UnsupportedModel(f"{model.name}: no linear layer is called '{node}'") from None
 

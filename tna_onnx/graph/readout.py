@@ -247,7 +247,7 @@ class Readout:
     output_slack: float
     class_axis: int  # of several predictions a sample (`Layout`), 1 or -1; 0 for one prediction a sample
     multi_label: bool  # each of the C classes is a label that holds or does not by itself, with a logit of its own
-    # step in which probabilities without logits come (`graph.quantum`); None where the graph does not tell
+    # step in which probabilities without logits come (`graph.purpose`); None where the graph does not tell
     quantum: float | None = field(default=0.0, kw_only=True)
     node: str = field(default="", kw_only=True)  # label of the linear node; empty without one
 

@@ -526,6 +526,8 @@ class Report(Displayed):
     def weight(self) -> NDArray[Any] | None:
         """(C, n) class vectors of the last layer in the written file, read at each call; None without a file or a head.
 
+        A layer with one number for two classes has one.
+
         Raises:
             UsageError: the file is gone.
             UnsupportedModel: it is another one by now.
