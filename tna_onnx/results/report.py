@@ -530,7 +530,7 @@ class Report(Displayed):
 
         Raises:
             UsageError: the file is gone.
-            UnsupportedModel: no one layer in it is called `head`: that is a sum of layers, or the file another one by now.
+            UnsupportedModel: no one layer in it is called `head`, which may be a sum of layers.
         """
         if not self.output or not self.head:
             return None
