@@ -35,12 +35,12 @@ from tna_onnx.extraction.recipe_trials import (
 FloatArray = NDArray[np.float64]
 
 _COARSE, _COMPARED, _WAYS = 0.35, 0.2, 0.1  # shares of the runs: of a search, of what it found, and of the next
-_MOVES = 0.6  # of the runs that are left; the others compare what was found with the best known recipe
-_MIN_GAIN = 0.04  # nats, of the NLL; half of it for half a change
+_MIN_GAIN = 0.04  # nats, of the NLL; a quarter of it for a quarter of a change
 _ORDERS = ((0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1))  # of three channels, but as they are and reversed
 _PRESENT = "give arrays that are prepared so"
 _FARTHEST = 1.5  # steps that are trusted
-_FEW = 40  # images on which slopes are measured first
+_FEW, _SLOPES = 24, 80  # images on which slopes are measured: at least, and at most
+_MANY = 600  # images on which what they ask for is compared
 
 
 class _Direction(NamedTuple):
@@ -82,7 +82,7 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
         affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
-        if affine is not None and _is_clearly_better(images, affine.trial, best, int(_COMPARED * budget)):
+        if affine is not None and _is_right(images, affine.trial, best, int(_COMPARED * budget)):
             found = affine.written(end - images.runs)
             how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
             return found, f"{how}. If the model was trained with that, add {found.named.flags}"
@@ -90,10 +90,24 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
     if way is not None and _is_clearly_better(images, way[0], best, int(_COMPARED * budget)):
         return way
     if scaled:
-        moved = _moved(images, best, int(_MOVES * (end - images.runs)))
-        if moved is not None and _is_clearly_better(images, moved[0], best, end - images.runs, _MIN_GAIN / 2):
+        moved = _moved(images, best, end - images.runs)
+        budget = min(end - images.runs, max(_MANY, 2 * _MANY - len(best)))
+        # where the NLL is convex, a whole step gains four times as much at most
+        if moved is not None and _is_clearly_better(images, moved[0], best, budget, _MIN_GAIN / 4):
             return moved
     return None
+
+
+def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int) -> bool:
+    """Whether a scale and an offset suit the model clearly better than the best known recipe, or a part of the way."""
+    if _is_clearly_better(images, affine, best, budget):
+        return True
+    first, second = best.resolved, affine.resolved
+    if first.per_image or first.color != second.color or affine.loses_clearly(best):
+        return False
+    change = functools.partial(_part_way, first, second)
+    part = replace(images.trial(best.named), change=change)
+    return _is_clearly_better(images, part, best, max(_MANY, 2 * _MANY - len(best)), _MIN_GAIN / 4)
 
 
 def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: int, least: float = _MIN_GAIN) -> bool:
@@ -102,7 +116,7 @@ def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: i
         return False
     count = min(budget + len(found), (budget + len(found) + len(best)) // 2)
     images.run([best, found], count // 2)
-    if best.behind(found)[0] <= 0:
+    if best.behind(found)[0] <= least / 2:
         return False
     images.run([best, found], count)
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
@@ -134,22 +148,36 @@ def _changed(resolved: ResolvedRecipe, coefficients: FloatArray, values: NDArray
         centre, spread = (255 * resolved.scale * USUAL[0] - mean) / std, 255 * resolved.scale * USUAL[1] / std
     aside = tuple(range(1, 4 - axis))
     centre, spread = np.expand_dims(centre, aside), np.expand_dims(spread, aside)
-    z = (values - centre) / spread
-    changed: NDArray[Any] = np.array(values, np.float64)
+    z = (values - centre.astype(values.dtype)) / spread.astype(values.dtype)
+    changed: NDArray[Any] = np.array(values)
     for coefficient, direction in zip(coefficients, _DIRECTIONS, strict=True):
-        way = np.expand_dims(np.array(direction.way[: len(mean)]), aside)
-        changed += coefficient * spread * way * direction.function(z)
+        if coefficient:
+            way = np.expand_dims(np.array(direction.way[: len(mean)]), aside)
+            changed += float(coefficient) * (spread * way).astype(values.dtype) * direction.function(z)
     return changed
 
 
-def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] | None:
-    """Return half of the change that the slopes of the NLL ask for; None where they ask for little.
+def _part_way(first: ResolvedRecipe, second: ResolvedRecipe, values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return what the first of two recipes prepares, moved a quarter of the way to what the second does."""
+    mean, std, other_mean, other_std = (
+        np.expand_dims(np.array(each, values.dtype), tuple(range(1, 4 - axis)))
+        for each in (first.mean, first.std, second.mean, second.std)
+    )
+    other = ((values * std + mean) * float(second.scale / first.scale) - other_mean) / other_std
+    moved: NDArray[Any] = values + (other - values) / 4
+    return moved
 
-    Half of a step earns three quarters of what a whole one does, and loses little where it should have been another.
+
+def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] | None:
+    """Return a quarter of the change that the slopes of the NLL ask for; None with few images, or few runs.
+
+    Whole steps may be wrong, where directions depend on one another. Along a small one the NLL falls for all that, and
+    images hardly differ in by how much.
     """
     used = [k for k, each in enumerate(_DIRECTIONS) if len(trial.resolved.mean) > 1 or each.way == _ALL]
-    most = min(budget // (2 * len(used) + 1), len(images.rows) // 3)
-    last = images.after(len(images.rows) - most)  # `_is_clearly_better` comes to these last, if at all
+    count = min(_SLOPES, len(images.rows) // 3)
+    if count < _FEW or (2 * len(used) + 3) * count > budget:
+        return None
 
     def changed(coefficients: FloatArray) -> Trial:
         change = functools.partial(_changed, trial.resolved, coefficients)
@@ -158,25 +186,20 @@ def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] 
     steps = np.diag([direction.step for direction in _DIRECTIONS])
     base = images.trial(trial.named)
     sides = {k: (changed(steps[k]), changed(-steps[k])) for k in used}
-    count = min(_FEW, most)
-    while count:
-        last.run([base, *itertools.chain.from_iterable(sides.values())], count)
-        asked = np.zeros(len(_DIRECTIONS))
-        gain = 0.0
-        for k, (up, down) in sides.items():
-            asked[k], earned = _newton_step(_DIRECTIONS[k], up.losses - base.losses, down.losses - base.losses)
-            gain += earned
-        if gain <= _MIN_GAIN / 2:
-            return None
-        if count == most:
-            how = "a small change of each channel. State the means and standard deviations that it was trained with"
-            return changed(asked @ steps / 2), f"{how}, or {_PRESENT}"
-        count = min(2 * count, most)
-    return None
+    last = images.after(len(images.rows) - count)  # `_is_clearly_better` comes to these last, if at all
+    last.run([base, *itertools.chain.from_iterable(sides.values())], count)
+    asked = np.zeros(len(_DIRECTIONS))
+    for k, (up, down) in sides.items():
+        asked[k] = _newton_step(_DIRECTIONS[k], up.losses - base.losses, down.losses - base.losses)
+    how = "a small change of each channel, by which a trained model would not gain"
+    return (
+        changed(asked @ steps / 4),
+        f"{how}. State the means and standard deviations that it was trained with, or {_PRESENT}",
+    )
 
 
-def _newton_step(direction: _Direction, up: FloatArray, down: FloatArray) -> tuple[float, float]:
-    """Return how many steps images ask for, and the nats that these would earn, less what is noise.
+def _newton_step(direction: _Direction, up: FloatArray, down: FloatArray) -> float:
+    """Return how many steps images ask for.
 
     `up`, `down`: what a step and its opposite cost each image. The slope is what is likely under a normal distribution
     of how far recipes are off.
@@ -184,8 +207,7 @@ def _newton_step(direction: _Direction, up: FloatArray, down: FloatArray) -> tup
     slope, error = float(np.mean(up - down)) / 2, float(np.std(up - down)) / 2 / math.sqrt(len(up))
     bend = (max(float(np.mean(up + down)) / 2, 0.0) + direction.bend) / 2
     likely = (2 * bend * direction.off) ** 2
-    steps = -slope * likely / (likely + error**2) / (2 * bend)
-    return float(np.clip(steps, -_FARTHEST, _FARTHEST)), (slope**2 - error**2) / (4 * bend)
+    return float(np.clip(-slope * likely / (likely + error**2) / (2 * bend), -_FARTHEST, _FARTHEST))
 
 
 def _reorder(order: tuple[int, ...], values: NDArray[Any], axis: int) -> NDArray[Any]:
