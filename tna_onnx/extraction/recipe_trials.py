@@ -55,7 +55,7 @@ _MOST = 1024  # where recipes are tied
 _BATCH = 32
 
 MOST_RUNS = 4000
-"""Images, each under one recipe, that a race may run, and the search outside the list."""
+"""Images, each under one recipe, that a race may run; what it leaves, and once more as many, may be run outside it."""
 
 CLEAR = 3.0
 """Standard errors by which a recipe loses clearly."""

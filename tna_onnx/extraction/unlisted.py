@@ -82,8 +82,8 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
         affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
-        if affine is not None and _is_right(images, affine.trial, best, int(_COMPARED * budget)):
-            found = affine.written(end - images.runs)
+        if affine is not None and _is_right(images, affine.trial, best, int(_COMPARED * budget), end):
+            found = affine.written(max(0, end - images.runs))
             how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
             return found, f"{how}. If the model was trained with that, add {found.named.flags}"
     way = _best_way(images, best, int(_WAYS * budget))
@@ -91,14 +91,15 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
         return way
     if scaled:
         moved = _moved(images, best, end - images.runs)
-        budget = min(end - images.runs, max(_MANY, 2 * _MANY - len(best)))
         # where the NLL is convex, a whole step gains four times as much at most
-        if moved is not None and _is_clearly_better(images, moved[0], best, budget, _MIN_GAIN / 4):
+        if moved is not None and _is_clearly_better(
+            images, moved[0], best, _for_many(images, best, end), _MIN_GAIN / 4
+        ):
             return moved
     return None
 
 
-def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int) -> bool:
+def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int, end: int) -> bool:
     """Whether a scale and an offset suit the model clearly better than the best known recipe, or a part of the way."""
     if _is_clearly_better(images, affine, best, budget):
         return True
@@ -107,14 +108,19 @@ def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int) -> b
         return False
     change = functools.partial(_part_way, first, second)
     part = replace(images.trial(best.named), change=change)
-    return _is_clearly_better(images, part, best, max(_MANY, 2 * _MANY - len(best)), _MIN_GAIN / 4)
+    return _is_clearly_better(images, part, best, _for_many(images, best, end), _MIN_GAIN / 4)
+
+
+def _for_many(images: TrialImages, best: Trial, end: int) -> int:
+    """Return how many images may be run to compare something with the best known recipe on many, up to `end` in all."""
+    return min(end - images.runs, max(_MANY, 2 * _MANY - len(best)))
 
 
 def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: int, least: float = _MIN_GAIN) -> bool:
     """Whether something suits the model clearly better, by so many nats, on as many images as may be run."""
-    if len(found) and found.loses_clearly(best):
-        return False
     count = min(budget + len(found), (budget + len(found) + len(best)) // 2)
+    if budget <= 0 or count < 2 or (len(found) and found.loses_clearly(best)):
+        return False
     images.run([best, found], count // 2)
     if best.behind(found)[0] <= least / 2:
         return False
