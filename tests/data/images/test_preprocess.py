@@ -286,3 +286,9 @@ def test_arrays_that_are_no_images() -> None:
     table = spec("x", (None, 4))
     source = open_source({"x": np.full((4, 4), 1e6, np.float32), "labels": np.arange(4) % 2}, [table], 2)
     assert preprocessing_notes(source, [table], None) == []
+
+
+def test_one_number_stands_for_all_channels() -> None:
+    spec = InputSpec("x", (None, 3, 8, 8), np.dtype(np.float32))
+    one, three = Recipe(mean=0.6, std=[0.3]), Recipe(mean=(0.6, 0.6, 0.6), std=(0.3, 0.3, 0.3))  # type: ignore[arg-type]
+    assert one.resolve(spec) == three.resolve(spec)

@@ -200,6 +200,12 @@ class Recipe:
     interpolation: Interpolation | None = None
     per_image: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if value is not None:  # one number for all channels, as a refusal from Python prints it, or a list
+                object.__setattr__(self, name, tuple(np.atleast_1d(value).tolist()))
+
     def resolve(self, spec: InputSpec) -> ResolvedRecipe:
         """Return the recipe for the model input `spec`, with every automatic value decided.
 
