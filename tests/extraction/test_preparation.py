@@ -24,7 +24,7 @@ from tna_onnx.data.images.known_recipes import NamedRecipe
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
-from tna_onnx.extraction import recipe_choice, recipe_trials
+from tna_onnx.extraction import recipe_choice, recipe_trials, unlisted
 from tna_onnx.extraction.preparation import resizes_images
 from tna_onnx.graph.load import load_model
 
@@ -420,6 +420,18 @@ def test_many_runs_for_the_way_of_resizing_leave_some_for_the_search(tmp_path: P
     model = saved(mean=0.3, std=0.11, source=size, resized=resized)
     with pytest.raises(DataError, match="NLL"):
         tna_onnx.evaluate(model, write_folder(tmp_path / "wide", *make_images(300, size=size)), device="cpu")
+
+
+@pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NHWC", 3)])
+def test_a_part_of_the_way_is_a_mean_of_what_two_recipes_prepare(layout: Any, axis: int) -> None:
+    shape = (None, 3, SIDE, SIDE) if axis == 1 else (None, SIDE, SIDE, 3)
+    spec = InputSpec("x", shape, np.dtype(np.float32))
+    first = tna_onnx.Recipe(mean=IMAGENET[0], std=IMAGENET[1], layout=layout).resolve(spec)
+    second = tna_onnx.Recipe(scale=1.0, mean=(100.0,), std=(50.0,), layout=layout).resolve(spec)
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, *shape[1:])).astype(np.float32)
+    ones, others = first.values(pixels), second.values(pixels)
+    part = unlisted._part_way(first, second, ones, axis)
+    np.testing.assert_allclose(part, ones + (others - ones) / 4, atol=1e-5)
 
 
 def _standardised(images: Any) -> Any:

@@ -77,7 +77,7 @@ class AffineSearch:
     Attributes:
         images: that are run.
         best: of the known recipes.
-        trial: of the likeliest point, run on a few images or none.
+        trial: of the likeliest point, run on a few images.
         wide: the parabola that says where it lies.
     """
 
@@ -104,7 +104,7 @@ class AffineSearch:
             return None
         if start.behind(best)[0] > 0:
             start = best
-        count = min((budget - runs) // (len(_STAR) + 2), len(best), len(images.rows) // 2)
+        count = min((budget - runs) // (len(_STAR) + 3), len(best), len(images.rows) // 2)
         if not count:
             return None
         wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
@@ -121,7 +121,7 @@ class AffineSearch:
         count = min(budget // (2 * (len(_STAR) + 2)), len(self.images.rows) - self.wide.count)
         if not count:
             return self.trial
-        narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, self.wide.lowest(), _NARROW, count)
+        narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, _point_of(self.trial), _NARROW, count)
         # far from its centre a wide parabola is wrong, and a narrow one says little of where its centre lies
         found = [_likeliest(parabolas) for parabolas in ([narrow], [self.wide, narrow])]
         nats = {_trial(self.images, self.best, each.point, each.unit): each.written for each in found if each}

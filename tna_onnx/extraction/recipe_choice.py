@@ -78,7 +78,7 @@ def choose_recipe(
         chance = f"clearly better than chance ({100 * suspicion.chance:.1f} %)"
         why = f"under none of {len(ran)} known recipes is the model {chance} on {len(best):,} of them"
     elif differing and (suspicion is None or suspicion.kind != "order"):
-        why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
+        why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(differing[0]):,} of them"
     if why:
         raise DataError(_refusal(images, stated, best, why, rows))
     doubt = ""

@@ -82,8 +82,10 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
         affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
-        if affine is not None and _is_right(images, affine.trial, best, int(_COMPARED * budget), end):
-            found = affine.written(max(0, end - images.runs))
+        if affine is not None and _is_right(
+            images, affine.trial, best, int(_COMPARED * budget), end - int(_COARSE * budget)
+        ):
+            found = affine.written(end - images.runs)
             how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
             return found, f"{how}. If the model was trained with that, add {found.named.flags}"
     way = _best_way(images, best, int(_WAYS * budget))
@@ -104,7 +106,7 @@ def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int, end:
     if _is_clearly_better(images, affine, best, budget):
         return True
     first, second = best.resolved, affine.resolved
-    if first.per_image or first.color != second.color or affine.loses_clearly(best):
+    if first.per_image or first.color != second.color or affine.behind(best)[0] >= 0:
         return False
     change = functools.partial(_part_way, first, second)
     part = replace(images.trial(best.named), change=change)
@@ -125,6 +127,8 @@ def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: i
     if best.behind(found)[0] <= least / 2:
         return False
     images.run([best, found], count)
+    if not math.isfinite(best.nll):
+        return False
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
         return False
     return best.loses_clearly(found) and best.behind(found)[0] > least
@@ -192,10 +196,14 @@ def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] 
     steps = np.diag([direction.step for direction in _DIRECTIONS])
     base = images.trial(trial.named)
     sides = {k: (changed(steps[k]), changed(-steps[k])) for k in used}
-    last = images.after(len(images.rows) - count)  # `_is_clearly_better` comes to these last, if at all
+    last = images.after(len(images.rows) - count)  # of few images, `_is_clearly_better` comes to these too
     last.run([base, *itertools.chain.from_iterable(sides.values())], count)
+    if not np.isfinite(base.losses).all():
+        return None
     asked = np.zeros(len(_DIRECTIONS))
     for k, (up, down) in sides.items():
+        if not np.isfinite(up.losses).all() or not np.isfinite(down.losses).all():
+            continue  # too far for the model
         asked[k] = _newton_step(_DIRECTIONS[k], up.losses - base.losses, down.losses - base.losses)
     how = "a small change of each channel, by which a trained model would not gain"
     return (
