@@ -104,7 +104,7 @@ def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     text = cli("inspect", tmp_path / "m.onnx").output
     assert "--head large" in text
-    assert len([line for line in text.splitlines() if "24" in line]) == 2  # a line each
+    assert len([line for line in text.splitlines() if "(24, 3)" in line]) == 2  # a line each
     assert "detector" in text
 
 
