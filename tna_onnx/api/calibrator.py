@@ -243,7 +243,10 @@ def checked_scores(X: Any, scores: str, name: str = "X") -> NDArray[np.float32]:
         raise ScoresError(f"{name}: row {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
     if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > _ROUNDING)):
-        raise ScoresError(f"{name}: rows are no probabilities, which add up to 1; for logits: --scores logits")
+        how = "--scores logits"
+        if name == "X":
+            how = "scores='logits'"
+        raise ScoresError(f"{name}: rows are no probabilities, which add up to 1; for logits: {how}")
     return values
 
 

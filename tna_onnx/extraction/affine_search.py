@@ -118,7 +118,7 @@ class AffineSearch:
 
     def written(self, budget: int) -> Trial:
         """Return a trial of numbers that somebody may have typed, near the likeliest ones."""
-        count = min(budget // (2 * (len(_STAR) + 2)), len(self.images.rows) - self.wide.count)
+        count = min(6 * budget // (10 * (len(_STAR) + 2)), len(self.images.rows) - self.wide.count)
         if not count:
             return self.trial
         narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, _point_of(self.trial), _NARROW, count)

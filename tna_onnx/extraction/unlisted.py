@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.extraction.affine_search import AffineSearch
 from tna_onnx.extraction.recipe_trials import (
+    CLEAR,
     MOST_RUNS,
     USUAL,
     Change,
@@ -81,11 +82,12 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
     end = max(MOST_RUNS, images.runs) + budget  # the race takes more where the way of resizing is open
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
+        for_affine = images.runs + budget
         affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
         if affine is not None and _is_right(
-            images, affine.trial, best, int(_COMPARED * budget), end - int(_COARSE * budget)
+            images, affine.trial, best, int(_COMPARED * budget), for_affine - int(_COARSE * budget)
         ):
-            found = affine.written(end - images.runs)
+            found = affine.written(for_affine - images.runs)
             how = "inverted pixels (of a negative)" if found.resolved.scale < 0 else "another scale or offset"
             return found, f"{how}. If the model was trained with that, add {found.named.flags}"
     way = _best_way(images, best, int(_WAYS * budget))
@@ -126,7 +128,8 @@ def _is_clearly_better(images: TrialImages, found: Trial, best: Trial, budget: i
     images.run([best, found], count // 2)
     if best.behind(found)[0] <= least / 2:
         return False
-    images.run([best, found], count)
+    if found.z(best) > -2 * CLEAR:  # else more images would say the same
+        images.run([best, found], count)
     if not math.isfinite(best.nll):
         return False
     if worse_than_guessing(found.plain_nll(images.labels), 0.0, found.logs.shape[1]):
