@@ -143,8 +143,8 @@ def own_features(readout: Readout, source: Source, batch_size: int) -> FeatureTa
     if not isinstance(readout, Head) or not readout.linear or not isinstance(arrays, ArraySource):
         return None
     column = arrays.columns[readout.main]
-    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == readout.main)
-    if column.dtype != wanted:  # a conversion copies
+    dtype = next(spec.dtype for spec in arrays.inputs if spec.name == readout.main)
+    if column.dtype != dtype:  # a conversion copies
         return None
     features = column.reshape(len(source), readout.n_features)
     for start in range(0, len(features), _FINITE_ROWS):
@@ -168,15 +168,15 @@ class ByLength(SourceView):
         if not isinstance(arrays, ArraySource):
             return None
         masks = [spec.name for spec in arrays.inputs if "mask" in spec.name.lower()]
-        tokens = all(len(spec.shape) == 2 and not spec.shape[1] and spec.dtype.kind in "iu" for spec in arrays.inputs)
-        if len(masks) != 1 or not tokens or len({column.shape for column in arrays.columns.values()}) != 1:
+        texts = all(len(spec.shape) == 2 and not spec.shape[1] and spec.dtype.kind in "iu" for spec in arrays.inputs)
+        if len(masks) != 1 or not texts or len({column.shape for column in arrays.columns.values()}) != 1:
             return None
-        held = np.asarray(arrays.columns[masks[0]]) != 0
-        lengths = np.count_nonzero(held, axis=1)
-        if np.mean(lengths) >= _FULL * held.shape[1]:
+        tokens = np.asarray(arrays.columns[masks[0]]) != 0
+        lengths = np.count_nonzero(tokens, axis=1)
+        if np.mean(lengths) >= _FULL * tokens.shape[1]:
             return None
         # without gaps, and all on one side: else the shortest ones do not tell what moves the others
-        runs = [held.shape[1] - each.argmax(axis=1) for each in (held, held[:, ::-1])]
+        runs = [tokens.shape[1] - order.argmax(axis=1) for order in (tokens, tokens[:, ::-1])]
         if not any(np.array_equal(run, lengths) for run in runs):
             return None
         return cls(source, masks[0], np.argsort(lengths, kind="stable"))
@@ -255,8 +255,8 @@ def collect_features(
     decided = opened.decided if computed and not given else None
     collector = Collector(opened, readout, source, batch_size, session, decided, computed=computed)
     if cache is None:
-        if not computed and (own := own_features(readout, source, batch_size)) is not None:
-            return own
+        if not computed and (table := own_features(readout, source, batch_size)) is not None:
+            return table
 
         def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
             return allocate(None, (len(source), *shape), dtype)

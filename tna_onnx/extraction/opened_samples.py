@@ -207,7 +207,7 @@ def _labels_elsewhere(where: object, kind: str) -> UsageError:
     )
 
 
-def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
+def open_unknown(model: Classifier, data: Data, labelled: Source) -> Source:
     """Open samples that a model should not know, prepared like those that it does.
 
     Only the inputs count; labels may be any numbers or names.
@@ -216,9 +216,9 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
     opened = open_request(request_of(unknown, model.inputs, _CLASSES, None))
     if not len(opened):
         raise DataError(f"--ood-data: {opened.describe()}: expected samples, found none")
-    if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
+    if opened.recipe() is not None and labelled.recipe() is None and data.preprocessing is None:
         raise UsageError(
-            f"--ood-data: {opened.describe()} are images, but {known.describe()} holds arrays as the model takes "
+            f"--ood-data: {opened.describe()} are images, but {labelled.describe()} holds arrays as the model takes "
             "them, so the preprocessing of the images is unknown; use arrays or images for both"
         )
     return model.preparation.settle(data, opened)[1]
@@ -245,11 +245,11 @@ def _require_origin(opened: OpenModel, where: object, key: Mapping[str, Any], ki
             f"{str(key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
         )
     # heads that read the same features have labels of their own; a store calls the tensor `features`
-    own = {"tensor": tensor, "head": readout.node if isinstance(readout, Head) else None}
+    expected = {"tensor": tensor, "head": readout.node if isinstance(readout, Head) else None}
     if kind == "logits":
-        own = {"tensor": tensor, "holds": readout.holds}
+        expected = {"tensor": tensor, "holds": readout.holds}
     stated = {"tensor": key.get("features"), **key}
-    for word, value in own.items():
+    for word, value in expected.items():
         if word in stated and stated[word] != value:
             raise DataError(
                 f"{where}: the {kind} are of another {word}, '{stated[word]}', not of '{value}'; choose the same "

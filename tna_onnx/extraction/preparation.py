@@ -115,8 +115,8 @@ class Preparation:
                 return
             labels.append(source.labels[rows])
             as_stored += map(self._logs, batches)
-            logs, known = np.concatenate(as_stored), np.concatenate(labels)
-            if len(source) < ENOUGH and leaves_nothing_to_gain(logs, known):
+            logs, targets = np.concatenate(as_stored), np.concatenate(labels)
+            if len(source) < ENOUGH and leaves_nothing_to_gain(logs, targets):
                 return
             for batch in batches:
                 scaled = {name: values for name, values in batch.items() if factors.get(name, 1) == 1}
@@ -124,7 +124,7 @@ class Preparation:
                     scaled[name] = (batch[name] * np.float32(factors[name])).astype(batch[name].dtype)
                 rescaled.append(self._logs(scaled))
             name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
-            complaint = _scale_complaint(logs, np.concatenate(rescaled), known, factor)
+            complaint = _scale_complaint(logs, np.concatenate(rescaled), targets, factor)
             if complaint:
                 raise DataError(f"{source.describe()}: {name!r} {complaint}")
             if complaint is not None:

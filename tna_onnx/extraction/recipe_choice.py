@@ -16,11 +16,11 @@ from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     ENOUGH,
     FIRST,
+    MOST_RUNS,
     SAMPLES,
     START,
     Trial,
     TrialImages,
-    affordable,
     best_of,
     is_harmless,
     is_rarely_right,
@@ -31,7 +31,7 @@ from tna_onnx.extraction.recipe_trials import (
 )
 from tna_onnx.extraction.unlisted import better_outside_the_list
 
-_OTHERS = 3  # recipes of the least NLL at the model's own temperature
+_RIVALS = 3  # recipes of the least NLL at the model's own temperature
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -64,14 +64,14 @@ def choose_recipe(
     best, tied = _settle_ties(images, best, ran)
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     if math.isinf(best.nll):
-        known = f"{best.named.name}, the best of {len(ran)} known recipes"
-        why = f"with {known}, some scores of {len(best):,} images are NaN or infinite"
+        recipe = f"{best.named.name}, the best of {len(ran)} known recipes"
+        why = f"with {recipe}, some scores of {len(best):,} images are NaN or infinite"
         raise DataError(_refusal(images, stated, best, why, rows))
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
-        found = better_outside_the_list(images, best)
-        if found is not None:
-            raise _unfit(images, best, *found)
+        better = better_outside_the_list(images, best)
+        if better is not None:
+            raise _unfit(images, best, *better)
     suspicion = best.suspicion(images.labels)
     why = ""
     if suspicion is not None and suspicion.kind == "chance":
@@ -98,8 +98,8 @@ def _reordered(images: TrialImages, ranked: Sequence[Trial]) -> Trial:
     suspicion = ranked[0].suspicion(images.labels)
     if suspicion is None or suspicion.kind == "one class":
         return ranked[0]
-    found = [trial.suspicion(images.labels) for trial in ranked]
-    reordered = [(s.reordered, k) for k, s in enumerate(found) if s is not None and s.reordered is not None]
+    suspicions = [trial.suspicion(images.labels) for trial in ranked]
+    reordered = [(s.reordered, k) for k, s in enumerate(suspicions) if s is not None and s.reordered is not None]
     if not reordered:
         return ranked[0]
     return ranked[max(reordered)[1]]
@@ -127,15 +127,15 @@ def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> s
     Without normalisation inside, networks are nearly linear far out: on dark images, pixels of 0 to 255 may suit better
     a model of normalised ones.
     """
-    others = sorted(ran, key=lambda trial: trial.plain_nll(images.labels))[:_OTHERS]
-    images.run(others, FIRST)
-    other = min(others, key=lambda trial: trial.plain_nll(images.labels))
-    nll, other_nll = best.plain_nll(images.labels), other.plain_nll(images.labels)
-    if not worse_than_guessing(nll, other_nll, best.logs.shape[1]):
+    rivals = sorted(ran, key=lambda trial: trial.plain_nll(images.labels))[:_RIVALS]
+    images.run(rivals, FIRST)
+    rival = min(rivals, key=lambda trial: trial.plain_nll(images.labels))
+    nll, rival_nll = best.plain_nll(images.labels), rival.plain_nll(images.labels)
+    if not worse_than_guessing(nll, rival_nll, best.logs.shape[1]):
         return ""
     return (
         f"with {best.named.name}, which suits these images best, the NLL is {nll:.3g}, which no trained model has, and "
-        f"with {other.named.name} it is {other_nll:.3g}. The model was trained with another recipe, or on images of "
+        f"with {rival.named.name} it is {rival_nll:.3g}. The model was trained with another recipe, or on images of "
         "another brightness or contrast"
     )
 
@@ -153,11 +153,11 @@ def _rarely_right(images: TrialImages, best: Trial) -> str:
     )
 
 
-def _unfit(images: TrialImages, best: Trial, found: Trial, how: str) -> DataError:
+def _unfit(images: TrialImages, best: Trial, better: Trial, how: str) -> DataError:
     """Return the error for images that suit the model clearly better in another way."""
-    count = len(found)
-    shown = [replace(each, logs=each.logs[:count], losses=each.losses[:count]) for each in (best, found)]
-    before, after = (f"{100 * each.accuracy(images.labels):.1f} % (NLL {each.nll:.3f})" for each in shown)
+    count = len(better)
+    same = replace(best, logs=best.logs[:count], losses=best.losses[:count])
+    before, after = (f"{100 * trial.accuracy(images.labels):.1f} % (NLL {trial.nll:.3f})" for trial in (same, better))
     return DataError(
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {count:,} of these images "
         f"the accuracy is {before} with {best.named.name}, and {after} with {how}{_if_images(images, best)}"
@@ -179,7 +179,8 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
         if not open_ties or count >= len(images.rows):
             return best, tied
         count = min(2 * count, len(images.rows))
-        if not affordable(ran, [best, *tied], count):
+        more = sum(count - len(trial) for trial in (best, *tied))
+        if sum(map(len, ran)) + more > MOST_RUNS:
             return best, tied
         images.run([best, *tied], count)
         best = best_of([best, *tied])
@@ -251,8 +252,8 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     """Hold a recipe that is stated against the known ones; return a warning if another is clearly better."""
     base = images.trial(NamedRecipe("the stated recipe", stated))
     images.run([base], FIRST)
-    few = len(images.rows) < ENOUGH  # those of the first round are all that are compared
-    if few and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
+    # those of the first round are all that are compared
+    if len(images.rows) < ENOUGH and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
         return []
     shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
     plain = replace(stated, scale=None, mean=None, std=None, color=None)
@@ -310,7 +311,7 @@ def _inverted(stated: Recipe, resolved: ResolvedRecipe) -> Recipe:
     return replace(stated, scale=-resolved.scale, mean=mean, std=resolved.std)
 
 
-def size_note(images: TrialImages, stated: Recipe, chosen: Recipe) -> str:
+def size_note(images: TrialImages, stated: Recipe, recipe: Recipe) -> str:
     """Say to which size images were brought, where neither the model nor the recipe that is stated determines it.
 
     Empty where one of them does.
@@ -318,9 +319,9 @@ def size_note(images: TrialImages, stated: Recipe, chosen: Recipe) -> str:
     resolved = stated.resolve(images.spec)
     sizes = (resolved.height, resolved.width, resolved.resize, resolved.crop)
     text = "the model takes images of any size, and nothing says which one it was trained with"
-    if any(sizes) or (chosen.resize is None and images.source.mixed_sizes):
+    if any(sizes) or (recipe.resize is None and images.source.mixed_sizes):
         return ""
-    if chosen.resize is None:
+    if recipe.resize is None:
         return f"{text}: these go in as they are; if it is another one, state --resize and --crop"
     return f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"
 

@@ -188,13 +188,13 @@ class TrialImages:
 
     def after(self, count: int) -> TrialImages:
         """Return the images but the first ones."""
-        others = copy.copy(self)
-        others.rows, others.labels = self.rows[count:], self.labels[count:]
-        return others
+        rest = copy.copy(self)
+        rest.rows, rest.labels = self.rows[count:], self.labels[count:]
+        return rest
 
-    def trial(self, named: NamedRecipe) -> Trial:
+    def trial(self, named: NamedRecipe, change: Change | None = None) -> Trial:
         """Return a trial of a recipe, without any images yet."""
-        return Trial(named, named.recipe.resolve(self.spec))
+        return Trial(named, named.recipe.resolve(self.spec), change=change)
 
     def batches(self, resolved: ResolvedRecipe, start: int, end: int) -> Iterator[NDArray[Any]]:
         """Yield the images `start` to `end` of the random order, prepared by a recipe."""
@@ -204,7 +204,7 @@ class TrialImages:
 
     def fit(self, recipe: Recipe) -> bool:
         """Whether the first images have sizes under a recipe that the model takes, and one unless it takes several."""
-        trial = Trial(NamedRecipe("", recipe), recipe.resolve(self.spec))
+        trial = self.trial(NamedRecipe("", recipe))
         shapes = set()
         try:
             for batch in self.batches(trial.pixels, 0, FIRST):
@@ -287,18 +287,13 @@ def race(images: TrialImages, trials: Sequence[Trial]) -> list[Trial]:
         running = [trial for trial in running if not trial.is_dropped(best)]
         if count >= min(SAMPLES, len(images.rows)) or len(running) == 1:
             break
-        most = max(2, (MOST_RUNS - sum(map(len, trials))) // (2 * count))
-        ahead = sorted(running, key=lambda trial: (trial is not best, trial.nll))[:most]
+        places = max(2, (MOST_RUNS - sum(map(len, trials))) // (2 * count))
+        ahead = sorted(running, key=lambda trial: (trial is not best, trial.nll))[:places]
         running = [trial for trial in running if trial in ahead]  # of equal ones the first counts
         count *= 2
     if len(running) == 1:  # it has seen fewer images than its numbers are to rest on
         images.run(running, SAMPLES)
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
-
-
-def affordable(trials: Sequence[Trial], running: Sequence[Trial], count: int) -> bool:
-    """Whether some of the trials may be run on `count` images, after what all of them have taken."""
-    return sum(map(len, trials)) + sum(count - len(trial) for trial in running) <= MOST_RUNS
 
 
 def halved(images: TrialImages, trials: Sequence[Trial], budget: int) -> Trial | None:

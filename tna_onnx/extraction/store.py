@@ -53,7 +53,7 @@ _MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
 
 @dataclass(eq=False)
 class DiskStore:
-    """A feature store that is being filled; made by `open_store`."""
+    """A feature store: `open_store` gives one that is being filled, `read_stored` a finished one."""
 
     folder: Path  # where it lies
     key: dict[str, Any]  # what its rows are computed from
@@ -62,6 +62,10 @@ class DiskStore:
     checksums: list[str] = field(default_factory=list)  # of the finished chunks
     features: Any = None  # (N, ...) rows, mapped; None until their shape is known
     notes: list[str] = field(default_factory=list)  # what could not be used of an earlier run
+    # of a finished one: (N,) int64, or (N, C) of 0 and 1 where samples have several
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    # of a finished one: what else belongs to each sample, (N,) each: `group`, `weight`
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     columns_sha256: str = ""  # of `columns.json`, hex; empty without
     classes: tuple[str, ...] = ()  # names of the classes, if they are known
 
@@ -181,18 +185,7 @@ def open_store(
         yield store
 
 
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """A finished store, opened for reading."""
-
-    folder: Path  # where it lies
-    key: dict[str, Any]  # what its rows were computed from
-    features: NDArray[Any]  # (N, ...) rows
-    labels: NDArray[np.int64]  # (N,) int64; (N, C) of 0 and 1 where samples have several
-    columns: dict[str, NDArray[Any]]  # what else belongs to each sample, (N,) each: `group`, `weight`
-
-
-def read_stored(folder: Path) -> StoredFeatures:
+def read_stored(folder: Path) -> DiskStore:
     """Open a finished store and check all of its chunks."""
     stores = find_stores(folder)
     if len(stores) != 1:
@@ -209,7 +202,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     try:
         store.restore("r")
         labels = read_npy(place / _LABELS)
-        columns = _read_columns(place, store)
+        store.columns = _read_columns(store)
     except (OSError, ValueError, DataError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.features is None or store.done < store.samples:
@@ -220,7 +213,8 @@ def read_stored(folder: Path) -> StoredFeatures:
     shape = (store.samples, key[N_LABELS]) if N_LABELS in key else (store.samples,)
     if labels.shape != shape or labels.dtype.kind != "i" or labels_digest(labels) != key.get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
-    return StoredFeatures(place, store.key, store.features, labels.astype(np.int64), columns)
+    store.labels = labels.astype(np.int64)
+    return store
 
 
 def is_store(data: Data) -> bool:
@@ -294,11 +288,11 @@ def _read_checksums(folder: Path) -> list[str]:
         return []
 
 
-def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
+def _read_columns(store: DiskStore) -> dict[str, NDArray[Any]]:
     """Read what else belongs to each sample."""
     if not store.columns_sha256:
         return {}
-    with open_foreign(folder / _COLUMNS) as file:
+    with open_foreign(store.folder / _COLUMNS) as file:
         content = file.read(_MAX_BYTES)
     if hashlib.sha256(content).hexdigest() != store.columns_sha256:
         raise ValueError(f"{_COLUMNS} does not belong to this store")
