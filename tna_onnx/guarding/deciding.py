@@ -96,8 +96,8 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
     columns = [*names]
     if ABSTAIN in header:
         columns.append(ABSTAIN)
-    whole = all(len(row) == len(header) and all(row[1:]) for row in rows)
-    if not whole or sorted(header[1:]) != sorted(columns) or sorted(row[0] for row in body) != sorted(names):
+    complete = all(len(row) == len(header) and all(row[1:]) for row in rows)
+    if not complete or sorted(header[1:]) != sorted(columns) or sorted(row[0] for row in body) != sorted(names):
         raise DataError(f"{path}: expected {expected}")
     of_class = {row[0]: dict(zip(header, row, strict=True)) for row in body}
     try:
@@ -177,10 +177,10 @@ def _bounded(
         if len(lost) == len(thresholds):
             return FittedDecision(None, point, (why,))
         notes = (f"{word} decided, which keeps the promise and says nothing: {why}",)
-    chosen = np.array(thresholds, np.float32)
+    levels = np.array(thresholds, np.float32)
     if rule.kind == "positive":
-        chosen = chosen.reshape(())  # an array still, whose type the record names
-    return FittedDecision(chosen, point, notes)
+        levels = levels.reshape(())  # an array still, whose type the record names
+    return FittedDecision(levels, point, notes)
 
 
 def _deciding(rule: DecisionRule, classes: int) -> Sequence[int]:
@@ -217,9 +217,9 @@ def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDA
     """Say what a bound would take, what there is, and the best that can be had."""
     needed = needed_for(goal, level, delta)
     sign, whose, rounded = _BOUNDS[goal]
-    there = int(np.count_nonzero(holds))
+    available = int(np.count_nonzero(holds))
     if goal == "fpr":
-        there = len(holds) - there
+        available = len(holds) - available
     best = reachable_bound(scores, holds, goal, delta)
     words = "none can be had"
     if best is not None:
@@ -227,9 +227,9 @@ def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDA
     text = f"{who}: {goal} of {sign} {level:g} with {100 * (1 - delta):g} % certainty takes {needed:,} {whose}"
     if goal == "precision":
         text += " the threshold, and no other above it, or more with few"
-    elif needed > there > 0:
-        text += f", about {math.ceil(needed * len(scores) / there):,} samples like these"
-    return f"{text}; there are {there:,}; {words}"
+    elif needed > available > 0:
+        text += f", about {math.ceil(needed * len(scores) / available):,} samples like these"
+    return f"{text}; there are {available:,}; {words}"
 
 
 def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: int, level: float) -> FittedDecision:
@@ -249,10 +249,10 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     reach = quantile((1 + level) / 2, None) * float(gain.std(ddof=1)) / math.sqrt(len(gain)) * math.sqrt(1.25)
     low = float(gain.mean()) - reach
     high = float(gain.mean()) + reach
-    chosen = plain
+    levels = plain
     notes: tuple[str, ...] = ()
     if low > 0:
-        chosen = counted
+        levels = counted
         decided = unseen
         notes = (
             f"the probabilities are not good enough for this decision: thresholds by counting cost {by_counting:.4g} a "
@@ -260,11 +260,11 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
             "by counting; recalibrate the model first",
         )
     value, *ends = goal_interval(rule, decided, labels, "cost", level, classes)
-    thresholds = _of_two(rule.cost, counted)
+    of_two = _of_two(rule.cost, counted)
     point = OperatingPoint(
-        "cost", -value, (-ends[1], -ends[0]), *thresholds, by_counting, by_probability, lowest, (low, high)
+        "cost", -value, (-ends[1], -ends[0]), *of_two, by_counting, by_probability, lowest, (low, high)
     )
-    return FittedDecision(chosen, point, notes)
+    return FittedDecision(levels, point, notes)
 
 
 def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:

@@ -16,48 +16,50 @@ import numpy as np
 import numpy.typing as npt
 
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Part, Source, drawn_by_weight, halves
+from tna_onnx.data.source import Part, Source
 from tna_onnx.errors import TnaError, UsageError
-from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending, written_files
-from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of, rule_of
-from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
+from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, halves_to_guard, open_guard
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.guarding.measure import check_decisions, largest_change, measure, measure_detection
+from tna_onnx.guarding.measure import (
+    Values,
+    check_decisions,
+    collect_values,
+    largest_change,
+    measure,
+    measure_detection,
+)
 from tna_onnx.guarding.thresholds import (
     NotReached,
     Thresholds,
-    Values,
     choose_thresholds,
-    collect_values,
     new_outputs,
-    require_enough,
+    outlier_of,
+    set_score_of,
 )
 from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
-from tna_onnx.pipeline.job import Job, refuse_finished, target_of
+from tna_onnx.pipeline.job import Job, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.record import DecisionStep, write_decisions
 from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.measured import check_positive
 from tna_onnx.results.outcomes import Decisions, Guard
 from tna_onnx.results.report import Report
-from tna_onnx.runtime import Session, parse_device
+from tna_onnx.runtime import Session
 
 _log = logging.getLogger("tna_onnx.guard")
 
 
 @dataclass(frozen=True, eq=False)
-class _Chosen:
+class _Plan:
     """What is to be written: formulas, thresholds, and the scores that they come from."""
 
     guarded: Guarded  # formulas of the scores
@@ -78,28 +80,28 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     target = target_of(job, model, ".guard.onnx")
     if job.dry_run:
         target = None
-    chosen = _choose(job, opened, progress)
-    thresholds = chosen.thresholds
+    plan = _choose(job, opened, progress)
+    thresholds = plan.thresholds
     settings = thresholds.settings
-    step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs)
-    proto = write_decisions(step, _metadata(opened, chosen))
+    step = DecisionStep(model.sha256, model, plan.guarded, thresholds.values, settings.outputs)
+    proto = write_decisions(step, _metadata(opened, plan))
     with checked_file(model, proto, target, opened.device) as (path, written):
-        change = _checked(opened, chosen, written, progress)
-        decisions = _measured(opened, chosen, written, progress)
+        change = _checked(opened, plan, written, progress)
+        decisions = _measured(opened, plan, written, progress)
         if check is not None:
             check(path, decisions)
         size = path.stat().st_size
         files = written_files(path, target)
-    score = chosen.guarded.set_score
-    rule = chosen.guarded.decision
-    whom = EXCHANGEABLE[chosen.scores.clusters is not None]
+    score = plan.guarded.set_score
+    rule = plan.guarded.decision
+    whom = EXCHANGEABLE[plan.scores.clusters is not None]
     promise = ""
     if rule is not None and thresholds.point is not None:
         promise = promise_of(settings, rule, thresholds.point, opened.names, whom)
-    of_sets = len(chosen.rows)
+    of_sets = len(plan.rows)
     if settings.fits_sets:
-        of_sets = int(chosen.fresh.sum())
-    shown = score or SetScore()
+        of_sets = int(plan.fresh.sum())
+    set_score = score or SetScore()
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
@@ -107,10 +109,10 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         files=files,
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
-        set_penalty=shown.weight,
-        set_free_classes=shown.free,
+        set_penalty=set_score.weight,
+        set_free_classes=set_score.free,
         data=opened.source.describe(),
-        samples=len(chosen.rows),
+        samples=len(plan.rows),
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
@@ -128,7 +130,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     )
 
 
-def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
+def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
     """Fit what is fitted, run the scores over the samples, and choose thresholds."""
     settings = job.settings
     session = open_model(opened.model, opened.device)
@@ -154,27 +156,27 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
     if "decision" in thresholds.omitted:
         guarded = replace(guarded, decision=None)
     _log.info("thresholds: %s samples", f"{len(rows):,}")
-    return _Chosen(guarded, thresholds, scores, rows, fresh)
+    return _Plan(guarded, thresholds, scores, rows, fresh)
 
 
-def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> float:
+def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
-    names = chosen.thresholds.settings.outputs
+    names = plan.thresholds.settings.outputs
     size = opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
     decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")
-    scores = chosen.scores.take(slice(len(first)))
-    check_decisions(decided, scores, chosen.thresholds, opened.source.describe(), chosen.guarded.decision)
+    scores = plan.scores.take(slice(len(first)))
+    check_decisions(decided, scores, plan.thresholds.values, opened.source.describe(), plan.guarded.decision)
     source_session = open_model(opened.model, opened.device)
     return largest_change(opened.model, source_session, written, opened.source, first, size)
 
 
-def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
-    settings = chosen.thresholds.settings
+def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> Decisions:
+    settings = plan.thresholds.settings
     level = settings.confidence_level
     reported = opened.held_out or opened.source
-    rule = chosen.guarded.decision
+    rule = plan.guarded.decision
     cost = rule.cost if rule is not None and rule.cost.size else None
 
     def decided(source: Source) -> Values:
@@ -182,18 +184,18 @@ def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress:
             written, opened.output, settings.outputs, source, opened.batch_size, progress, stage="decide"
         )
 
-    known = decided(reported)
+    values = decided(reported)
     detection = None
     if opened.unknown is not None:
         unknown = decided(opened.unknown)
-        detection = measure_detection(known, unknown, level, opened.unknown.describe())
+        detection = measure_detection(values, unknown, level, opened.unknown.describe())
     fresh = opened.held_out is not None
-    return measure(known, opened.names, level, reported.describe(), fresh=fresh, detection=detection, cost=cost)
+    return measure(values, opened.names, level, reported.describe(), fresh=fresh, detection=detection, cost=cost)
 
 
-def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
+def _metadata(opened: GuardSamples, plan: _Plan) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
-    settings = chosen.thresholds.settings
+    settings = plan.thresholds.settings
     entries = provenance(opened.model)
     # which output classifies is not asked again: a reader need not tell it from the new ones
     for key, value in opened.output.provenance.items():
@@ -202,10 +204,10 @@ def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     if settings.reads_file:
         settings = replace(settings, decide=f"{settings.goal[0]}=FILE")
     entries["guard"] = json.dumps(dataclasses.asdict(settings))
-    rule = chosen.guarded.decision
+    rule = plan.guarded.decision
     if rule is not None:
-        entries["guard_decision"] = decision_entry(settings, rule, chosen.thresholds.values["decision"], opened.names)
-    score = chosen.guarded.set_score
+        entries["guard_decision"] = decision_entry(settings, rule, plan.thresholds.values["decision"], opened.names)
+    score = plan.guarded.set_score
     if score is not None and score.name == "raps":
         entries["guard_set_penalty"] = f"{score.weight!r}"
         entries["guard_set_free_classes"] = str(score.free)
@@ -225,37 +227,9 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, progress: Progress)
         if job.held_out is None:
             raise UsageError("--min-recall beside --decide needs --eval: the thresholds are chosen on the samples")
         gates = replace(gates, min_recall=None)  # of the decision, which the recalibration does not make
-    target, fit, decide = _split(job, settings)
+    target, fit, decide = halves_to_guard(job, settings)
     finish = functools.partial(_with_decisions, job, settings, fit, decide, target, progress)
     return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, finish)
-
-
-def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
-    """Return the path to write, and both halves of the samples."""
-    model = load_model(job.model, job.options.model_limits)
-    refuse_finished(model, job.options)
-    target = target_of(job, model, ".tna.onnx", in_memory=True)
-    if target is None:
-        raise UsageError("a model in memory needs output if decisions are added: the path of the file to write")
-    options = job.options
-    readout = find_readout(model, options.head, options.output_name, options.output_kind)
-    check_output(model, readout, settings)
-    opened = OpenModel(model, readout, parse_device(job.device), job.calib)
-    if settings.decide:
-        rule_of(settings, readout, opened.names or tuple(map(str, range(readout.n_classes))))
-    else:
-        check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
-    samples = open_samples(opened, job.calib)
-    if samples.given:
-        raise UsageError(
-            f"{samples.source.describe()}: contains computed features or logits; --add runs the new file, and needs "
-            "samples for its inputs"
-        )
-    fit, decide = halves(samples.source, settings.seed, ("fit weight and map", "give thresholds"))
-    # before the search, which may take minutes
-    deciding = drawn_by_weight(decide, settings.seed)
-    require_enough(settings, len(deciding), len(deciding), deciding.describe())
-    return target, fit, decide
 
 
 def _data(data: Data, part: Part) -> Data:

@@ -1,8 +1,8 @@
-"""What `guard` was asked for, and all that it opens, checks and fits before thresholds are chosen."""
+"""What `guard` was asked for, and all that it opens and checks before anything is fitted."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,29 +10,25 @@ from numpy.typing import NDArray
 from tna_onnx.data.digest import repeats_of
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Source, clusters_of, drawn_by_weight, group_notes, sample_labels
+from tna_onnx.data.source import Part, Source, clusters_of, drawn_by_weight, group_notes, halves, sample_labels
 from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.classifier import Classifier, read_classifier
-from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
-from tna_onnx.extraction.sessions import open_part
-from tna_onnx.graph.cut import before_map, cut_at
-from tna_onnx.graph.decisions import OutlierInput, SetScore
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
-from tna_onnx.graph.scores import choose_head, find_readout
-from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
-from tna_onnx.guarding.thresholds import require_enough
+from tna_onnx.extraction.classifier import Classifier, OpenModel, read_classifier
+from tna_onnx.extraction.opened_samples import open_inputs, open_samples, open_unknown
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.readout import ClassOutput, Readout, require_one_prediction
+from tna_onnx.graph.scores import find_readout
+from tna_onnx.guarding.deciding import rule_of
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_batch_size
-from tna_onnx.numerics.conformal import small_set_penalty
-from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
-from tna_onnx.pipeline.job import ModelJob
+from tna_onnx.numerics.conformal import samples_needed
+from tna_onnx.pipeline.job import Job, ModelJob, refuse_finished, target_of
 from tna_onnx.pipeline.opening import Opened, batch_notes
 from tna_onnx.pipeline.sample_checks import FEW_COPIES, DigestedSamples, check_leaks, decided_on
-from tna_onnx.progress import Progress, silent
-from tna_onnx.runtime import Session, parse_device
+from tna_onnx.progress import silent
+from tna_onnx.results.measured import check_positive
+from tna_onnx.runtime import parse_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,79 +199,43 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.flatnonzero(2 * place <= place.max())
 
 
-_FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
+def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
+    """Refuse too few samples for a level, before a model has run."""
+    promises = []
+    if "set" in settings.add and not settings.per_class:  # of a class with too few, every set holds it
+        count = fresh if settings.fits_sets else n
+        promises.append((f"sets with a coverage of {settings.coverage:g} %", settings.coverage / 100, count))
+    if "ood" in settings.add:
+        promises.append((f"false alarms below {settings.false_alarm:g} %", 1 - settings.false_alarm / 100, fresh))
+    for promise, level, count in promises:
+        needed = samples_needed(level)
+        if count < needed:
+            raise DataError(f"{where}: {promise} need {needed:,} samples, and there are {count:,}; give more")
 
 
-def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, progress: Progress) -> OutlierInput:
-    """Return the score, fitted to the features of some samples if it is one of features."""
-    model, options = before_map(opened.model, opened.output.name, options)
-    if score not in _FITTED:
-        readout = find_readout(model, options.head, options.output_name, options.output_kind)
-        holds = "one number a sample" if readout.binary else readout.holds
-        if holds != "logits":
-            raise UnsupportedModel(
-                f"{model.name}: the energy needs a tensor of logits of all classes, and '{readout.logits}' holds "
-                f"{holds}; use --ood-score mahalanobis"
-            )
-        return OutlierInput(Energy(), readout.logits, "", 0)
-    head = choose_head(model, options.head, options.output_name)
-    if head.parts:
-        raise UnsupportedModel(
-            f"{model.name}: the features of head '{head.node}' are several tensors, and --ood-score {score} reads one; "
-            "use --ood-score energy"
+def halves_to_guard(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
+    """Return the path that `calibrate --add` writes, and both halves of the samples: to fit on, and for thresholds."""
+    model = load_model(job.model, job.options.model_limits)
+    refuse_finished(model, job.options)
+    target = target_of(job, model, ".tna.onnx", in_memory=True)
+    if target is None:
+        raise UsageError("a model in memory needs output if decisions are added: the path of the file to write")
+    options = job.options
+    readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    check_output(model, readout, settings)
+    opened = OpenModel(model, readout, parse_device(job.device), job.calib)
+    if settings.decide:
+        rule_of(settings, readout, opened.names or tuple(map(str, range(readout.n_classes))))
+    else:
+        check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
+    samples = open_samples(opened, job.calib)
+    if samples.given:
+        raise UsageError(
+            f"{samples.source.describe()}: contains computed features or logits; --add runs the new file, and needs "
+            "samples for its inputs"
         )
-    fitted = _FITTED[score].fit(*_features(opened, head, progress))
-    return OutlierInput(fitted, "", head.features, head.n_features)
-
-
-def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the features (N, n) of the samples that the score is fitted to, and their labels."""
-    source = opened.fit
-    rows = opened.fit_rows
-    session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
-    parts = []
-    for size, values in _runs(opened, session, head.features, rows, "fit outlier score", progress):
-        if values.size != size * head.n_features:
-            raise DataError(
-                f"{source.describe()}: features '{head.features}' have shape {values.shape} for {size} samples; "
-                f"expected ({size}, {head.n_features}); use --ood-score energy"
-            )
-        parts.append(np.asarray(values, np.float32).reshape(size, -1))
-    return np.concatenate(parts), source.labels[rows]
-
-
-def _runs(
-    opened: GuardSamples, session: Session, tensor: str, rows: NDArray[np.int64], stage: str, progress: Progress
-) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the size of each batch of samples that scores are fitted to, and what a session gives for it."""
-    done = 0
-    for batch in opened.fit.batches(opened.batch_size, rows):
-        size = len(next(iter(batch.values())))
-        (values,) = session.run([tensor], batch)
-        yield size, values
-        done += size
-        progress(stage, done, len(rows))
-
-
-# Samples that a penalty is chosen on: one number, and N C probabilities in memory.
-_SAMPLES = 5000
-
-
-def set_score_of(
-    settings: GuardSettings, opened: GuardSamples, session: Session, progress: Progress
-) -> SetScore | None:
-    """Return the set score; None without sets."""
-    if "set" not in settings.add:
-        return None
-    score = SetScore(settings.set_score, allow_empty=settings.allow_empty)
-    if not settings.fits_sets:
-        return score
-    rows = opened.fit_rows
-    if len(rows) > _SAMPLES:
-        rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
-    output = opened.output
-    runs = _runs(opened, session, output.name, rows, "choose set score", progress)
-    p = np.concatenate([output.probabilities(values) for _, values in runs])
-    level = settings.coverage / 100
-    free, weight = small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
-    return replace(score, free=free, weight=weight)
+    fit, decide = halves(samples.source, settings.seed, ("fit weight and map", "give thresholds"))
+    # before the search, which may take minutes
+    deciding = drawn_by_weight(decide, settings.seed)
+    require_enough(settings, len(deciding), len(deciding), deciding.describe())
+    return target, fit, decide

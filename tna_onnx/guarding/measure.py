@@ -1,24 +1,28 @@
-"""Measurements of a guarded model on samples, and whether a written file decides what was meant (`check_decisions`)."""
+"""What a guarded model says of samples (`Values`), and the figures of that.
+
+One pass over the samples collects scores and decisions; `check_decisions` compares those of a file with what was meant.
+"""
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.source import Source, rows_by_weight
+from tna_onnx.data.source import Batch, Source, clusters_of, rows_by_weight
 from tna_onnx.engine.scoring import BatchRunner, score_model
-from tna_onnx.errors import CheckFailed
+from tna_onnx.errors import CheckFailed, DataError
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.decisions import decision_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readers import LabelOutput, tensor_outputs
-from tna_onnx.graph.readout import ClassOutput
+from tna_onnx.graph.readout import ClassOutput, require_rows
 from tna_onnx.guarding.guard_settings import ADDITIONS
-from tna_onnx.guarding.thresholds import RecordingRunner, Thresholds, Values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
@@ -31,6 +35,113 @@ from tna_onnx.results import outcomes
 from tna_onnx.runtime import Session
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """What outputs say of N samples."""
+
+    labels: NDArray[np.int64]  # class indices (N,); of several labels a sample (N, C) of 0 and 1
+    hit: NDArray[np.bool_]  # whether the sample is classified right, (N,); of labels (N, C)
+    confidence: NDArray[np.floating[Any]]  # largest probability of the output that classifies, (N,)
+    # role -> (N,) of a score or a decision; of `set` that of the sample's class. The score of `decision` are all
+    # probabilities, (N, C), as its decision on several labels is.
+    values: dict[str, NDArray[Any]]
+    sizes: NDArray[np.int64]  # classes in the set of each sample, (N,); empty without sets
+    # numbers of the groups that samples come in, (N,); None where they are independent
+    clusters: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: slice | NDArray[np.int64]) -> Values:
+        """Return those of some samples."""
+        sizes = self.sizes[rows] if len(self.sizes) else self.sizes
+        clusters = rows_of(self.clusters, rows)
+        columns = {role: column[rows] for role, column in self.values.items()}
+        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters)
+
+
+class RecordingRunner:
+    """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels.
+
+    One column a role is filled batch by batch: the scores of all classes are never in memory together.
+    """
+
+    def __init__(self, session: BatchRunner, names: Mapping[str, str], labels: NDArray[np.int64], where: str) -> None:
+        self._session = session
+        self._names = [*names.values()]
+        self._labels = labels
+        self._where = where
+        self._done = 0
+        self._parts: dict[str, list[NDArray[Any]]] = {role: [] for role in names}
+        self._sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch, and return what was asked for."""
+        values = self._session.run([*outputs, *self._names], batch)
+        count = len(next(iter(batch.values())))
+        require_rows(values[0], count, f"{self._where}: output '{outputs[0]}'")
+        labels = self._labels[self._done : self._done + count]
+        self._done += count
+        for (role, parts), output in zip(self._parts.items(), values[len(outputs) :], strict=True):
+            least: tuple[int, ...] = (count,)
+            if role == "set":
+                least = (count, int(labels.max(initial=0)) + 1)
+            # of a decision, all probabilities or labels of a sample
+            fits = output.ndim == len(least) and output.shape[-1] >= least[-1]
+            if not (fits or (role == "decision" and output.ndim == 2)) or len(output) != count:
+                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {count} samples")
+            if role == "set" and output.dtype == np.bool_:
+                self._sizes.append(output.sum(axis=1, dtype=np.int64))
+            parts.append(output[np.arange(count), labels] if role == "set" else output)
+        return values[: len(outputs)]
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Role -> (N,)."""
+        return {role: np.concatenate(parts) for role, parts in self._parts.items()}
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Classes in each set, (N,); empty without sets."""
+        return np.concatenate(self._sizes)
+
+
+def collect_values(
+    session: BatchRunner,
+    output: ClassOutput,
+    names: Mapping[str, str],
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    stage: str = "score",
+) -> Values:
+    """Run a model over samples."""
+    if rows is None:
+        rows = np.arange(len(source))
+    labels = source.labels[rows]
+    recorder = RecordingRunner(session, names, labels, source.describe())
+    hits: list[NDArray[np.bool_]] = []
+    confidences: list[NDArray[np.floating[Any]]] = []
+    done = 0
+    for batch in source.batches(batch_size, rows):
+        values = recorder.run([output.name], batch)[0]
+        p = output.probabilities(values)
+        hits.append(output.predicted(values) == labels[done : done + len(p)])
+        confidences.append(p.max(axis=1))
+        done += len(p)
+        progress(stage, done, len(rows))
+    columns = recorder.columns
+    for role, column in columns.items():
+        if not np.all(np.isfinite(column)):
+            row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
+            raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
+    clusters = rows_of(clusters_of(source), rows)
+    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, recorder.sizes, clusters)
+
 
 _GROUPS = 5  # of samples by confidence, equally large: enough to see where sets are large
 
@@ -104,13 +215,13 @@ def _by_class(values: NDArray[Any], labels: NDArray[np.int64], n_classes: int) -
     return tuple(total / n if n else None for total, n in zip(sums, counts, strict=True))
 
 
-def measure_detection(known: Values, unknown: Values, confidence_level: float, data: str) -> outcomes.Detection:
+def measure_detection(expected: Values, unknown: Values, confidence_level: float, data: str) -> outcomes.Detection:
     """Say how well outlier scores tell samples that the model should know from others. The level is in per cent."""
     alarms = unknown.values["ood_alarm"]
     return outcomes.Detection(
         data=data,
         n=len(unknown),
-        auroc=area_under(known.values["ood"], unknown.values["ood"]),
+        auroc=area_under(expected.values["ood"], unknown.values["ood"]),
         detected=float(alarms.mean()),
         detected_interval=share_interval(alarms, check_level(confidence_level)),
     )
@@ -143,10 +254,10 @@ def score_decision(
     clusters = values.clusters
     classes = len(names)
     counts = confusion(decided, labels, classes)
-    several = counts.ndim == 3
+    multi_label = counts.ndim == 3
 
     def column(values: NDArray[Any], c: int) -> NDArray[np.bool_]:
-        if several:
+        if multi_label:
             return np.asarray(values[:, c] == 1)
         return np.asarray(values == c)
 
@@ -156,11 +267,11 @@ def score_decision(
         confusion=None,
         undecided=0.0,
         # of several labels, F1 by label
-        macro_f1=float(np.mean(goal_value(counts, "f1" if several else "macro-f1"))),
+        macro_f1=float(np.mean(goal_value(counts, "f1" if multi_label else "macro-f1"))),
         balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
         mcc=float(np.mean(goal_value(counts, "mcc"))),
     )
-    if several:
+    if multi_label:
         return scores
     scores = replace(scores, undecided=float(np.mean(decided < 0)))
     if classes <= _MAX_CLASSES:
@@ -180,16 +291,16 @@ def _share(
 
 
 def _of_class(
-    name: str, holds: NDArray[np.bool_], chosen: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None
+    name: str, holds: NDArray[np.bool_], decided: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None
 ) -> outcomes.ClassDecision:
     """Count one class: samples that hold it, and those that are decided to."""
-    recall, recall_interval = _share(chosen[holds], level, rows_of(clusters, holds))
-    precision, precision_interval = _share(holds[chosen], level, rows_of(clusters, chosen))
-    false_positives, _ = _share(chosen[~holds], level, rows_of(clusters, ~holds))
+    recall, recall_interval = _share(decided[holds], level, rows_of(clusters, holds))
+    precision, precision_interval = _share(holds[decided], level, rows_of(clusters, decided))
+    false_positives, _ = _share(decided[~holds], level, rows_of(clusters, ~holds))
     return outcomes.ClassDecision(
         name=name,
         samples=int(holds.sum()),
-        decided=int(chosen.sum()),
+        decided=int(decided.sum()),
         recall=recall,
         recall_interval=recall_interval,
         precision=precision,
@@ -242,9 +353,9 @@ def score_guarded(
     if not guards:
         scores, predicted = score_model(session, output, source, batch_size, progress, label)
         return scores, predicted, None
-    listening = RecordingRunner(session, guards, source.labels, source.describe())
-    scores, predicted = score_model(listening, output, source, batch_size, progress, label)
-    decided = Values(source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters)
+    recorder = RecordingRunner(session, guards, source.labels, source.describe())
+    scores, predicted = score_model(recorder, output, source, batch_size, progress, label)
+    decided = Values(source.labels, scores.hit, scores.confidence, recorder.columns, recorder.sizes, scores.clusters)
     described = source.describe()
     rows = rows_by_weight(source)
     if rows is not None:
@@ -261,13 +372,12 @@ _MAX_CHANGE = 1e-5
 
 
 def check_decisions(
-    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: DecisionRule | None = None
+    decided: Values, scores: Values, level: Mapping[str, Floats], where: str, rule: DecisionRule | None = None
 ) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 
-    `rule`: of the decision; None without one.
+    `level`: role -> threshold. `rule`: of the decision; None without one.
     """
-    level = thresholds.values
     expected: dict[str, NDArray[Any]] = {**scores.values}
     if "accept" in level:
         expected["accept"] = scores.values["confidence"] >= level["accept"]

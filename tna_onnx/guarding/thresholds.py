@@ -1,11 +1,12 @@
-"""Thresholds from scores, each with the guarantee that it has: of confidences, sets, selective risk and outlier alarms.
-One pass over the samples collects scores, and decisions (`collect_values`); a level that cannot be reached is refused.
+"""Scores that are fitted to samples, and thresholds on scores, each with the guarantee that it has.
+
+Guarantees are of confidences, sets, selective risk and outlier alarms; a level that cannot be reached is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import listed
-from tna_onnx.data.source import Batch, Source, clusters_of
-from tna_onnx.engine.scoring import BatchRunner
-from tna_onnx.errors import DataError
-from tna_onnx.graph.decisions import SetScore
-from tna_onnx.graph.readout import ClassOutput, require_rows
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import open_part
+from tna_onnx.graph.cut import before_map, cut_at
+from tna_onnx.graph.decisions import OutlierInput, SetScore
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.scores import choose_head, find_readout
 from tna_onnx.guarding.deciding import operate
-from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.guarding.guard_job import GuardSamples
+from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
+from tna_onnx.guarding.measure import Values
 from tna_onnx.numerics.conformal import (
     accept_above,
     conformal_quantile,
@@ -27,129 +32,13 @@ from tna_onnx.numerics.conformal import (
     errorless_needed,
     lowest_risk,
     samples_needed,
+    small_set_penalty,
 )
 from tna_onnx.numerics.operating_points import DecisionRule
-from tna_onnx.numerics.ops import rows_of
+from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import GuardOutput, OperatingPoint
-
-Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """What outputs say of N samples."""
-
-    labels: NDArray[np.int64]  # class indices (N,); of several labels a sample (N, C) of 0 and 1
-    hit: NDArray[np.bool_]  # whether the sample is classified right, (N,); of labels (N, C)
-    confidence: NDArray[np.floating[Any]]  # largest probability of the output that classifies, (N,)
-    # role -> (N,) of a score or a decision; of `set` that of the sample's class. The score of `decision` are all
-    # probabilities, (N, C), as its decision on several labels is.
-    values: dict[str, NDArray[Any]]
-    sizes: NDArray[np.int64]  # classes in the set of each sample, (N,); empty without sets
-    # numbers of the groups that samples come in, (N,); None where they are independent
-    clusters: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: slice | NDArray[np.int64]) -> Values:
-        """Return those of some samples."""
-        sizes = self.sizes[rows] if len(self.sizes) else self.sizes
-        clusters = rows_of(self.clusters, rows)
-        columns = {role: column[rows] for role, column in self.values.items()}
-        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters)
-
-
-class RecordingRunner:
-    """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels.
-
-    One column a role is filled batch by batch: the scores of all classes are never in memory together.
-    """
-
-    def __init__(self, session: BatchRunner, names: Mapping[str, str], labels: NDArray[np.int64], where: str) -> None:
-        self._session = session
-        self._names = [*names.values()]
-        self._labels = labels
-        self._where = where
-        self._done = 0
-        self._parts: dict[str, list[NDArray[Any]]] = {role: [] for role in names}
-        self._sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-
-    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
-        """Run one batch, and return what was asked for."""
-        values = self._session.run([*outputs, *self._names], batch)
-        count = len(next(iter(batch.values())))
-        require_rows(values[0], count, f"{self._where}: output '{outputs[0]}'")
-        labels = self._labels[self._done : self._done + count]
-        self._done += count
-        for (role, parts), output in zip(self._parts.items(), values[len(outputs) :], strict=True):
-            least: tuple[int, ...] = (count,)
-            if role == "set":
-                least = (count, int(labels.max(initial=0)) + 1)
-            # of a decision, all probabilities or labels of a sample
-            fits = output.ndim == len(least) and output.shape[-1] >= least[-1]
-            if not (fits or (role == "decision" and output.ndim == 2)) or len(output) != count:
-                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {count} samples")
-            if role == "set" and output.dtype == np.bool_:
-                self._sizes.append(output.sum(axis=1, dtype=np.int64))
-            parts.append(output[np.arange(count), labels] if role == "set" else output)
-        return values[: len(outputs)]
-
-    @property
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Role -> (N,)."""
-        return {role: np.concatenate(parts) for role, parts in self._parts.items()}
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Classes in each set, (N,); empty without sets."""
-        return np.concatenate(self._sizes)
-
-
-def collect_values(
-    session: BatchRunner,
-    output: ClassOutput,
-    names: Mapping[str, str],
-    source: Source,
-    batch_size: int,
-    progress: Progress,
-    *,
-    rows: NDArray[np.int64] | None = None,
-    stage: str = "score",
-) -> Values:
-    """Run a model over samples."""
-    if rows is None:
-        rows = np.arange(len(source))
-    labels = source.labels[rows]
-    listening = RecordingRunner(session, names, labels, source.describe())
-    hits: list[NDArray[np.bool_]] = []
-    confidences: list[NDArray[np.floating[Any]]] = []
-    done = 0
-    for batch in source.batches(batch_size, rows):
-        values = listening.run([output.name], batch)[0]
-        p = output.probabilities(values)
-        hits.append(output.predicted(values) == labels[done : done + len(p)])
-        confidences.append(p.max(axis=1))
-        done += len(p)
-        progress(stage, done, len(rows))
-    columns = listening.columns
-    for role, column in columns.items():
-        if not np.all(np.isfinite(column)):
-            row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
-            raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
-    clusters = clusters_of(source)
-    if clusters is not None:
-        clusters = clusters[rows]
-    return Values(
-        labels,
-        np.concatenate(hits),
-        np.concatenate(confidences),
-        columns,
-        listening.sizes,
-        clusters,
-    )
-
+from tna_onnx.runtime import Session
 
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
@@ -200,8 +89,8 @@ def choose_thresholds(
         else:
             lowest = lowest_risk(values.values["confidence"], values.hit, delta)
             omitted["accept"] = _why_none_accepted(values, settings, lowest)
-            others = tuple(name for name in settings.add if name != "accept")
-            settings = _left_out(settings, f"{where}: {omitted['accept']}", add=others)
+            remaining = tuple(name for name in settings.add if name != "accept")
+            settings = _left_out(settings, f"{where}: {omitted['accept']}", add=remaining)
     operated = None
     if rule is not None:
         operated = operate(rule, values.values["decision"], values.labels, settings, names)
@@ -212,11 +101,11 @@ def choose_thresholds(
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
         rows = fresh if settings.fits_sets else np.ones_like(fresh)
-        own = values.values["set"][rows]
-        levels["set"], covered, notes = _of_sets(own, values.labels[rows], settings, len(names), where)
+        scores = values.values["set"][rows]
+        levels["set"], covered, notes = _of_sets(scores, values.labels[rows], settings, len(names), where)
     if "ood" in settings.add:
-        known = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = np.asarray(conformal_quantile(known, 1 - settings.false_alarm / 100), np.float32)
+        scores = _varied(values.values["ood"][fresh], settings, where)
+        levels["ood"] = np.asarray(conformal_quantile(scores, 1 - settings.false_alarm / 100), np.float32)
     point = None
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
@@ -246,22 +135,6 @@ def _why_none_accepted(values: Values, settings: GuardSettings, lowest: float | 
         f"few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; {passing}; "
         "give more samples, or a higher --risk"
     )
-
-
-def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
-    """Refuse too few samples for a level, before a model has run."""
-    if settings.fits_sets:
-        n = fresh
-    kinds = [
-        ("set", f"sets with a coverage of {settings.coverage:g} %", settings.coverage / 100, n),
-        ("ood", f"false alarms below {settings.false_alarm:g} %", 1 - settings.false_alarm / 100, fresh),
-    ]
-    for role, what, level, count in kinds:
-        # of a class with too few, every set holds it
-        if role in settings.add and not (role == "set" and settings.per_class) and count < samples_needed(level):
-            raise DataError(
-                f"{where}: {what} need {samples_needed(level):,} samples, and there are {count:,}; give more"
-            )
 
 
 def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
@@ -297,14 +170,14 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
 
 
 def _of_sets(
-    own: NDArray[np.float32], labels: NDArray[np.int64], settings: GuardSettings, n_classes: int, where: str
+    scores: NDArray[np.float32], labels: NDArray[np.int64], settings: GuardSettings, n_classes: int, where: str
 ) -> tuple[NDArray[np.float32], int, list[str]]:
     """Return the threshold, [] or [C], how many samples one for all classes covers, and notes."""
     level = settings.coverage / 100
     if not settings.per_class:
-        threshold = np.asarray(conformal_quantile(own, level), np.float32)
-        return threshold, int(np.count_nonzero(own <= threshold)), _tie_notes(own, threshold, settings)
-    limits = [conformal_quantile(own[labels == c], level) for c in range(n_classes)]
+        threshold = np.asarray(conformal_quantile(scores, level), np.float32)
+        return threshold, int(np.count_nonzero(scores <= threshold)), _tie_notes(scores, threshold, settings)
+    limits = [conformal_quantile(scores[labels == c], level) for c in range(n_classes)]
     vacuous = [str(c) for c, threshold in enumerate(limits) if math.isinf(threshold)]
     needed = samples_needed(level)
     if len(vacuous) == n_classes:
@@ -378,3 +251,81 @@ def _made_of(score: SetScore | None) -> str:
     if score.free > 1:
         text += f" {score.free:,}"
     return text
+
+
+_FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
+
+
+def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, progress: Progress) -> OutlierInput:
+    """Return the score, fitted to the features of some samples if it is one of features."""
+    model, options = before_map(opened.model, opened.output.name, options)
+    if score not in _FITTED:
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+        holds = "one number a sample" if readout.binary else readout.holds
+        if holds != "logits":
+            raise UnsupportedModel(
+                f"{model.name}: the energy needs a tensor of logits of all classes, and '{readout.logits}' holds "
+                f"{holds}; use --ood-score mahalanobis"
+            )
+        return OutlierInput(Energy(), readout.logits, "", 0)
+    head = choose_head(model, options.head, options.output_name)
+    if head.parts:
+        raise UnsupportedModel(
+            f"{model.name}: the features of head '{head.node}' are several tensors, and --ood-score {score} reads one; "
+            "use --ood-score energy"
+        )
+    fitted = _FITTED[score].fit(*_features(opened, head, progress))
+    return OutlierInput(fitted, "", head.features, head.n_features)
+
+
+def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the features (N, n) of the samples that the score is fitted to, and their labels."""
+    source = opened.fit
+    rows = opened.fit_rows
+    session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
+    parts = []
+    for size, values in _runs(opened, session, head.features, rows, "fit outlier score", progress):
+        if values.size != size * head.n_features:
+            raise DataError(
+                f"{source.describe()}: features '{head.features}' have shape {values.shape} for {size} samples; "
+                f"expected ({size}, {head.n_features}); use --ood-score energy"
+            )
+        parts.append(np.asarray(values, np.float32).reshape(size, -1))
+    return np.concatenate(parts), source.labels[rows]
+
+
+def _runs(
+    opened: GuardSamples, session: Session, tensor: str, rows: NDArray[np.int64], stage: str, progress: Progress
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the size of each batch of samples that scores are fitted to, and what a session gives for it."""
+    done = 0
+    for batch in opened.fit.batches(opened.batch_size, rows):
+        size = len(next(iter(batch.values())))
+        (values,) = session.run([tensor], batch)
+        yield size, values
+        done += size
+        progress(stage, done, len(rows))
+
+
+# Samples that a penalty is chosen on: one number, and N C probabilities in memory.
+_SAMPLES = 5000
+
+
+def set_score_of(
+    settings: GuardSettings, opened: GuardSamples, session: Session, progress: Progress
+) -> SetScore | None:
+    """Return the set score; None without sets."""
+    if "set" not in settings.add:
+        return None
+    score = SetScore(settings.set_score, allow_empty=settings.allow_empty)
+    if not settings.fits_sets:
+        return score
+    rows = opened.fit_rows
+    if len(rows) > _SAMPLES:
+        rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
+    output = opened.output
+    runs = _runs(opened, session, output.name, rows, "choose set score", progress)
+    p = np.concatenate([output.probabilities(values) for _, values in runs])
+    level = settings.coverage / 100
+    free, weight = small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
+    return replace(score, free=free, weight=weight)

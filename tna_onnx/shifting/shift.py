@@ -59,15 +59,15 @@ def write(
     probed: CheckedHead,
     change: FloatArray,
     metadata: dict[str, str],
-    kept: tuple[str, ...] = (),
+    unmoved: tuple[str, ...] = (),
 ) -> tuple[Rewritten, str]:
     """Return the new model, and where the change is: `bias` or `nodes`.
 
-    `change`: (C,) what is added to the logits. `kept`: outputs that stay, which a new bias would move.
+    `change`: (C,) what is added to the logits. `unmoved`: outputs that stay, which a new bias would move.
     """
     readout = replace(probed.readout, quantum=0.0)  # a probability of 0 stays 0
     moved = Added(change)
-    if not kept and isinstance(readout, Head) and _holds(model, readout, probed):
+    if not unmoved and isinstance(readout, Head) and _holds(model, readout, probed):
         return write_change(model, readout, Change(folded=moved), metadata), "bias"
     block = PREFIX
     if any(name.startswith(f"{PREFIX}/") for name in model.producers):
@@ -76,7 +76,7 @@ def write(
         maps=(moved,),
         shape=probed.logits_shape,
         block=block,
-        other_outputs=OutputChange(kept),
+        other_outputs=OutputChange(unmoved),
     )
     try:
         written = write_change(model, readout, appended, metadata)
@@ -147,7 +147,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         target = None
     frequencies = find_frequencies(job, opened, progress)
     change = log_ratio(frequencies.source, frequencies.target)
-    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, frequencies), opened.kept)
+    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, frequencies), opened.unmoved)
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (path, session):
         largest = check_result(opened, rewritten, session, frequencies.old, change)
         effect = _effect(job, opened, session, frequencies.target, progress)
@@ -158,8 +158,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         target_data = opened.unlabelled.describe()
         target_samples = len(opened.unlabelled)
     # other outputs that are computed from the scores
-    kept = {opened.output.name, *opened.kept}
-    moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in kept]
+    unmoved = {opened.output.name, *opened.unmoved}
+    moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in unmoved]
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
@@ -204,7 +204,7 @@ def _effect(
     if data is None:
         return None
     output = opened.output
-    sides = (score_model(each, output, data, opened.batch_size, progress)[0] for each in (opened.session, session))
+    sides = (score_model(side, output, data, opened.batch_size, progress)[0] for side in (opened.session, session))
     before, after = (scores.resolved(output.resolution, output.n_classes) for scores in sides)
     level = check_level(job.settings.confidence_level)
     differences = paired_differences(before, after, _BINS, level=level, seed=job.settings.seed)

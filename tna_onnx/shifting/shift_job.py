@@ -25,7 +25,6 @@ from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
-from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.numerics import prior_shift
@@ -75,7 +74,7 @@ class ShiftSamples(Opened):
 
     probed: CheckedHead  # where its scores are
     unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
-    kept: tuple[str, ...]  # other outputs that stay: those with the class of each sample among them
+    unmoved: tuple[str, ...]  # other outputs that stay: those with the class of each sample among them
 
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
@@ -84,7 +83,7 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     model, output = read_classifier(job.model, job.options)
     _refuse_earlier_work(model)
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
-    readout = _readout(model, job.options, output)
+    readout = _readout(model, job, output)
     opened = OpenModel(model, readout, parse_device(job.device), job.calib, output)
     data, source = open_inputs(opened, job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them
@@ -104,14 +103,14 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
-    others = find_others(model, probed.readout, output, opened.device, source, size)
+    other_outputs = find_others(model, probed.readout, output, opened.device, source, size)
     notes += tuple(
         f"output '{label.name}' is the model's own decision and is unchanged, so another class may be likelier: take "
         "the class from the probabilities to have it follow the new class frequencies"
-        for label in others.labels
+        for label in other_outputs.labels
     )
-    kept = (*others.rest, *(label.name for label in others.labels))
-    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, kept)
+    unmoved = (*other_outputs.rest, *(label.name for label in other_outputs.labels))
+    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled, unmoved)
 
 
 def _refuse_earlier_work(model: Model) -> None:
@@ -125,8 +124,9 @@ def _refuse_earlier_work(model: Model) -> None:
         raise UnsupportedModel(f"{model.name}: has been shifted already; start from the model before that shift")
 
 
-def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readout:
+def _readout(model: Model, job: ShiftJob, output: ClassOutput) -> Readout:
     """Return where the scores are, also behind a map that this package added."""
+    options = job.options
     kind = options.output_kind
     name = options.output_name
     if any(tensor.startswith(f"{PREFIX}/") for tensor in model.producers):
