@@ -226,7 +226,7 @@ def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(
     for protocol in ("default", "paper"):
         settings = StudySettings(protocol=protocol)  # type: ignore[arg-type]
         own = replace(data, tilt_bias=settings.tilt_bias)
-        runs = main_table.Runs()
+        runs = main_table.Runs((300, 300))
         main_table._run(("auto", "auto"), own, settings, 0, recalibrations.Recalibration(data.weight), {}, runs)
         scores.append(runs.values["auto", "auto"])
     assert scores[0] == scores[1]
@@ -234,7 +234,7 @@ def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(
 
 def runs_of(values: dict[main_table.Row, list[tuple[float, float]]], members: int = 10) -> main_table.Runs:
     """Rows with the accuracy and the ECE of each repeat."""
-    runs = main_table.Runs()
+    runs = main_table.Runs((500, 500))
     for key, repeats in values.items():
         runs.values[key] = [{"accuracy": a, "ece": e, "adaece": e, "nll": 1.0} for a, e in repeats]
         tilted = recalibrations.Recalibration(np.ones((2, 2)), angle=30.0 if key[0] != "none" else 0.0, members=members)
@@ -252,11 +252,10 @@ def test_a_row_that_loses_accuracy_is_neither_best_nor_counted() -> None:
         }
     )
     rows = [*runs.values]
-    sizes = (500, 500)
-    assert main_table.less_accurate(rows, runs, sizes) == [("sparse", "ts")]
-    (footnote,) = main_table.footnotes_of(rows, runs, sizes)
+    assert main_table.less_accurate(rows, runs) == [("sparse", "ts")]
+    (footnote,) = main_table.footnotes_of(rows, runs)
     assert (footnote.mark, footnote.rows, footnote.barred) == ("†", (2,), True)
-    said = main_table.sentence(rows, runs, sizes)
+    said = main_table.sentence(rows, runs)
     assert "in 1 of 1 cases" in said
     assert "1 more lose accuracy" in said
     assert "that of TS +TNA (comp.), 1.33 %" in said

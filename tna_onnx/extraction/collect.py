@@ -7,7 +7,6 @@ nor copied.
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.independence import is_verified_in_other_batches
 from tna_onnx.extraction.sessions import batch_in_rows
 from tna_onnx.extraction.store import data_key, model_key, open_store
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.tensors import epsilon
@@ -213,8 +213,7 @@ def _collected_by_length(
     if view is None:
         return None
     shortest = np.arange(min(size, len(view)))
-    by_length = copy.copy(collector)
-    by_length.source = view
+    by_length = replace(collector, source=view)
     # a network may not take short samples; of wrong ones the usual run tells
     with contextlib.suppress(DataError, UnsupportedModel):
         padded = collector.rows(next(source.batches(size, view.order[shortest]))).features
@@ -253,7 +252,7 @@ def collect_features(
     elif opened.readout.several:  # the session still knows which positions of an input are rows
         session = opened.session
     decided = opened.decided if computed and not given else None
-    collector = Collector(opened, readout, source, batch_size, session, decided, computed=computed)
+    collector = Collector(opened.model, readout, source, batch_size, session, decided)
     if cache is None:
         if not computed and (table := own_features(readout, source, batch_size)) is not None:
             return table
@@ -281,34 +280,30 @@ class BatchRows:
     decided: NDArray[np.int64] | None  # places of the classes of the output `decided`
 
 
+@dataclass(frozen=True, eq=False)
 class Collector:
     """Runs the batches and keeps their rows."""
 
-    def __init__(
-        self,
-        opened: OpenModel,
-        readout: Readout,
-        source: Source,
-        batch_size: int,
-        session: Session | None,
-        decided: LabelOutput | None = None,
-        *,
-        computed: bool,
-    ) -> None:
-        self._decided = decided
-        self._computed = computed
-        self.readout = readout
-        self.source = source
-        self.batch_size = batch_size
-        self.provider = session.provider if session else "none"
-        self._session = session
-        self._model = opened.model
-        self._head = readout if isinstance(readout, Head) else None
+    model: Model
+    readout: Readout  # its head, or the tensor of logits or probabilities
+    source: Source
+    batch_size: int
+    session: Session | None  # None where the samples hold all that is kept
+    decided: LabelOutput | None = None  # the output with the model's own decisions, where they are kept too
+
+    @property
+    def provider(self) -> str:
+        """Where the network is run."""
+        return self.session.provider if self.session else "none"
+
+    @property
+    def _head(self) -> Head | None:
+        return self.readout if isinstance(self.readout, Head) else None
 
     def key(self) -> dict[str, Any]:
         """Everything that the rows depend on."""
         return {
-            **model_key(self._model),
+            **model_key(self.model),
             "head": self._head.node if self._head else None,
             "features": self.readout.main,
             "logits": self.readout.logits,
@@ -328,7 +323,7 @@ class Collector:
         rows_a_sample = 0
         decided: list[NDArray[np.int64]] = []
         progress("collect features", done, total)
-        at_once = self._session.at_once if self._session else 1
+        at_once = self.session.at_once if self.session else 1
         for batch, rows in side_by_side(self.rows, self._batches(done), at_once):
             rows_a_sample = rows.rows
             if rows.decided is not None:
@@ -356,34 +351,33 @@ class Collector:
         Where all are done, the first one is run again: it tells shape and dtype of the array.
         """
         total = len(self.source)
+        rows = np.arange(done, total) if done else None
         if done == total:
-            return self.source.batches(self.batch_size, np.arange(min(self.batch_size, total)))
-        if done == 0:
-            return self.source.batches(self.batch_size)
-        return self.source.batches(self.batch_size, np.arange(done, total))
+            rows = np.arange(min(self.batch_size, total))
+        return self.source.batches(self.batch_size, rows)
 
     def rows(self, batch: Batch) -> BatchRows:
         """Run one batch and return what is kept of it."""
-        results = batch_in_rows(self._session, batch)
-        names = [self.readout.main] if self._computed else []
-        if self._decided is not None:
-            names.append(self._decided.name)
-        if self._session is not None and names:  # else the samples hold all of it themselves
-            results.update(zip(names, self._session.run(names, batch), strict=True))
+        results = batch_in_rows(self.session, batch)
+        names = [] if self.readout.main in batch else [self.readout.main]
+        if self.decided is not None:
+            names.append(self.decided.name)
+        if self.session is not None and names:  # else the samples hold all of it themselves
+            results.update(zip(names, self.session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
         raw = results[self.readout.main]
         features = self._main_rows(raw, count)
         as_several = self._head is not None and not self._head.linear and len(raw) != count
-        decided = None if self._decided is None else self._decided.places(results[self._decided.name])
+        decided = None if self.decided is None else self.decided.places(results[self.decided.name])
         return BatchRows(features, features.shape[1] if as_several else 0, decided)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""
         head = self._head
         if head is None:
-            return class_logits(self._model, self.readout, raw, samples)
+            return class_logits(self.model, self.readout, raw, samples)
         if not head.linear:
-            check_batch_axis(self._model, head, raw, samples)
+            check_batch_axis(self.model, head, raw, samples)
             if len(raw) != samples:
                 raw = raw.reshape(samples, -1, *raw.shape[1:])
             return raw
@@ -392,7 +386,7 @@ class Collector:
             features = raw.T
         if len(features) != samples or features.size != samples * head.n_features:
             raise UnsupportedModel(
-                f"{self._model.name}: features '{head.features}' have shape {raw.shape}; expected "
+                f"{self.model.name}: features '{head.features}' have shape {raw.shape}; expected "
                 f"(N, {head.n_features}), one vector a sample"
             )
         if len(raw) == samples and raw.ndim > 2:

@@ -233,8 +233,7 @@ class _Features:
             )
         if self.kind == "logits" and isinstance(readout, Head):
             readout = readout.without_head()
-        computed = bool(opened.computed([readout.main]))
-        return Collector(opened, readout, source, size, opened.session, computed=computed)
+        return Collector(opened.model, readout, source, size, opened.session)
 
 
 def _kind_of(readout: Readout) -> Kind:

@@ -41,7 +41,7 @@ from tna_onnx.extraction.recipe_trials import (
     nll_of,
     worse_than_guessing,
 )
-from tna_onnx.extraction.sessions import open_part
+from tna_onnx.extraction.sessions import input_specs, open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance
@@ -81,7 +81,7 @@ class Preparation:
             self._check_stored(data, source)
             return data, source
         source = replace(source, mixed_sizes=resizes_images(self._model, source, self._session.fixed_batch or 1))
-        spec = next(_spec_of(info) for info in self._session.inputs if info.name == source.input_name)
+        spec = next(spec for spec in input_specs(self._session) if spec.name == source.input_name)
         if self._recipe is None or data.preprocessing != self._stated:
             stated = data.preprocessing
             recipe, source = self._settled(data, source, spec)
@@ -101,7 +101,7 @@ class Preparation:
 
     def _check_stored(self, data: Data, source: Source) -> None:
         """Refuse stored images on another scale than the model's, by its own accuracy and confidence."""
-        names = [info.name for info in self._session.inputs if takes_images(_spec_of(info))]
+        names = [spec.name for spec in input_specs(self._session) if takes_images(spec)]
         if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
             return
         factors: dict[str, float] = {}
@@ -248,10 +248,6 @@ def _growing(count: int) -> Iterator[NDArray[np.int64]]:
         end = max(FIRST, 2 * start)
         yield np.sort(order[start:end])
         start = end
-
-
-def _spec_of(info: Any) -> InputSpec:
-    return InputSpec(info.name, info.shape, info.dtype)
 
 
 def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:

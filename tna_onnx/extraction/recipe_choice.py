@@ -236,9 +236,7 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
         shapes = [{}] if as_they_are else []
         shapes += [imagenet] if images.fit(replace(stated, resize=256, crop=224)) else []
         return shapes or [{}], []
-    if height is None or width is None:
-        return [{}], []
-    if as_they_are:
+    if height is None or width is None or as_they_are:
         return [{}], []
     shapes = [{"resize": (height, width)}]
     if height == width:

@@ -64,19 +64,19 @@ def _line(
 
     `interval`: whether the band is the 95 % interval, which all samples (the last point) do not have.
     """
-    shown = {float(x): [factor * value for value in values] for x, values in points.items() if values}
-    if not shown:
+    scaled = {float(x): [factor * value for value in values] for x, values in points.items() if values}
+    if not scaled:
         return
-    y = tuple(map(mean, shown.values()))
+    y = tuple(map(mean, scaled.values()))
     ends: list[tuple[float, float]] = []
-    for (x, values), middle in zip(shown.items(), y, strict=True):
+    for (x, values), middle in zip(scaled.items(), y, strict=True):
         spread = deviation(values) or 0.0
         if not interval:
             ends.append((middle - spread, middle + spread))
         else:
-            ends.append((x < max(shown) and mean_interval(values)) or (middle, middle))
+            ends.append((x < max(scaled) and mean_interval(values)) or (middle, middle))
     low, high = zip(*ends, strict=True)
-    yield Line(name, tuple(shown), y, low, high, rank)
+    yield Line(name, tuple(scaled), y, low, high, rank)
 
 
 def _level(name: str, ends: Sequence[float], value: float, rank: int = 5, *, dashed: bool = False) -> Line:
@@ -155,8 +155,8 @@ def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column,
         for part in ("calibration", "held-out"):
             curve = [(float(row[2] or 0), float(row[k] or 0)) for row in rows if row[:2] == (size, part)]
             x, y = zip(*curve, strict=True)
-            shown = tuple(METRICS[name].factor * value for value in y)
-            lines.append(Line(f"{part}, {size}", x, shown, rank=rank, dashed=part == "calibration", marked=False))
+            scaled = tuple(METRICS[name].factor * value for value in y)
+            lines.append(Line(f"{part}, {size}", x, scaled, rank=rank, dashed=part == "calibration", marked=False))
     return _metric_chart(name, " against the angle", "angle, degrees", lines, lines[0].y[0])
 
 
@@ -172,8 +172,8 @@ _LARGE = 2**21
 
 def members(data: recalibrations.StudyData, settings: StudySettings, progress: Tell) -> Found:
     """Score averages of more and more members: member k of a repeat is one random path, which is walked once."""
-    most = _MAX_MEMBERS[data.weight.size <= _LARGE]
-    sizes = [size for size in _SIZES if size <= most]
+    limit = _MAX_MEMBERS[data.weight.size <= _LARGE]
+    sizes = [size for size in _SIZES if size <= limit]
     values: Measured[tuple[float, int]] = {}
 
     def measure(weight: NDArray[Any]) -> Repeat:
@@ -182,7 +182,7 @@ def members(data: recalibrations.StudyData, settings: StudySettings, progress: T
     for repeat in range(settings.repeats):
         for degrees, size, weight in _growing(data.weight, sizes, settings.seed, repeat):
             values.setdefault((degrees, size), []).append(measure(weight))
-            progress(repeat * most + size, settings.repeats * most)
+            progress(repeat * limit + size, settings.repeats * limit)
     for average in averages(data.weight, _ANGLES, LIMIT, Draws(settings.seed)):
         values[average.angle, LIMIT] = [measure(average.weight)]
     untilted = measure(data.weight)
@@ -198,7 +198,7 @@ def members(data: recalibrations.StudyData, settings: StudySettings, progress: T
         f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged.",
         (Column("angle", "Angle, degrees", 1, 0), Column("members", "Members"), *metric_columns(NAMES, "sd")),
         rows,
-        [_members_chart(name, values, untilted, (1, most)) for name in NAMES],
+        [_members_chart(name, values, untilted, (1, limit)) for name in NAMES],
     )
 
 
@@ -269,8 +269,8 @@ def samples(data: recalibrations.StudyData, settings: StudySettings, progress: T
         errors = {method: mean(numbers(repeats, "ece")) for (n, method), repeats in values.items() if n == size}
         if errors:
             best = min(errors, key=lambda method: errors[method])
-            shown = METRICS["ece"].number(errors[best])
-            lowest.append(f"with {size:,} samples {LABELS.get(best, best)} ({shown} %)")
+            error = METRICS["ece"].number(errors[best])
+            lowest.append(f"with {size:,} samples {LABELS.get(best, best)} ({error} %)")
     return Found(
         f"Lowest mean ECE: {'; '.join(lowest)}; the input has {METRICS['ece'].number(level['ece'])} %.",
         (
@@ -281,7 +281,7 @@ def samples(data: recalibrations.StudyData, settings: StudySettings, progress: T
         ),
         [
             # repeats on all samples have the same samples: they say nothing of others
-            (method, size, len(repeats), *_interval_cells(repeats, shown=size < sizes[-1]))
+            (method, size, len(repeats), *_cells(repeats, with_interval=size < sizes[-1]))
             for (size, method), repeats in values.items()
         ],
         [_samples_chart(name, sizes, values, METRICS[name].factor * level[name]) for name in ("ece", "nll")],
@@ -304,10 +304,10 @@ def sizes_of(samples: int, bins: int) -> list[int]:
     return [*(size for size in steps if max(_SMALLEST, bins) <= size <= samples / 2), samples]
 
 
-def _interval_cells(repeats: Sequence[Repeat], *, shown: bool) -> Iterator[Cell]:
+def _cells(repeats: Sequence[Repeat], *, with_interval: bool) -> Iterator[Cell]:
     for name in NAMES:
         values = numbers(repeats, name)
-        ends = mean_interval(values) if shown else None
+        ends = mean_interval(values) if with_interval else None
         yield from (mean(values), *(ends or (None, None)))
 
 
@@ -372,7 +372,7 @@ def dimension(data: recalibrations.StudyData, settings: StudySettings, progress:
     return Found(
         f"One weight tilted by {_TILTS[1]:g} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes "
         f"the mean ECE of the whole head from {before:.2f} to {after:.2f} %.",
-        (Column("n", "n"), *(each for column in columns for each in with_hidden(column, "sd"))),
+        (Column("n", "n"), *itertools.chain.from_iterable(with_hidden(column, "sd") for column in columns)),
         [(size, *mean_cells(values[size], tuple(titles))) for size in dimensions],
         list(_dimension_charts(dimensions, values)),
         (

@@ -47,7 +47,7 @@ def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int,
         walked = list(_walked(data.weight, tilt, draws, end, (settings.seed, k)))
         x, mrc, spread, over_classes = zip(*walked, strict=True)
         expected = tuple(expected_angle(n, rotations, tilt) for rotations in x)
-        rows += [(theta_s, alpha, beta, *each, angle) for each, angle in zip(walked, expected, strict=True)]
+        rows += [(theta_s, alpha, beta, *point, angle) for point, angle in zip(walked, expected, strict=True)]
         low, high = (tuple(a + sign * b for a, b in zip(mrc, spread, strict=True)) for sign in (-1, 1))
         name = f"theta_s {theta_s:g}, Beta({alpha:g}, {beta:g})"
         means.append(Line(name, x, mrc, low, high, k))
@@ -157,10 +157,10 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
     by_weight: Angles = {}
     rows: list[tuple[Cell, ...]] = []
     for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
-        own, other = (feature_angles(average.weight, table.features, classes) for classes in targets.values())
+        to_own, to_other = (feature_angles(average.weight, table.features, c) for c in targets.values())
         right = data.logits(table, average.weight).predictions() == table.labels
-        kinds = {"own class": own, f"{_PREDICTED} right": own[right], f"{_PREDICTED} wrong": own[~right]}
-        for kind, values in (kinds | {"other class": other}).items():
+        kinds = {"own class": to_own, f"{_PREDICTED} right": to_own[right], f"{_PREDICTED} wrong": to_own[~right]}
+        for kind, values in (kinds | {"other class": to_other}).items():
             degrees = values[~np.isnan(values)]
             by_weight[name, kind] = degrees
             expected = None

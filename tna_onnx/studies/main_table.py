@@ -87,13 +87,23 @@ Row = tuple[str, str]
 class Runs:
     """The metrics of every repeat by row, and the result of each search."""
 
-    values: dict[Row, list[dict[str, float]]] = field(default_factory=dict)
+    sizes: tuple[int, int]  # samples to fit on, and to score
+    values: dict[Row, list[Repeat]] = field(default_factory=dict)
     results: dict[Row, list[recalibrations.Recalibration]] = field(default_factory=dict)
     failed: dict[Row, str] = field(default_factory=dict)
 
     def of(self, row: Row, name: str) -> list[float]:
         """Return a metric of a row for every repeat."""
         return [values[name] for values in self.values[row]]
+
+    def change(self, base: Row | None, row: Row, name: str) -> tuple[Cell, Cell, Cell]:
+        """Return the mean change of a metric from one row to another, and its interval; None for what there is not."""
+        if base is None or base not in self.values or len(self.values[base]) != len(self.values[row]):
+            return None, None, None
+        fitted, scored_samples = self.sizes
+        differences = [after - before for before, after in zip(self.of(base, name), self.of(row, name), strict=True)]
+        low, high = mean_interval(differences, scored_samples / fitted) or (None, None)
+        return mean(differences), low, high
 
 
 def label(row: Row) -> str:
@@ -150,14 +160,14 @@ def with_hidden(column: Column, *ends: str) -> Iterator[Column]:
         yield Column(name, title, column.factor, column.digits, hidden=True)
 
 
-def cells_of(row: Row, runs: Runs, sizes: tuple[int, int]) -> Iterator[Cell]:
-    """Yield the cells of a row; `sizes` are numbers of samples to fit on and to score."""
+def cells_of(row: Row, runs: Runs) -> Iterator[Cell]:
+    """Yield the cells of a row."""
     yield label(row)
     yield from mean_cells(runs.values[row], _FIRST)
     base = _base_of(row)
-    yield _verdict(runs, base, row, sizes)
+    yield _verdict(runs, base, row)
     for name in ("ece", "nll"):
-        yield from _change(runs, base, row, name, sizes)
+        yield from runs.change(base, row, name)
     yield from mean_cells(runs.values[row], _LAST)
     results = runs.results[row]
     # how often each number of members was averaged
@@ -176,22 +186,13 @@ def _base_of(row: Row) -> Row | None:
     return _INPUT
 
 
-def _change(runs: Runs, base: Row | None, row: Row, name: str, sizes: tuple[int, int]) -> tuple[Cell, Cell, Cell]:
-    if base is None or base not in runs.values or len(runs.values[base]) != len(runs.values[row]):
-        return None, None, None
-    fitted, scored_samples = sizes
-    differences = [after - before for before, after in zip(runs.of(base, name), runs.of(row, name), strict=True)]
-    low, high = mean_interval(differences, scored_samples / fitted) or (None, None)
-    return mean(differences), low, high
-
-
-def _verdict(runs: Runs, base: Row | None, row: Row, sizes: tuple[int, int]) -> str:
+def _verdict(runs: Runs, base: Row | None, row: Row) -> str:
     """State which of accuracy, ECE and NLL are significantly better or worse."""
     if base is None:
         return ""
     words: dict[int, list[str]] = {1: [], -1: []}
     for name in ("accuracy", "ece", "nll"):
-        _, low, high = _change(runs, base, row, name, sizes)
+        _, low, high = runs.change(base, row, name)
         if isinstance(low, float) and isinstance(high, float) and (side := METRICS[name].standing(low, high)):
             words[side].append(METRICS[name].label)
     parts = [f"{word}: {', '.join(words[side])}" for side, word in ((1, "better"), (-1, "worse")) if words[side]]
@@ -201,28 +202,28 @@ def _verdict(runs: Runs, base: Row | None, row: Row, sizes: tuple[int, int]) -> 
 _INPUT: Row = ("none", "none")
 
 
-def less_accurate(rows: Sequence[Row], runs: Runs, sizes: tuple[int, int]) -> list[Row]:
+def less_accurate(rows: Sequence[Row], runs: Runs) -> list[Row]:
     """Return the rows whose accuracy is significantly below that of the input."""
-    changes = ((row, _change(runs, _INPUT, row, "accuracy", sizes)[2]) for row in rows if row != _INPUT)
+    changes = ((row, runs.change(_INPUT, row, "accuracy")[2]) for row in rows if row != _INPUT)
     return [row for row, high in changes if isinstance(high, float) and high < 0]
 
 
-def footnotes_of(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> tuple[Footnote, ...]:
+def footnotes_of(rows: list[Row], runs: Runs) -> tuple[Footnote, ...]:
     """Return what is to be known of some rows."""
-    losing = less_accurate(rows, runs, sizes)
+    losing = less_accurate(rows, runs)
     if not losing:
         return ()
     text = "loses accuracy against the input, significantly; never the best of a column, and not counted."
     return (Footnote("†", tuple(map(rows.index, losing)), text, barred=True),)
 
 
-def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
+def sentence(rows: list[Row], runs: Runs) -> str:
     """State the effect of tilting on top of the maps, and the row with the smallest ECE, without loss of accuracy."""
-    losing = less_accurate(rows, runs, sizes)
+    losing = less_accurate(rows, runs)
     tilted = [row for row in rows if row[0] in ("sparse", "complete") and row[1] != "none"]
     counted = [row for row in tilted if row not in losing]
-    changes = [_change(runs, _base_of(row), row, "ece", sizes) for row in counted]
-    lower, clear = (sum(isinstance(each[k], float) and float(each[k] or 0) < 0 for each in changes) for k in (0, 2))
+    changes = [runs.change(_base_of(row), row, "ece") for row in counted]
+    lower, clear = (sum(isinstance(ends[k], float) and float(ends[k] or 0) < 0 for ends in changes) for k in (0, 2))
     best = min((row for row in rows if row not in losing), key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
     accuracy, input_accuracy = (METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, _INPUT))
@@ -244,7 +245,7 @@ def metrics_of(scores: SampleScores, bins: int, names: Sequence[str]) -> Repeat:
 
 def table(data: recalibrations.StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Make the table."""
-    runs = Runs()
+    runs = Runs((len(data.calibration), len(data.held_out)))
     rows = list(_rows(recalibrations.maps_for(len(data.weight))))
     steps = settings.repeats * (2 + len(rows))
     done = itertools.count(1)
@@ -259,15 +260,14 @@ def table(data: recalibrations.StudyData, settings: StudySettings, progress: Cal
             _run(row, split, settings, seed, tilted, pairs, runs)
             progress(next(done), steps)
     complete_rows = [row for row in rows if row not in runs.failed]
-    sizes = (len(data.calibration), len(data.held_out))
-    cells = tuple(tuple(cells_of(row, runs, sizes)) for row in complete_rows)
+    cells = tuple(tuple(cells_of(row, runs)) for row in complete_rows)
     notes = [f"{label(row)} is left out: {reason}" for row, reason in runs.failed.items()]
     notes += [
         "Both sets of samples are split anew for each repeat. Intervals are 95 %, corrected for the overlap of splits.",
         "Changes and verdicts of rows with TNA are against the same map alone, those of maps against None.",
     ]
-    footnotes = footnotes_of(complete_rows, runs, sizes)
-    return Found(sentence(complete_rows, runs, sizes), columns(), cells, notes=tuple(notes), footnotes=footnotes)
+    footnotes = footnotes_of(complete_rows, runs)
+    return Found(sentence(complete_rows, runs), columns(), cells, notes=tuple(notes), footnotes=footnotes)
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:

@@ -72,8 +72,8 @@ class StudyData:
     def divided(self, table: FeatureTable, samples: int, rng: np.random.Generator) -> StudyData:
         """Return a stratified draw of a table as calibration samples, and the others as held-out ones."""
         rows = stratified(table.labels, samples, rng)
-        others = np.setdiff1d(np.arange(len(table)), rows)
-        return replace(self, calibration=table_rows(table, rows), held_out=table_rows(table, others))
+        rest = np.setdiff1d(np.arange(len(table)), rows)
+        return replace(self, calibration=table_rows(table, rows), held_out=table_rows(table, rest))
 
     def split(self, repeat: int, seed: int) -> StudyData:
         """Return all samples split anew into sets of the same sizes, stratified by class."""
@@ -299,15 +299,15 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
         if average is not original:
             names = [*walks]
         for name in names:
-            kept = walks.get(name)
+            walked = walks.get(name)
             try:
                 # the map changes little with the angle: the neighbour's is a good start
-                fitted = fit(name, logits, settings, kept and kept.pool[-1].fitted)
+                fitted = fit(name, logits, settings, walked and walked.pool[-1].fitted)
             except DataError:
                 continue
             candidate = candidate_of(average, members, logits.mapped_scores(fitted), fitted)
-            if kept:
-                kept.add([candidate])
+            if walked:
+                walked.add([candidate])
             else:
                 walks[name] = Walk(candidate, search)
         logits.forget()
