@@ -223,7 +223,7 @@ def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tu
     outcome = outcome_of(task, fitted, weight, angle=0.0 if weight is None else 20.0)
     writing = Writing(task)
     assert fitted.name in writing.maps
-    rewritten = writing.write(outcome, provenance_entries(task, outcome))
+    rewritten = writing.write(outcome, provenance_entries(writing, outcome))
     path = task.model.path.with_name("written.onnx")
     path.write_bytes(rewritten.proto.SerializeToString())
     checked = checked_samples(task)

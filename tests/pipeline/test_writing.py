@@ -215,7 +215,7 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     """One number of the file is off, by what moves its most exposed sample ten times as far as rounding may."""
     p, bound = exact
     outcome = outcome_of(task, Temperature(2.0))
-    rewritten = Writing(task).write(outcome, provenance_entries(task, outcome))
+    rewritten = Writing(task).write(outcome, provenance_entries(Writing(task), outcome))
     tensor = next(t for t in rewritten.proto.graph.initializer if t.name == part)
     value = numpy_helper.to_array(tensor).copy()
     # p_0 moves by p_0 (1 - p_0) of what its logit moves; that of weight [0, 3] is the third feature
@@ -271,14 +271,14 @@ def test_on_cuda_batches_are_those_of_the_collection(task: Task, size: int) -> N
 def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
     task: Task, small: Small, tmp_path: Path
 ) -> None:
-    here = provenance_entries(task, outcome_of(task))
+    here = provenance_entries(Writing(task), outcome_of(task))
     moved = Small(tmp_path / "m.onnx", tmp_path / "c.npz", small.test)
     shutil.copy(small.model, moved.model)
     shutil.copy(small.calib, moved.calib)
     there = opened(moved)
-    assert provenance_entries(there, outcome_of(there)) == here
+    assert provenance_entries(Writing(there), outcome_of(there)) == here
     other = opened(small, calib=small.test)
-    entries = provenance_entries(other, outcome_of(other))
+    entries = provenance_entries(Writing(other), outcome_of(other))
     assert {name for name in here if entries[name] != here[name]} == {"calibration_sha256", "calibration_sketch"}
 
 

@@ -36,8 +36,8 @@ from tna_onnx.numerics.reference import Reference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
-from tna_onnx.pipeline.reference import read_reference
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
+from tna_onnx.pipeline.writing import read_reference
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
 from tna_onnx.results.details import BinFree, LabelMetrics

@@ -11,7 +11,6 @@ import numpy as np
 
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.nodes import merged_provenance
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
@@ -23,7 +22,6 @@ from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, req
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.reference import reference_entry
 from tna_onnx.pipeline.reporting import report_on
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_task_labels
 from tna_onnx.pipeline.strategy import DataPart, Outcome, Strategy
@@ -77,10 +75,7 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
         outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
-    reference = reference_entry(writing, outcome, writing.shipped(outcome, task.reported))
-    recorded = provenance_entries(task, outcome) | reference
-    entries = merged_provenance(task.model, task.readout.output, recorded)
-    rewritten = writing.write(outcome, entries)
+    rewritten = writing.write(outcome, provenance_entries(writing, outcome))
     if outcome.unchanged:
         rewritten = unchanged(task.model, task.readout)
     # a dry run writes and checks the file too, and leaves none behind

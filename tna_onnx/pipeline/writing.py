@@ -11,18 +11,33 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tna_onnx._version import __version__
 from tna_onnx.data.digest import sketch_of
 from tna_onnx.data.several import PositionSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.errors import UnsupportedModel
+from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import (
+    can_append,
+    free_block,
+    head_provenance,
+    map_opset,
+    merged_provenance,
+    provenance,
+    too_old,
+)
 from tna_onnx.graph.readers import UNCHANGED, LabelOutput, OutputChange, can_insert, can_scale, computed_from
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CLAMPED, MAPS, is_map_of, maps_of
-from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 from tna_onnx.maps.clamp import can_clamp
+from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.prior_shift import Observed, invertible
+from tna_onnx.numerics.reference import LEAST, MOST_CLASSES, Reference, projections
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
 from tna_onnx.pipeline.record import Change, can_recompute, write_change
@@ -308,7 +323,14 @@ def _keeps_order(name: str) -> bool:
     return name == "none" or (MAPS[name].keeps_order and MAPS[name].for_classes)
 
 
-def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
+def provenance_entries(writing: Writing, outcome: Outcome) -> dict[str, str]:
+    """Return the metadata of the new file: what earlier runs have left, how it was made, and its reference."""
+    task = writing.task
+    entries = _run_entries(task, outcome) | _reference_entry(writing, outcome)
+    return merged_provenance(task.model, task.readout.output, entries)
+
+
+def _run_entries(task: Task, outcome: Outcome) -> dict[str, str]:
     """Return how the file was made; no time, no path: the same run writes the same bytes."""
     settings = task.settings
     recipe = task.source.recipe()
@@ -334,38 +356,24 @@ def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
     }
     if task.teacher:
         entries["teacher_sha256"] = task.teacher.model.sha256
-    entries |= {
-        "calibration_sha256": task.source.digest(),
-        "calibration_samples": len(task.source),
-        **_positions(task),
-        # a few digests of single samples: they tell these data in another order, and a part of them
-        "calibration_sketch": sketch_of(task.source.sample_digests()),
-        "calibration_form": task.calibration.samples.form,
-    }
+    entries |= {"calibration_sha256": task.source.digest(), "calibration_samples": len(task.source)}
+    if isinstance(task.source, PositionSource):
+        entries |= {"positions": "labelled", "position_samples": len(task.source.owners)}
+    # a few digests of single samples: they tell these data in another order, and a part of them
+    entries["calibration_sketch"] = sketch_of(task.source.sample_digests())
+    entries["calibration_form"] = task.calibration.samples.form
     if recipe:
         entries["preprocessing"] = recipe
-    entries |= _quantization_advice(outcome.fitted)
+    fitted = outcome.fitted
+    if fitted is not None and fitted.needs_features and fitted.folded() is None:
+        advice = "quantise the source and calibrate the result: this map reads features as they are"
+        entries["quantization"] = advice
     # on the CPU there is no choice of how products of float32 are rounded
     if task.provider == CUDA:
         entries["tf32"] = "as-deployed" if task.tf32 else "off"
     entries |= {**task.opened.output.provenance, "output_kind": task.opened.output.kind}
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
-
-
-def _quantization_advice(fitted: Any) -> dict[str, str]:
-    """Return what the file should not go through: its map compares features with those of the network as it is."""
-    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
-        return {}
-    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
-
-
-def _positions(task: Task) -> dict[str, object]:
-    """Return what was calibrated where a sample has several predictions: its labelled positions, each a sample."""
-    source = task.source
-    if not isinstance(source, PositionSource):
-        return {}
-    return {"positions": "labelled", "position_samples": len(source.owners)}
 
 
 def versions() -> dict[str, str]:
@@ -376,3 +384,81 @@ def versions() -> dict[str, str]:
         "onnxruntime": runtime_version(),
         "numpy": version("numpy"),
     }
+
+
+_REFERENCE = "reference"
+
+# More labelled samples make no interval narrower that matters.
+_MOST_REFERENCE = 50_000
+
+
+def _reference_entry(writing: Writing, outcome: Outcome) -> dict[str, str]:
+    """Return the entry on the reference of the calibration, from what the written file computes for the report.
+
+    It is empty where samples without labels could not be judged by it.
+    """
+    task = writing.task
+    if not _is_usable(task, outcome) or (writing.keeps_labels and not outcome.keeps_predictions):
+        return {}
+    # `evaluate` asks the written file for the features, which a node has to compute
+    tensor = ""
+    if task.head is not None and task.head.features in task.model.producers:
+        tensor = task.head.features
+    rows = _independent_rows(task.reported.table.clusters, len(task.reported.table))
+    parts: list[list[NDArray[Any]]] = []
+    shipped = writing.shipped(outcome, task.reported)
+    try:
+        for logits, labels, z in shipped.logits.chunks(rows, features=True):
+            mapped = to_host(apply_map(shipped.fitted, logits, z))
+            columns: list[NDArray[Any]] = [task.readout.probabilities(mapped).astype(np.float32), np.asarray(labels)]
+            if tensor:
+                columns.append(projections(to_host(z)))
+            parts.append(columns)
+        p, y, *projected = (np.concatenate(values) for values in zip(*parts, strict=True))
+        counts = np.bincount(y, minlength=p.shape[1])
+        if counts.min() < LEAST or invertible(Observed(y, p, p, counts / len(y), counted=True), task.settings.seed):
+            return {}
+        return {_REFERENCE: Reference.fit(p, y, *projected, name=tensor).text()}
+    except (DataError, np.linalg.LinAlgError):
+        return {}
+
+
+def _is_usable(task: Task, outcome: Outcome) -> bool:
+    """Return whether the samples of the report are labelled, and as new to the map as others will be."""
+    readout = task.readout
+    fitted = outcome.fitted
+    independent = not (readout.multi_label or isinstance(task.source, PositionSource))
+    labelled = task.teacher is None and task.reported.table.weights is None
+    # a map of many numbers looks better on the samples that it was fitted to than it is
+    new = task.held_out is not None or fitted is None or MAPS[fitted.name].few_parameters
+    return readout.n_classes <= MOST_CLASSES and independent and labelled and new
+
+
+def _independent_rows(clusters: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
+    """Return a mask of one sample of each cluster; of very many, of every so many."""
+    rows = np.arange(n)
+    if clusters is not None:
+        rows = np.sort(np.unique(clusters, return_index=True)[1])
+    mask = np.zeros(n, bool)
+    mask[rows[:: -(-len(rows) // _MOST_REFERENCE)]] = True
+    return mask
+
+
+def read_reference(model: Model, output: str) -> Reference:
+    """Return what a file records of the calibration of an output.
+
+    Raises UnsupportedModel: nothing, or nothing that holds of the file as it is.
+    """
+    text = head_provenance(model, output).get(_REFERENCE)
+    if text is None:
+        raise UnsupportedModel(
+            f"{model.name} records no reference of its calibration; give labels, or calibrate it, or its source "
+            f"again, with --eval or --map bias, on {LEAST} samples or more of each class, one class a sample, "
+            f"of at most {MOST_CLASSES} classes that the model tells apart"
+        )
+    if "shift" in provenance(model):
+        raise UnsupportedModel(f"{model.name} was shifted after its calibration; give labels, or the file before that")
+    try:
+        return Reference.read(text)
+    except DataError as error:
+        raise UnsupportedModel(f"{model.name}: {error}; give labels, or calibrate its source again") from error
