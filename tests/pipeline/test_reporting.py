@@ -22,10 +22,10 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.collected_details import _scored, class_names, class_sums, worst_rows
+from tna_onnx.pipeline.collected_details import class_sums, worst_rows
 from tna_onnx.pipeline.comparing import Compared, compare_heads
 from tna_onnx.pipeline.crossfit import folds
-from tna_onnx.pipeline.job import Collected, Task
+from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.methods import INPUT, Method
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.reporting import notes_on
@@ -271,7 +271,7 @@ def test_folders_name_classes_only_one_to_one(
 def test_accuracies_of_the_figures_are_weighted() -> None:
     scores = scored(0.5, 4).clustered(np.arange(4), np.array([2.0, 1.0, 1.0, 0.0]))
     scores = replace(scores, hit=np.array([True, False, False, True]))
-    assert _scored(scores, replace(SETTINGS, objective="nll", bins=1)).accuracy == 0.5
+    assert scores.mean("hit") == 0.5
 
 
 @pytest.mark.parametrize(

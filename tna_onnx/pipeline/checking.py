@@ -268,8 +268,8 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
         return dataclasses.replace(verification, batch=min(task.batch_size, len(checked.source)))
 
     rows = _rows(task, checked)
-    others = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
-    if checked.samples.given or not others:
+    in_other_batches = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
+    if checked.samples.given or not in_other_batches:
         return run(rows, task.batch_size)
     try:
         return run(*other_batches(rows, task.batch_size))
@@ -380,17 +380,11 @@ def check_probabilities(
     sizes = None
     if task.head is not None:  # of all at once, as the weight is widened for it
         sizes = logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
-    parts = [
-        _differences(
-            task,
-            checked,
-            rows[block],
-            output.probabilities(written[block]),
-            shipped,
-            None if sizes is None else sizes[block],
-        )
-        for block in blocks
-    ]
+    parts = []
+    for block in blocks:
+        p = output.probabilities(written[block])
+        sizes_of_block = None if sizes is None else sizes[block]
+        parts.append(_differences(task, checked, rows[block], p, shipped, sizes_of_block))
     difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
     # as for a quantised output: every sample is rounded there, and none of it averages out
     casts = [_cast_moves(task, np.asarray(shipped.logits.at(rows[block]), np.float64)) for block in blocks]
@@ -495,9 +489,9 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in batches])
 
 
-def _spread(n: int, most: int) -> NDArray[np.int64]:
-    """Return some of n numbers, as far apart as they can be."""
-    return np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64))
+def _spread(n: int, count: int) -> NDArray[np.int64]:
+    """Return up to `count` of n numbers, as far apart as they can be."""
+    return np.unique(np.linspace(0, n - 1, min(count, n)).astype(np.int64))
 
 
 def with_file(report: Report, path: Path) -> Report:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.graph.load import load_model
-from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.averages import Ensemble
@@ -26,10 +24,9 @@ from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.ops import plain_labels, softmax
 from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.checking import require_intact
 from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.job import Collected, Task, class_names
-from tna_onnx.pipeline.record import prove
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import Progress
 from tna_onnx.results import details
@@ -51,8 +48,17 @@ class _Sums:
     bins: NDArray[Any]  # (3, C, B), see `class_sums`
     counts: ClassCounts
 
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(self.bins + other.bins, self.counts + other.counts)
+    def __add__(self, more: _Sums) -> _Sums:
+        return _Sums(self.bins + more.bins, self.counts + more.counts)
+
+    def results(self, names: tuple[str, ...]) -> list[details.ClassResult]:
+        """Return how each class is predicted, and what it is taken for."""
+        confused = self.counts.confused(_MAX_CONFUSED)
+        results = []
+        for c in range(len(names)):
+            pairs = tuple(details.Confusion(names[predicted], round(n)) for predicted, n in confused.get(c, []))
+            results.append(details.ClassResult(round(self.counts.predicted[c]), round(self.counts.right[c]), pairs))
+        return results
 
 
 def _summed(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
@@ -77,14 +83,15 @@ def class_sums(
     `logits`: (N, C); `labels`: (N,); `weights`: (N,), which stand for numbers of samples.
     """
     p = softmax(logits.astype(np.float64))
-    each = np.ones(len(labels)) if weights is None else weights
+    if weights is None:
+        weights = np.ones(len(labels))
     size = p.shape[1] * bins
     # class and bin in one index: one count for all classes
     index = np.arange(p.shape[1]) * bins + bin_of(p, bins)
     sums = (
-        np.bincount(index.ravel(), np.repeat(each, p.shape[1]), size),
-        np.bincount(index.ravel(), (p * each[:, None]).ravel(), size),
-        np.bincount(index[np.arange(len(labels)), labels], each, size),
+        np.bincount(index.ravel(), np.repeat(weights, p.shape[1]), size),
+        np.bincount(index.ravel(), (p * weights[:, None]).ravel(), size),
+        np.bincount(index[np.arange(len(labels)), labels], weights, size),
     )
     return np.stack(sums).reshape(3, -1, bins)
 
@@ -96,24 +103,14 @@ def class_bins(
     bins: int,
 ) -> tuple[details.ClassBins, ...]:
     """Return the diagrams of all classes before and after, from logits and the map behind them."""
-    sides = [_summed(*side, bins) for side in (before, after)]
-    confused = [side.counts.confused(_MAX_CONFUSED) for side in sides]
-
-    def result(side: int, c: int) -> details.ClassResult:
-        counts = sides[side].counts
-        named = tuple(details.Confusion(names[predicted], round(n)) for predicted, n in confused[side].get(c, []))
-        return details.ClassResult(round(counts.predicted[c]), round(counts.right[c]), named)
-
+    old, new = (_summed(*side, bins) for side in (before, after))
+    samples = old.bins[2].sum(axis=1)
+    results = zip(old.results(names), new.results(names), strict=True)
     return tuple(
         details.ClassBins(
-            name,
-            round(float(sides[0].bins[2, c].sum())),
-            Bins.of_sums(*sides[0].bins[:, c]),
-            Bins.of_sums(*sides[1].bins[:, c]),
-            result(0, c),
-            result(1, c),
+            names[c], round(float(samples[c])), Bins.of_sums(*old.bins[:, c]), Bins.of_sums(*new.bins[:, c]), *pair
         )
-        for c, name in enumerate(names)
+        for c, pair in enumerate(results)
     )
 
 
@@ -121,17 +118,13 @@ def label_bins(
     names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int
 ) -> tuple[details.ClassBins, ...]:
     """Return the diagrams of all labels of samples that have several."""
-    sides = zip(before.by_label(), after.by_label(), _results(before), _results(after), strict=True)
+    labels = zip(names, before.by_label(), after.by_label(), strict=True)
+    results = zip(_results(before), _results(after), strict=True)
     return tuple(
         details.ClassBins(
-            name,
-            round(float(one.weigh(one.hit).sum())),
-            Bins.of_scores(one, bins),
-            Bins.of_scores(two, bins),
-            first,
-            second,
+            name, round(float(old.weigh(old.hit).sum())), Bins.of_scores(old, bins), Bins.of_scores(new, bins), *pair
         )
-        for name, (one, two, first, second) in zip(names, sides, strict=True)
+        for (name, old, new), pair in zip(labels, results, strict=True)
     )
 
 
@@ -228,13 +221,11 @@ def collect_details(
     before = original.scores()
     after = logits.mapped_scores(outcome.fitted)
     names = class_names(task, reported)
-    # these two are of one predicted class a sample
-    over: tuple[details.Sample, ...] = ()
-    under: tuple[details.Sample, ...] = ()
+    worst: Sequence[tuple[details.Sample, ...]] = ((), ())
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)
     else:
-        over, under = _worst_samples(reported, names, before, after, logits, outcome.fitted)
+        worst = _worst_samples(reported, names, before, after, logits, outcome.fitted)
         classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
     return details.Details(
         data=reported.source.describe(),
@@ -249,34 +240,35 @@ def collect_details(
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         with_map=outcome.chosen.fitted is not None,
         classes=classes,
-        overconfident=over,
-        underconfident=under,
+        overconfident=worst[0],
+        underconfident=worst[1],
         # of the file as it was written, not of what was meant
-        changes=prove(task.model, load_model(written, NO_MODEL_LIMITS)).differences,
+        changes=require_intact(task.model, written).differences,
         made=_made_by(task, started),
     )
-
-
-def _scored(scores: SampleScores, settings: Settings) -> details.Scored:
-    return details.Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
 
 
 def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[details.Step, ...]:
     """Return the candidates with their scores on both sets; of one number of members, weights come together."""
     candidates = outcome.candidates
+    settings = task.settings
+
+    def scored(scores: SampleScores) -> details.Scored:
+        return details.Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
+
     held_out: dict[int, details.Scored] = {}
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ()
     if task.held_out is not None:
         weights = ((k, None) for k in range(len(candidates)))
         if task.weight is not None:
-            weights = candidate_weights(Ensemble(task.weight, task.settings.for_search.draws), candidates)
+            weights = candidate_weights(Ensemble(task.weight, settings.for_search.draws), candidates)
     for done, (k, weight) in enumerate(weights, start=1):
         logits = task.logits(weight, on=task.reported)
         fitted = candidates[k].fitted
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
-        held_out[k] = _scored(scores, task.settings)
+        held_out[k] = scored(scores)
         progress("search curve", done, len(candidates))
     return tuple(
-        details.Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
+        details.Step(c.angle, c.reached, c.ensemble_size, scored(c.scores), held_out.get(k))
         for k, c in enumerate(candidates)
     )

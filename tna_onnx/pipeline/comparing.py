@@ -41,7 +41,7 @@ _LARGE = 2**24
 
 # A refit that gains so much accuracy over all other methods, and changes more predictions than this, has learnt copies.
 _IMPLAUSIBLE_RISE = 0.20
-_MOST = 0.5
+_MOST_CHANGED = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def compare_heads(
     how: How = "unchanged"
     before = scores = outcome.before
     changed = 0.0
-    chosen: list[Method] = []
+    methods_of_folds: list[Method] = []
     cross_fit = None
     if task.held_out is not None:
         how = "held-out"
@@ -107,19 +107,19 @@ def compare_heads(
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
         how = "cross-fitted"
-        chosen = strategy.chosen_in_folds(outcome)
-        scores = strategy.cross_fitted(outcome, progress, chosen)
+        methods_of_folds = strategy.chosen_in_folds(outcome)
+        scores = strategy.cross_fitted(outcome, progress, methods_of_folds)
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    compared = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
-    comparison, recall, subgroups = compared(scores)
+    numbers = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
+    comparison, recall, subgroups = numbers(scores)
     # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
     # chose others: the worse of two for each fold
-    if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
-        other, classes, other_parts = compared(outcome.scores[outcome.method])
-        comparison = comparison.holding(other)
-        recall = recall.holding(classes)
-        differences = {subgroup.name: subgroup.differences for subgroup in other_parts}
-        subgroups = tuple(subgroup.holding(differences[subgroup.name]) for subgroup in subgroups)
+    if any(method != outcome.method for method in methods_of_folds) and outcome.method in outcome.scores:
+        of_file, recall_of_file, subgroups_of_file = numbers(outcome.scores[outcome.method])
+        comparison = comparison.holding(of_file)
+        recall = recall.holding(recall_of_file)
+        by_name = {subgroup.name: subgroup for subgroup in subgroups_of_file}
+        subgroups = tuple(subgroup.holding(by_name[subgroup.name]) for subgroup in subgroups)
     if in_order:  # a likelihood ratio takes samples for independent
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
@@ -127,8 +127,8 @@ def compare_heads(
     if places is not None:
         kept_label = _kept_label(task, before, changed, after, labels[0].name, places)
     return Compared(
-        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups,
-        kept_label, in_order,
+        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in methods_of_folds),
+        subgroups, kept_label, in_order,
     )  # fmt: skip
 
 
@@ -143,15 +143,15 @@ def _kept_label(
     table = task.reported.table
     step = max(1, _TOGETHER // task.readout.n_classes)
     p = []
-    most = []
+    likeliest = []
     for start in range(0, len(places), step):
         rows = np.arange(start, min(start + step, len(places)))
         features = np.asarray(table.features[rows], np.float64)
         logits = np.asarray(after.logits.at(rows), np.float64)
         new = task.readout.probabilities(apply_map(after.fitted, logits, features))
         p.append(new[np.arange(len(rows)), places[rows]])
-        most.append(new.argmax(axis=1))
-    differing = weighted_mean(np.concatenate(most) != places, before.weights)
+        likeliest.append(new.argmax(axis=1))
+    differing = weighted_mean(np.concatenate(likeliest) != places, before.weights)
     return KeptLabel(name, len(places), differing, changed, float(np.min(np.concatenate(p))))
 
 
@@ -212,7 +212,7 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     rivals = [scored for method, scored in outcome.scores.items() if method.map != outcome.map]
     before, after = (scores.mean("hit") for scores in (compared.before, compared.after))
     plausible = max([before, *(scored.mean("hit") for scored in rivals)])
-    if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
+    if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST_CHANGED:
         return
     raise DataError(
         f"{calib}: cross-fitted accuracy rises from {100 * before:.2f} % to {100 * after:.2f} % with {outcome.label}, "
@@ -320,13 +320,12 @@ def _between(middle: float, below: float, above: float) -> float | None:
     """Return a number t with below <= t < above, as it is printed: the middle, where rounding does not hide it."""
     if not below < above:
         return None
-    far = middle
     if not below <= middle < above:
-        far = (below + above) / 2
+        middle = (below + above) / 2
     for digits in (8, 10, 17):  # a float32 probability has no more than eight
-        text = float(f"{far:.{digits}g}")
-        if below <= text < above:
-            return text
+        printed = float(f"{middle:.{digits}g}")
+        if below <= printed < above:
+            return printed
     return None
 
 
@@ -370,17 +369,16 @@ def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Ship
 
 def alternative(task: Task, outcome: Outcome) -> Alternative | None:
     """Return what would make P(positive) of two classes right, where predictions are kept."""
-    other = outcome.unprotected
-    if other is None:
+    method = outcome.unprotected
+    if method is None:
         return None
     labels = np.asarray(task.calibration.table.labels)
     positive = classes_of(task, task.calibration).positive
-    sides = (outcome.scores[method].labelled(labels) for method in (outcome.method, other))
+    sides = (outcome.scores[one].labelled(labels) for one in (outcome.method, method))
     recalls = [recall_and_precision(positive_scores(side, 2, positive)[0])[0] for side in sides]
     threshold = None
-    if outcome.unprotected_fit is not None and not outcome.unprotected_fit.needs_features:
+    fitted = outcome.unprotected_fit
+    if fitted is not None and not fitted.needs_features:
         original = task.logits(task.weight)
-        (threshold,) = thresholds_of(
-            outcome.unprotected_fit, original, Shipped(original, outcome.unprotected_fit), positive=positive
-        )
-    return Alternative(other.label, threshold, *recalls)
+        (threshold,) = thresholds_of(fitted, original, Shipped(original, fitted), positive=positive)
+    return Alternative(method.label, threshold, *recalls)

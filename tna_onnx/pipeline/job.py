@@ -19,6 +19,7 @@ from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
+from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
@@ -32,6 +33,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import file_beside
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.scores import grid_of
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 from tna_onnx.runtime import Device
@@ -157,6 +159,17 @@ class Collected:
     def source(self) -> Source:
         """The labelled samples."""
         return self.samples.source
+
+
+def with_quantum(readout: Readout, table: FeatureTable) -> Readout:
+    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
+
+    `table`: log p, or the logits of labels.
+    """
+    if readout.quantum is not None:
+        return replace(readout, quantum=float(readout.quantum))
+    logits = np.asarray(table.features[:SHOWN], np.float64)
+    return replace(readout, quantum=grid_of(readout.probabilities(logits) if readout.multi_label else np.exp(logits)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.pixel_checks import preprocessing_warnings
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Source, clusters_of, group_notes, require_groups, require_samples, source_weights
+from tna_onnx.data.source import Source, clusters_of, source_weights
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.engine.scoring import SHOWN
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
-from tna_onnx.extraction.collect import FeatureTable, collect_features
+from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
@@ -36,11 +34,17 @@ from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, req
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.checks import check_batch_size
-from tna_onnx.numerics.ops import sigmoid
-from tna_onnx.numerics.scores import grid_of
-from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
-from tna_onnx.pipeline.methods import FOLDS
-from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
+from tna_onnx.pipeline.job import (
+    Collected,
+    Job,
+    Task,
+    refuse_finished,
+    refuse_readers,
+    shift_notes,
+    target_of,
+    with_quantum,
+)
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_counts, check_leaks, grouped, sample_notes
 from tna_onnx.pipeline.teaching import open_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
@@ -89,7 +93,7 @@ class Opened:
     @functools.cached_property
     def digested(self) -> DigestedSamples:
         """Digests of the samples of `source`, by which equal ones are found in other data."""
-        return DigestedSamples(self.source, self.form or self.source.sample_form)
+        return DigestedSamples.of(self.source, self.form)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,8 +123,8 @@ def open_computed(
         f"{model.name} is a recalibrated file, and logits may be those before or after recalibration; give features, "
         f"or samples for its inputs: {', '.join(model.inputs)}"
     )
-    known = not calibrations(model) and "shift" not in provenance(model)
-    if computed == "logits" and not known:
+    is_recalibrated = bool(calibrations(model)) or "shift" in provenance(model)
+    if computed == "logits" and is_recalibrated:
         raise recalibrated
     kind: Any = options.output_kind or STATED_KINDS.get(output.kind)
     options = replace(options, output_name=output.name, output_kind=kind)
@@ -131,7 +135,7 @@ def open_computed(
     opened = OpenModel(before, readout, device, data)
     samples = open_samples(opened, data)
     opened.close()
-    if samples.form == "logits" and not known:
+    if samples.form == "logits" and is_recalibrated:
         raise recalibrated
     cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
     session = open_part(model, cut, device)
@@ -161,13 +165,9 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     opened, target = _open_model(job)
     samples, held_out = _open_both(job, opened)
-    _check_samples(job, samples, held_out)
+    check_counts(job, samples, held_out)
     # after the counts, because it reads all data
-    digested = [
-        DigestedSamples(opened_set.source, opened_set.form)
-        for opened_set in (samples, held_out)
-        if opened_set is not None
-    ]
+    digested = [DigestedSamples.of(part.source, part.form) for part in (samples, held_out) if part is not None]
     leaks = check_leaks(opened.model, digested, job.calib.limits, logits=opened.readout.logits)
     # the check runs held-out samples where there are enough
     enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED
@@ -188,7 +188,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         teacher, calibration, judging = taught(job, opened, calibration, judging, size, progress)
     calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
     multiplications = calibration.table.features.size * probed.readout.n_classes
-    early = _data_notes(job, opened, samples, leaks + copies + group_notes((held_out or samples).source))
+    about_model = (*shift_notes(opened.model), *_integer_notes(opened.model, opened.readout), *more)
     return Task(
         job=job,
         opened=opened,
@@ -200,7 +200,13 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         fallback=fallback,
         batch_size=size,
         placement=placement_of(provider, opened.device, multiplications),
-        data_notes=early + more + opened.model.class_notes(opened.names),
+        data_notes=(
+            *leaks,
+            *copies,
+            *sample_notes(job, opened, samples, held_out),
+            *about_model,
+            *opened.model.class_notes(opened.names),
+        ),
         teacher=teacher,
     )
 
@@ -265,17 +271,6 @@ def _collected(
     return Collected(replace(samples, readout=readout), table)
 
 
-def with_quantum(readout: Readout, table: FeatureTable) -> Readout:
-    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
-
-    `table`: log p, or the logits of labels.
-    """
-    if readout.quantum is not None:
-        return replace(readout, quantum=float(readout.quantum))
-    logits = np.asarray(table.features[:SHOWN], np.float64)
-    return replace(readout, quantum=grid_of(sigmoid(logits) if readout.multi_label else np.exp(logits)))
-
-
 def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
     """Return the model with its head, and the path to write: a path that cannot be used costs no run."""
     check_batch_size(job.batch_size)
@@ -289,16 +284,6 @@ def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
     readout = _find_readout(job, model)
     refuse_readers(model, readout)
     return OpenModel(model, readout, device, job.calib), target
-
-
-def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return notes that the data give rise to, before the network runs."""
-    notes = (*leaks, *shift_notes(opened.model), *samples.source.notes)
-    notes += _integer_notes(opened.model, opened.readout)
-    if samples.given:
-        return notes
-    stated = (samples.data or job.calib).preprocessing
-    return (*notes, *preprocessing_warnings(samples.source, opened.inputs, stated))
 
 
 def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
@@ -322,8 +307,8 @@ def _provider(session: Session | None) -> tuple[str, str]:
 def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
     """Open the samples to fit on, and those for the report: without labels, a part of the former."""
     if job.teacher is None:
-        most = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
-        return open_samples(opened, job.calib, most), _open_held_out(job, opened)
+        limit = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
+        return open_samples(opened, job.calib, limit), _open_held_out(job, opened)
     held_out = functools.partial(_open_held_out, job, opened)
     return open_unlabelled(opened, job.calib, held_out, job.settings.seed)
 
@@ -364,30 +349,3 @@ def _head(model: Model, options: ModelOptions) -> Head:
         # if a map alone would be refused too, this says why
         find_readout(model, None, options.output_name, options.output_kind)
         raise
-
-
-def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
-    """Refuse samples that leave nothing to do, and too few of them."""
-    bins = job.settings.bins
-    # a store does not say which rows are of one sample
-    if job.cache is not None and samples.readout.several:
-        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
-    if job.needs_head and not isinstance(samples.readout, Head):
-        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
-    require_groups(samples.source, FOLDS)
-    if len(samples.source) < FOLDS:
-        raise DataError(
-            f"{samples.source.describe()}: {len(samples.source)} samples, fewer than the {FOLDS} folds of "
-            "cross-validation; give more samples"
-        )
-    if held_out is None:
-        # what a fold leaves must fill the bins too: the choice is made on that
-        require_samples(samples.source, bins, FOLDS)
-        return
-    require_samples(samples.source, bins)
-    require_samples(held_out.source, bins)
-    if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
-        raise UsageError(
-            f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
-            "logits, or both as data or features"
-        )

@@ -112,9 +112,9 @@ def _require_likeliest(
     name: str, classes: Sequence[int | str], new: NDArray[Any], q: NDArray[np.float64], path: Path
 ) -> None:
     """Refuse a file whose labels are not the likeliest of q (N, C)."""
-    own = LabelOutput(name, tuple(classes), first=True).places(new)
+    places = LabelOutput(name, tuple(classes), first=True).places(new)
     # two that tie are as likely
-    wrong = (own < 0) | (q[np.arange(len(q)), own] < q.max(axis=1) - _LEAST_TIE)
+    wrong = (places < 0) | (q[np.arange(len(q)), places] < q.max(axis=1) - _LEAST_TIE)
     _require_none(name, "the likeliest class", int(np.count_nonzero(wrong)), len(q), path)
 
 
@@ -162,33 +162,33 @@ def find_others(
 
     `source`: samples to run; None where there are none for the inputs, and the graph has to show it.
     """
-    shown = {}
+    in_graph = {}
     candidates: list[str] = []
     if not (output.multi_label or output.several):
-        shown = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
+        in_graph = {label.name: label for label in label_outputs(model, output.name, output.n_classes)}
         candidates = label_candidates(model, output.name)
     computed = outputs_of_scores(model, readout)
-    others = [name for name in computed if name != output.name and not _says_the_same(model, readout, name)]
+    further = [name for name in computed if name != output.name and not _says_the_same(model, readout, name)]
     tensors = set(tensor_outputs(model))
-    names = [name for name in dict.fromkeys((*candidates, *others)) if name in tensors]
+    names = [name for name in dict.fromkeys((*candidates, *further)) if name in tensors]
     if source is None or not names:
-        return OtherOutputs(tuple(shown.values()), tuple(name for name in others if name not in shown))
+        return OtherOutputs(tuple(in_graph.values()), tuple(name for name in further if name not in in_graph))
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
     runner = in_rows(open_model(model, device), readout, model.name)
     values = _outputs(runner, [output.name, *names], source.batches(batch_size, rows))
     p = output.probabilities(values.pop(output.name))
-    labels = [_run_label(shown.get(name), name, values[name], p) for name in candidates if name in values]
+    labels = [_run_label(in_graph.get(name), name, values[name], p) for name in candidates if name in values]
     labelled = tuple(label for label in labels if label is not None)
     related = label_relation if output.multi_label else relation
     following = {label.name for label in labelled} | {name for name in values if related(values[name], p, _SAME)}
-    return OtherOutputs(labelled, tuple(name for name in others if name not in following))
+    return OtherOutputs(labelled, tuple(name for name in further if name not in following))
 
 
 def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
     """Whether the graph shows that an output holds the scores, what an activation makes of them, or a list of such."""
     node = model.producer(name)
     if node is not None and node.op_type == "SequenceConstruct":
-        return any(_says_the_same(model, readout, each) for each in node.input)
+        return any(_says_the_same(model, readout, element) for element in node.input)
     logits = walk_back(model, name).logits
     if logits == readout.logits:
         return True
@@ -197,21 +197,19 @@ def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
 
 
 def _run_label(
-    shown: LabelOutput | None, name: str, column: NDArray[Any], p: NDArray[np.float64]
+    in_graph: LabelOutput | None, name: str, column: NDArray[Any], p: NDArray[np.float64]
 ) -> LabelOutput | None:
     """Return a label output where samples bear out what the graph shows, or show it by themselves; else None.
 
-    `column`: (N,) what the output gives. `p`: (N, C).
+    `in_graph`: what the graph shows. `column`: (N,) what the output gives. `p`: (N, C).
     """
     if column.size != len(p):
         return None
-    if shown is not None:
-        if not shown.first:
-            return shown
+    if in_graph is not None:
         # an ArgMax of something else gives other numbers
-        if np.mean(shown.places(column) == p.argmax(axis=1)) < _MIN_AGREEMENT:
+        if in_graph.first and np.mean(in_graph.places(column) == p.argmax(axis=1)) < _MIN_AGREEMENT:
             return None
-        return shown
+        return in_graph
     if relation(column, p, _SAME) != "labels":
         return None
     named = _labels_of(column, p) or {}

@@ -187,9 +187,7 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
 
 def _weight(outcome: Outcome) -> str:
     """The chosen weight in words, for the log."""
-    chosen = outcome.chosen
-    if chosen.angle == 0:
+    candidate = outcome.chosen
+    if candidate.angle == 0:
         return "weight not tilted"
-    if not chosen.ensemble_size:
-        return f"mRC {chosen.reached:.3g} degrees, the limit of many members"
-    return f"mRC {chosen.reached:.3g} degrees, {chosen.ensemble_size} members"
+    return f"mRC {candidate.reached:.3g} degrees, {candidate.ensemble_size or 'the limit of many'} members"

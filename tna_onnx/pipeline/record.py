@@ -219,10 +219,10 @@ def write_change(
     if change.folded is not None and (lost or not _is_held(change.folded)):
         # in place of the map, the numbers that it gives
         assert isinstance(readout, Head)  # noqa: S101 - a map folds into a head alone
-        weight, bias, factor = _with_map(readout, change.folded.folded())
-        if bias is None and readout.holds_bias:
-            bias, factor = readout.bias * readout.working_type.type(factor), 1.0
-        change = replace(change, folded=None, weight=weight, bias=bias, bias_factor=factor)
+        change = _with_numbers(readout, change)
+        if change.bias is None and readout.holds_bias:
+            bias = readout.bias * readout.working_type.type(change.bias_factor)
+            change = replace(change, bias=bias, bias_factor=1.0)
     if change.folded is None:
         change = _in_place(readout, change)
     result = _applied(model, readout, change, None, aside=aside)
@@ -248,8 +248,9 @@ def recorded_numbers(file: Model) -> dict[str, str]:
                 continue
             output = step["readout"]["output"] if step["step"] == "head" else ""
             start = head_key(output) if output in calibrated_heads(file) else ""
-            brief = {key: value for each in fitted for key, value in getattr(each, "brief", {}).items()}
-            numbers |= {f"{start}{key}": json.dumps(value) for key, value in brief.items()}
+            for applied in fitted:
+                brief = getattr(applied, "brief", {})
+                numbers |= {f"{start}{key}": json.dumps(value) for key, value in brief.items()}
     return numbers
 
 
@@ -364,12 +365,12 @@ def _seal(entries: Mapping[str, str]) -> str:
 def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
     text = entries.get(_CHANGE)
     if text is None:
-        made = "; it was written by another version of tna-onnx" if entries else ""
-        raise NotRebuilt(f"it does not say how it was made{made}")
+        writer = "; it was written by another version of tna-onnx" if entries else ""
+        raise NotRebuilt(f"it does not say how it was made{writer}")
     try:
         steps = list(json.loads(text, parse_constant=_infinite)["steps"])
-        known = all(isinstance(step["source"], str) and step["step"] in ("head", "decisions") for step in steps)
-        if 0 < len(steps) <= _MOST_STEPS and known and _text_of(steps) == text:
+        valid = all(isinstance(step["source"], str) and step["step"] in ("head", "decisions") for step in steps)
+        if 0 < len(steps) <= _MOST_STEPS and valid and _text_of(steps) == text:
             return steps
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -386,20 +387,17 @@ def _infinite(word: str) -> float:
 def _applied(
     model: Model, readout: Readout, change: Change, from_file: WrittenValues | None, *, aside: bool = False
 ) -> Rewritten:
-    weight, bias, factor = change.weight, change.bias, change.bias_factor
-    maps = change.maps
     if change.folded is not None:
         assert isinstance(readout, Head)  # noqa: S101 - a map folds into a head alone
-        weight, bias, factor = _with_map(readout, change.folded.folded())
-        placed = _in_place(readout, replace(change, bias=bias))
-        bias, maps = placed.bias, placed.maps
+        change = _in_place(readout, _with_numbers(readout, change))
+    maps = change.maps
     return rewrite(
         model,
         readout,
-        weight,
-        bias=bias,
-        bias_factor=factor,
-        write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
+        change.weight,
+        bias=change.bias,
+        bias_factor=change.bias_factor,
+        write_map=functools.partial(_forward, maps) if maps else None,
         keeps_order=all(getattr(applied, "keeps_order", False) and applied.for_classes for applied in maps),
         other_outputs=change.other_outputs,
         logits_shape=change.shape,
@@ -421,19 +419,20 @@ def _in_place(readout: Readout, change: Change) -> Change:
     return replace(change, bias=None, maps=(Added(change.bias - readout.bias), *change.maps))
 
 
-def _with_map(head: Head, folding: Folding) -> tuple[NDArray[Any] | None, NDArray[Any] | None, float]:
-    """Return weight, bias, and factor on the bias with a map in them, computed from those of the source."""
+def _with_numbers(head: Head, change: Change) -> Change:
+    """Return a change with weight and bias, computed from those of the source, in place of the map in them."""
+    folding = change.folded.folded()
     weight = None
     if folding.delta is not None or np.ndim(folding.scale) or folding.scale != 1:
         weight = head.anchored(folding.weight(head.weight))
     if folding.factor is not None:
-        return weight, None, folding.factor
-    return weight, head.anchored(folding.bias(head.bias)), 1.0
+        return replace(change, folded=None, weight=weight, bias_factor=folding.factor)
+    return replace(change, folded=None, weight=weight, bias=head.anchored(folding.bias(head.bias)))
 
 
-def _each(formulas: Sequence[Callable[..., Any]], op: Ops, logits: Any, features: Any) -> Any:
-    for formula in formulas:
-        logits = formula(op, logits, features)
+def _forward(maps: Sequence[Any], op: Ops, logits: Any, features: Any) -> Any:
+    for applied in maps:
+        logits = applied.forward(op, logits, features)
     return logits
 
 
@@ -483,13 +482,11 @@ def _explained(source: Model, rebuilt: Model, roles: Mapping[str, str]) -> tuple
     `roles`: name of a tensor or node -> what is new in it.
     """
     entries = differences(source, rebuilt)
-    metadata_changes = [entry for entry in entries if entry.part == "metadata"]
-    others = (entry for entry in entries if entry.part != "metadata")
-    rest = tuple(replace(entry, explained=_reason_for(entry, roles)) for entry in others)
-    if not metadata_changes:
-        return rest
-    count = len(provenance(rebuilt))
-    return (Difference("metadata", f"{PREFIX}.*", "values", f"{count} entries", "provenance"), *rest)
+    rest = [replace(entry, explained=_reason_for(entry, roles)) for entry in entries if entry.part != "metadata"]
+    if len(rest) < len(entries):
+        count = len(provenance(rebuilt))
+        rest.insert(0, Difference("metadata", f"{PREFIX}.*", "values", f"{count} entries", "provenance"))
+    return tuple(rest)
 
 
 def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
@@ -607,7 +604,7 @@ def _stated_decisions(model: Model, step: Mapping[str, Any], file: Model) -> Dec
     decoder = Decoder(file.total_bytes)
     guarded, thresholds = (decoder.decoded(step[key]) for key in ("guarded", "thresholds"))
     output, outlier = guarded.output, guarded.outlier
-    if not any(replace(found, quantum=output.quantum) == output for found in _outputs_called(model, output.name)):
+    if not any(replace(meant, quantum=output.quantum) == output for meant in _outputs_called(model, output.name)):
         raise NotRebuilt(f"{model.name} has no such output '{output.name}' that classifies")
     if outlier is not None:
         shapes = [(1, output.n_classes), (1, outlier.width)]

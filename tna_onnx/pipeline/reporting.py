@@ -14,9 +14,7 @@ from tna_onnx.data.labels import listed
 from tna_onnx.data.several import PositionSource
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import Rewritten
-from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import epsilon, numpy_type
-from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
@@ -25,7 +23,7 @@ from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores
 from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, kept_decisions, predictions_are_free
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Job, Task, class_names
+from tna_onnx.pipeline.job import Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
 from tna_onnx.pipeline.sample_checks import LabelCheck
 from tna_onnx.pipeline.strategy import Outcome
@@ -62,13 +60,17 @@ def report_on(
     """Put a report together, gates included."""
     task = writing.task
     dry_run = task.job.dry_run
-    names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
-    changes = Changes(str(task.output or ""), *names)
+    changes = Changes(
+        str(task.output or ""),
+        tensors=tuple(sorted(rewritten.changed)),
+        added=tuple(sorted(rewritten.added)),
+        nodes=tuple(sorted(rewritten.nodes)),
+    )
     free = predictions_are_free(task, keeps_labels=writing.keeps_labels)
     protected = task.settings.predictions != "change" and not free
-    missed = _missed(task.job, compared, protected=protected)
+    missed = _missed(task, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
-    kept = not missed and not dry_run
+    is_written = not missed and not dry_run
     drift = task.quantization_drift(outcome.weight)
     notes = [*notes_on(task, outcome, compared, changes, drift, labels.warnings)]
     notes += [moved.text for moved in verification.moved]
@@ -82,8 +84,8 @@ def report_on(
         protected=protected,
         folded=writing.folding(outcome) is not None,
         quantization_drift=drift,
-        output=changes.target if kept else "",
-        recalibrated=rewritten.proto if kept and not changes.target else None,
+        output=changes.target if is_written else "",
+        recalibrated=rewritten.proto if is_written and not changes.target else None,
         changes=changes,
         dry_run=dry_run,
         verification=verification,
@@ -125,7 +127,7 @@ def _about_run(task: Task) -> dict[str, Any]:
 def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
     """Return fields of a report on what was searched, compared and fitted."""
     settings = task.settings
-    chosen = outcome.chosen
+    candidate = outcome.chosen
     return {
         "map": outcome.map,
         "method": outcome.label,
@@ -133,21 +135,21 @@ def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
         "methods": tuple(_methods(outcome, settings.bins)),
         "changing": getattr(outcome.changing, "label", ""),
         "alternative": alternative(task, outcome),
-        "angle": chosen.angle,
-        "reached": chosen.reached,
-        "ensemble_size": chosen.ensemble_size,
-        "rotations": chosen.rotations,
+        "angle": candidate.angle,
+        "reached": candidate.reached,
+        "ensemble_size": candidate.ensemble_size,
+        "rotations": candidate.rotations,
         "curve": tuple(
             CurvePoint(
-                angle=candidate.angle,
-                ensemble_size=candidate.ensemble_size,
-                rotations=candidate.rotations,
-                objective=metric_value(candidate.scores, settings.objective, settings.bins),
-                accuracy=candidate.scores.mean("hit"),
-                parameters=candidate.parameters,
-                reached=candidate.reached,
+                angle=c.angle,
+                ensemble_size=c.ensemble_size,
+                rotations=c.rotations,
+                objective=metric_value(c.scores, settings.objective, settings.bins),
+                accuracy=c.scores.mean("hit"),
+                parameters=c.parameters,
+                reached=c.reached,
             )
-            for candidate in outcome.candidates
+            for c in outcome.candidates
         ),
     }
 
@@ -196,16 +198,16 @@ def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _missed(job: Job, compared: Compared, *, protected: bool) -> tuple[str, ...]:
+def _missed(task: Task, compared: Compared, *, protected: bool) -> tuple[str, ...]:
     """Return a line for each gate that the result misses."""
-    gates = job.gates
+    gates = task.job.gates
     comparison = compared.comparison
     after = comparison.after
     where = comparison.samples
     still_off = protected and after.positive is not None and after.positive.off
     return (
         *gates.limits_missed(after, where),
-        *gates.changes_missed(comparison.differences, job.settings.objective, after, where, still_off=still_off),
+        *gates.changes_missed(comparison.differences, task.settings.objective, after, where, still_off=still_off),
         *gates.classes_missed({loss.name: loss.after for loss in compared.recall.classes}, samples_text(after, where)),
     )
 
@@ -230,16 +232,18 @@ def notes_on(
     if task.head is None:
         yield from _scores_notes(task)
     else:
-        yield from _weight_notes(task.head.stored_weight, outcome.weight is task.weight, changes, drift)
+        yield from _weight_notes(task, outcome, changes, drift)
     yield from _output_notes(task, outcome)
     yield from _choice_notes(task, outcome)
     if task.readout.multi_label:
         yield from _label_notes(task, getattr(outcome.fitted, "shared", ()))
     yield from _change_notes(task, outcome, compared)
     if task.job.dry_run:
-        parts = {"changed tensors": changes.tensors, "new tensors": changes.added, "new nodes": changes.nodes}
-        text = "; ".join(f"{what}: {listed(names) or 'none'}" for what, names in parts.items())
-        yield f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with {text}"
+        yield (
+            f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with changed "
+            f"tensors: {listed(changes.tensors) or 'none'}; new tensors: {listed(changes.added) or 'none'}; new nodes: "
+            f"{listed(changes.nodes) or 'none'}"
+        )
 
 
 def _scores_notes(task: Task) -> Iterator[str]:
@@ -254,9 +258,11 @@ def _scores_notes(task: Task) -> Iterator[str]:
         )
 
 
-def _weight_notes(stored: Stored, stays: bool, changes: Changes, drift: float | None) -> Iterator[str]:
+def _weight_notes(task: Task, outcome: Outcome, changes: Changes, drift: float | None) -> Iterator[str]:
     """Say how a weight is stored that is not a float tensor of its own."""
-    if stored.integers and stays:
+    assert task.head is not None  # noqa: S101 - it holds the weight
+    stored = task.head.stored_weight
+    if stored.integers and outcome.weight is task.weight:
         stored_as = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
         yield f"the weight is quantised in the file{stored_as} and stays as it is"
     elif stored.quantized is not None:
@@ -279,13 +285,13 @@ def _output_notes(task: Task, outcome: Outcome) -> Iterator[str]:
     yield from resolution_notes(readout.resolution, 2 if readout.multi_label else readout.n_classes)
     if readout.holds == "probabilities" and not readout.multi_label:
         least = np.finfo(numpy_type(readout.logits_type)).tiny
-        most = -np.log(np.float64(least))
+        cap = -np.log(np.float64(least))
         # to the rounding of this logarithm, and of a sum that is nearly 1
-        count = np.count_nonzero(before.nll > most * (1 - epsilon(readout.logits_type)) - SUM_TOLERANCE)
+        count = np.count_nonzero(before.nll > cap * (1 - epsilon(readout.logits_type)) - SUM_TOLERANCE)
         if count:
             yield (
                 f"{count:,} of {len(before.nll):,} labels have a probability of 0, or below {least:.0e}: the log loss "
-                f"before is capped at {most:.0f} nats for these; ignore how far it falls"
+                f"before is capped at {cap:.0f} nats for these; ignore how far it falls"
             )
         if count and np.all(before.confidence == 1):
             yield "every confidence is 1: the model only names a class, so a map gives each class one confidence"
@@ -335,7 +341,7 @@ def _choice_notes(task: Task, outcome: Outcome) -> Iterator[str]:
             "turning the last layer did not help: no tilted weight was better than the untilted one within the "
             "accuracy constraint"
         )
-    elif members == LIMIT and settings.ensemble_size != "inf":
+    elif members == 0 and settings.ensemble_size != "inf":
         yield (
             "the new last layer is the average of infinitely many tilted copies of the old one, because fewer copies "
             "cost accuracy or did not help"
@@ -379,15 +385,15 @@ def _kept_note(task: Task, outcome: Outcome, changing: Method) -> str:
         f"balanced accuracy {accuracy.change(recall.balanced.difference)} points"
     )
     cost = ""
-    few = _scarce(before, recall)
-    unknown = set(few)  # of 20,000 classes most may be
-    known = [one for one in recall.classes if one not in unknown]
-    lowest = min(known, key=lambda one: one.difference.difference, default=None)
+    scarce = _scarce(before, recall)
+    unknown = set(scarce)  # of 20,000 classes most may be
+    measured = [one for one in recall.classes if one not in unknown]
+    lowest = min(measured, key=lambda one: one.difference.difference, default=None)
     if lowest is not None and lowest.difference.difference < 0:
         kind = "label" if task.readout.multi_label else "class"
         cost = f"; {kind} {lowest.name} would lose {-100 * lowest.difference.difference:.2f} points of recall"
-    if few:
-        cost += f"; the recall of {_unknown(few)}"
+    if scarce:
+        cost += f"; the recall of {_unknown(scarce)}"
     return (
         f"predicted classes are kept; --predictions change would take {changing.label} (cross-validated, against "
         f"{outcome.label}: {gains}{cost})"
@@ -432,8 +438,8 @@ def _change_notes(task: Task, outcome: Outcome, compared: Compared) -> Iterator[
         predictions = "labels" if task.readout.multi_label else "classes"
         yield f"{100 * compared.changed_labels:.1f} % of the predicted {predictions} change{advice}"
     labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
-    if compared.changed_labels and (few := _scarce(labelled, compared.recall)):
-        yield f"predicted classes change; the recall of {_unknown(few)}"
+    if compared.changed_labels and (scarce := _scarce(labelled, compared.recall)):
+        yield f"predicted classes change; the recall of {_unknown(scarce)}"
     differences = compared.comparison.differences
     standing = Standing.of(differences, task.settings.objective)
     for name in standing.worse:

@@ -1,5 +1,5 @@
-"""Checks of samples before a search: wrong labels (`check_task_labels`), samples that the model was calibrated on or
-that are in both data sets (`check_leaks`), and copies (`grouped`), which share a fold and count as one in intervals.
+"""Checks of samples before a search: too few (`check_counts`), wrong labels (`check_task_labels`), samples that were
+calibrated on before or are in both data sets (`check_leaks`), and copies (`grouped`), which share a fold.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
+from tna_onnx.data.images.pixel_checks import preprocessing_warnings
+from tna_onnx.data.options import Data
 from tna_onnx.data.several import PositionSource
-from tna_onnx.data.source import Source, sample_labels
+from tna_onnx.data.source import Source, group_notes, require_groups, require_samples, sample_labels
 from tna_onnx.data.suspicion import (
     Coverage,
     checked_labels,
@@ -25,7 +27,9 @@ from tna_onnx.data.suspicion import (
     label_coverage_text,
     order_warning,
 )
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.classifier import OpenModel
+from tna_onnx.extraction.opened_samples import Samples
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import calibrations, provenance
@@ -33,7 +37,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Collected, Task
+from tna_onnx.pipeline.job import Collected, Job, Task
 from tna_onnx.pipeline.methods import FOLDS
 
 
@@ -62,57 +66,82 @@ class LabelCheck:
 
 
 def check_task_labels(task: Task) -> LabelCheck:
-    """Look at the labels of both data beside the model's predictions."""
-    if task.readout.multi_label:
-        return _check_marks(task)
+    """Compare the labels of both data sets with the model's predictions."""
     job = task.job
     trusted = job.settings.trust_labels
-    classes = task.readout.n_classes
     names = task.opened.names
-    calibration_labels = np.asarray(task.calibration.table.labels)  # of a teacher, or of the source
-    coverage = Coverage.of(calibration_labels, classes)
-    warnings = [coverage.text("the calibration data", names)]
+    of_held_out: list[str] = []
     if job.held_out is not None and task.held_out is not None:
-        labels = np.asarray(task.held_out.table.labels)
-        logits = task.logits(task.weight, on=task.held_out)
-        predicted = logits.predictions()
-        suspicion = checked_labels(job.held_out, predicted, labels, names, classes, lambda: logits.scores().confidence)
-        logits.forget()  # the search comes first
-        warnings += checked_warnings(suspicion, names, "--eval", trusted=trusted)
-        warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
-    original = task.logits(task.weight)
-    suspicion = checked_labels(
-        job.calib, original.predictions(), calibration_labels, names, classes, lambda: original.scores().confidence
-    )
-    warnings += checked_warnings(suspicion, names, "--calib", trusted=trusted)
+        of_held_out = _label_warnings(task, job.held_out, task.held_out, "--eval", "the held-out data")
+        task.logits(task.weight, on=task.held_out).forget()  # the search comes first
+    of_calibration = _label_warnings(task, job.calib, task.calibration, "--calib", "the calibration data")
+    if task.readout.multi_label:
+        marks = task.source.labels
+        rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
+        coverage = replace(Coverage.of_counts(rarer), left_out=False)
+    else:
+        # the labels are of a teacher, or of the source
+        coverage = Coverage.of(np.asarray(task.calibration.table.labels), task.readout.n_classes)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
-        advice = "maps with parameters for each class were left out; --trust-labels allows them"
-        warnings[0] = f"{warnings[0]}: {advice}"
-    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted, names)
+        of_calibration[0] += ": maps with parameters for each class were left out; --trust-labels allows them"
+    return LabelCheck(coverage, tuple(filter(None, (*of_calibration, *of_held_out))), trusted, names)
 
 
-def _check_marks(task: Task) -> LabelCheck:
-    """Look at labels that hold or do not, each by itself."""
-    job = task.job
-    warnings = []
-    for data, collected, what in (
-        (job.calib, task.calibration, "the calibration data"),
-        (job.held_out, task.held_out, "the held-out data"),
-    ):
-        if data is None or collected is None:
-            continue
+def _label_warnings(task: Task, data: Data, collected: Collected, flag: str, subject: str) -> list[str]:
+    """Return which classes of a data set lack samples, then what looks wrong about its labels; texts may be empty."""
+    trusted = task.settings.trust_labels
+    names = task.opened.names
+    logits = task.logits(task.weight, on=collected)
+    predicted = logits.predictions()
+    if task.readout.multi_label:
         marks = collected.source.labels
-        predicted = task.logits(task.weight, on=collected).predictions()
         data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
-        warnings.append(label_coverage_text(marks, what, task.opened.names))
-        warning = order_warning(predicted, marks, task.opened.names)
-        if warning and not job.settings.trust_labels:
+        warning = order_warning(predicted, marks, names)
+        if warning and not trusted:
             raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates regardless")
-        warnings.append(warning)
-    marks = task.source.labels
-    rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
-    coverage = replace(Coverage.of_counts(rarer), left_out=False)
-    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), job.settings.trust_labels)
+        return [label_coverage_text(marks, subject, names), warning]
+    labels = np.asarray(collected.table.labels)
+    classes = task.readout.n_classes
+    suspicion = checked_labels(data, predicted, labels, names, classes, lambda: logits.scores().confidence)
+    coverage = Coverage.of(labels, classes)
+    return [coverage.text(subject, names), *checked_warnings(suspicion, names, flag, trusted=trusted)]
+
+
+def check_counts(job: Job, samples: Samples, held_out: Samples | None) -> None:
+    """Refuse samples that leave nothing to do, and too few of them."""
+    bins = job.settings.bins
+    where = samples.source.describe()
+    # a store does not say which rows are of one sample
+    if job.cache is not None and samples.readout.several:
+        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
+    if job.needs_head and not isinstance(samples.readout, Head):
+        raise UsageError(f"{where}: holds logits, which leave nothing to tilt; add --search none")
+    require_groups(samples.source, FOLDS)
+    if len(samples.source) < FOLDS:
+        raise DataError(
+            f"{where}: {len(samples.source)} samples, fewer than the {FOLDS} folds of cross-validation; give more "
+            "samples"
+        )
+    if held_out is None:
+        # what a fold leaves must fill the bins too: the choice is made on that
+        require_samples(samples.source, bins, FOLDS)
+        return
+    require_samples(samples.source, bins)
+    require_samples(held_out.source, bins)
+    if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
+        raise UsageError(
+            f"{held_out.source.describe()}: holds logits, and {where} does not; give both as logits, or both as data "
+            "or features"
+        )
+
+
+def sample_notes(job: Job, opened: OpenModel, samples: Samples, held_out: Samples | None) -> tuple[str, ...]:
+    """Return notes that the samples give rise to: on their groups, their source, and how images are prepared."""
+    notes = (*group_notes((held_out or samples).source), *samples.source.notes)
+    if samples.given:
+        return notes
+    stated = (samples.data or job.calib).preprocessing
+    return (*notes, *preprocessing_warnings(samples.source, opened.inputs, stated))
 
 
 # A sketch tells a small share only roughly: an estimate may be above it by this much by chance, or by fewer samples.
@@ -144,9 +173,9 @@ class DigestedSamples:
     form: str  # what their digests are of
 
     @classmethod
-    def of(cls, source: Source) -> DigestedSamples:
-        """Return a data set of samples for the model's inputs."""
-        return cls(source, source.sample_form)
+    def of(cls, source: Source, form: str = "") -> DigestedSamples:
+        """Return a data set; `form` says what digests of features or logits are of."""
+        return cls(source, form or source.sample_form)
 
     @functools.cached_property
     def digests(self) -> NDArray[np.uint64]:
@@ -179,27 +208,37 @@ def check_leaks(
     return tuple(notes)
 
 
+_ALLOWED = "If equal samples are normal here (a table of few distinct rows, say), --limit overlap=PERCENT allows them"
+
+
+def _refuse_overlap(name: str, overlap: Overlap, most: float, relation: str, refusal: str) -> list[str]:
+    """Refuse more than so many per cent of a data set; of fewer, say how many, if there are any.
+
+    `relation`: what these samples are. `refusal`: what follows, and what to do.
+    """
+    if not overlap.shared:
+        return []
+    sentence = f"{name}: {overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %) {relation}"
+    if overlap.shared >= _MIN_SHARED and 100 * overlap.share > most:
+        raise DataError(f"{sentence}{refusal}")
+    return [sentence]
+
+
 def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
     """Refuse held-out samples of groups that calibration samples are of; note a few."""
     groups, judging = (source.sample_info.get("group") for source in (calib, held_out))
     if groups is None or judging is None:
         return []
     shared = np.isin(judging, groups)
-    overlap = Overlap(int(np.count_nonzero(shared)), len(shared))
-    if not overlap.shared:
+    if not shared.any():
         return []
-    example = str(judging[shared][0])
-    what = f"{held_out.describe()}: {_counted(overlap)} belong to groups of calibration samples, such as {example!r}"
-    if _is_beyond(overlap, limits):
-        raise DataError(
-            f"{what}, so they cannot judge the result; expected each group on one side only. Move them, or allow them "
-            "with --limit overlap=PERCENT"
-        )
-    return [what]
-
-
-def _counted(overlap: Overlap) -> str:
-    return f"{overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %)"
+    overlap = Overlap(int(np.count_nonzero(shared)), len(shared))
+    relation = f"belong to groups of calibration samples, such as {str(judging[shared][0])!r}"
+    refusal = (
+        ", so they cannot judge the result; expected each group on one side only. Move them, or allow them with "
+        "--limit overlap=PERCENT"
+    )
+    return _refuse_overlap(held_out.describe(), overlap, limits.overlap, relation, refusal)
 
 
 def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
@@ -212,38 +251,24 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
     advice = "remove them"
     if cross_fits:
         advice += ", or leave out --eval to have the result cross-fitted"
-    reason = f"calibration samples too, so they cannot judge the result; {advice}"
-    overlap = _refuse_common(held_out, calib, limits, reason)
-    if overlap.shared:
-        return [f"{held_out.name}: {_counted(overlap)} are calibration samples too"]
-    return []
-
-
-def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> Overlap:
-    """Return what two data sets of one form share, and refuse more than the limit allows."""
-    overlap = overlap_of(samples.digests, calib.digests)
-    if _is_beyond(overlap, limits):
-        raise DataError(
-            f"{samples.name}: {_counted(overlap)} are {reason}. If equal samples are normal here (a table "
-            "of few distinct rows, say), --limit overlap=PERCENT allows them"
-        )
-    return overlap
+    overlap = overlap_of(held_out.digests, calib.digests)
+    refusal = f", so they cannot judge the result; {advice}. {_ALLOWED}"
+    return _refuse_overlap(held_out.name, overlap, limits.overlap, "are calibration samples too", refusal)
 
 
 def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedSamples, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is."""
-    digest = entries.get("calibration_sha256")
-    if digest is None:
+    sketch = entries.get("calibration_sketch")
+    if sketch is None:
         return []
-    form = entries.get("calibration_form", samples.form)
+    form = entries.get("calibration_form")
     if form != samples.form:
         return [
             f"{samples.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells "
             f"them apart by {form}, and these by {samples.form}"
         ]
-    overlap = sketch_overlap(samples.digests, read_sketch(entries.get("calibration_sketch", "")))
-    # Files of earlier versions have no sketch.
-    if (_is_certain(overlap, limits) or samples.source.digest() == digest) and limits.overlap < 100:
+    overlap = sketch_overlap(samples.digests, read_sketch(sketch))
+    if _is_certain(overlap, limits):
         raise DataError(
             f"{samples.name}: {model.name} was recalibrated on these data, so it looks better on them than "
             "it is; give other samples, or let calibrate --add (or --decide) do both on the original model"
@@ -258,11 +283,6 @@ def _is_certain(overlap: Overlap, limits: Limits) -> bool:
     """Whether samples are in a sketch by more than the limit and what a sketch tells by chance."""
     share = 100 * overlap.share
     return overlap.shared >= _MIN_SHARED_DIGESTS and share > limits.overlap + 100 * _SKETCH_MARGIN
-
-
-def _is_beyond(overlap: Overlap, limits: Limits) -> bool:
-    """Whether two sets share more samples than the limit allows."""
-    return overlap.shared >= _MIN_SHARED and 100 * overlap.share > limits.overlap
 
 
 def _repeats(samples: DigestedSamples) -> list[str]:
@@ -337,16 +357,18 @@ def check_target(
     if target is not None:
         notes += _confusion_notes(model, calib, limits)
         if target.form == calib.form:
-            reason = "labelled samples of --calib, so they say nothing about a target; remove them"
-            _refuse_common(target, calib, limits, reason)
+            overlap = overlap_of(target.digests, calib.digests)
+            refusal = f", so they say nothing about a target; remove them. {_ALLOWED}"
+            _refuse_overlap(target.name, overlap, limits.overlap, "are labelled samples of --calib", refusal)
         if _was_fitted_on(model, target, limits):
             raise DataError(
                 f"{target.name}: {model.name} was recalibrated on these samples; give samples of the target"
             )
     if held_out is not None:
         if held_out.form == calib.form:
-            reason = "samples of --calib too; --eval must come from the target; remove them"
-            _refuse_common(held_out, calib, limits, reason)
+            overlap = overlap_of(held_out.digests, calib.digests)
+            refusal = f"; --eval must come from the target; remove them. {_ALLOWED}"
+            _refuse_overlap(held_out.name, overlap, limits.overlap, "are samples of --calib too", refusal)
         if target is not None and overlap_of(held_out.digests, target.digests).shared:
             notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")
     return tuple(notes)
@@ -382,7 +404,7 @@ def grouped(
 
     Gives both with the clusters of their samples, where some are copies; and notes.
     """
-    sets = [calib] if held_out is None else [calib, held_out]
+    sets = [*filter(None, (calib, held_out))]
     # predictions for parts of one sample are a cluster already
     if any(isinstance(collected.source, PositionSource) for collected in sets):
         return calib, held_out, ()
@@ -418,9 +440,8 @@ def grouped(
             )
             collected = replace(collected, table=replace(collected.table, clusters=clusters))  # noqa: PLW2901
         clustered.append(collected)
-    if held_out is None:
-        return clustered[0], None, tuple(notes)
-    return clustered[0], clustered[1], tuple(notes)
+    judging = None if held_out is None else clustered[1]
+    return clustered[0], judging, tuple(notes)
 
 
 def _across_groups(collected: Collected, pairs: NDArray[np.int64]) -> list[str]:
@@ -461,18 +482,14 @@ def _near_leak(
     held_out: Collected, judging: DigestedSamples, calib: DigestedSamples, rows: NDArray[np.int64], limits: Limits
 ) -> list[str]:
     """Refuse held-out samples of which many are near copies of calibration samples; note a few."""
-    # equal ones have been counted
     shared = len(rows)
-    if judging.form == calib.form:
+    if judging.form == calib.form:  # equal ones have been counted
         shared = int(np.count_nonzero(~np.isin(judging.digests[rows], calib.digests)))
-    if not shared:
-        return []
     overlap = Overlap(shared, len(held_out.table))
-    what = f"{judging.name}: {_counted(overlap)} are near copies of calibration samples by their features"
-    if 100 * overlap.share > max(limits.overlap, _MOST_NEAR):
-        raise DataError(
-            f"{what}, so they cannot judge the result; expected other videos, patients or scenes than those of the "
-            "calibration samples. Leave out --eval to have the result cross-fitted, or allow them with --limit "
-            "overlap=PERCENT"
-        )
-    return [f"{what}, and may flatter the result"]
+    relation = "are near copies of calibration samples by their features"
+    refusal = (
+        ", so they cannot judge the result; expected other videos, patients or scenes than those of the calibration "
+        "samples. Leave out --eval to have the result cross-fitted, or allow them with --limit overlap=PERCENT"
+    )
+    notes = _refuse_overlap(judging.name, overlap, max(limits.overlap, _MOST_NEAR), relation, refusal)
+    return [f"{note}, and may flatter the result" for note in notes]

@@ -217,9 +217,9 @@ class Settings:
     @property
     def recorded(self) -> dict[str, Any]:
         """The settings as reports record them: those of the search, and the choices as the user gave them."""
-        chosen = {name: getattr(self, name) for name in RECORDED}
+        choices = {name: getattr(self, name) for name in RECORDED}
         # `ensemble_size` of the search is the number that `auto` starts with
-        return {**asdict(self.for_search), **chosen, "ensemble_size_asked": self.ensemble_size}
+        return {**asdict(self.for_search), **choices, "ensemble_size_asked": self.ensemble_size}
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take."""

@@ -69,8 +69,8 @@ def open_unlabelled(
     if held_out is not None:
         return samples, held_out
     parts = halves(samples.source, seed, ("are fitted", "are for the report"), _FITTED)
-    fitted, shown = (replace(samples, source=side) for side in parts)
-    return fitted, shown
+    fitted, reported = (replace(samples, source=side) for side in parts)
+    return fitted, reported
 
 
 def taught(
@@ -104,12 +104,12 @@ def taught(
 
     soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
     calibration = replace(calibration, table=replace(calibration.table, labels=soft))
-    shown = run(held_out, "teacher, samples of the report")
+    probabilities = run(held_out, "teacher, samples of the report")
     labelled = job.held_out is not None
     if not labelled:
-        drawn = SoftLabels.drawn(shown, job.settings.seed + 1).labels
+        drawn = SoftLabels.drawn(probabilities, job.settings.seed + 1).labels
         held_out = replace(held_out, table=replace(held_out.table, labels=drawn))
-    return Teacher(model, shown, labelled), calibration, held_out
+    return Teacher(model, probabilities, labelled), calibration, held_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +128,16 @@ class _OneInput:
 def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence[InputSpec]) -> Source:
     """Return the same samples as the inputs of the teacher, which may have other types; and names, if it has one."""
     source = collected.source
-    whole = source
-    if isinstance(source, Part):
-        whole = source.source
+    all_samples = source.source if isinstance(source, Part) else source
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
-    if len(inputs) == len(classifier.inputs) == 1 and not isinstance(whole, ImageSource):
+    if len(inputs) == len(classifier.inputs) == 1 and not isinstance(all_samples, ImageSource):
         classifier = copy.copy(classifier)
         classifier.inputs = (replace(classifier.inputs[0], name=inputs[0].name),)
     _, opened = open_inputs(classifier, data, labels=False)
-    if len(opened) != len(whole):
-        raise DataError(f"{opened.describe()}: expected the same samples as for the student, which are {len(whole):,}")
+    n = len(all_samples)
+    if len(opened) != n:
+        raise DataError(f"{opened.describe()}: expected the same samples as for the student, which are {n:,}")
     if isinstance(source, Part):
         return Part(opened, source.rows, source.purpose, source.digests)
     return opened

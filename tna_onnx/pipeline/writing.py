@@ -51,16 +51,16 @@ class Shipped:
     """What a written file computes for some samples: logits, and the map that is not in them yet."""
 
     # the logits, or what makes them: a folded weight is a large one of its own, which can wait
-    made: Logits | Callable[[], Logits]
+    source: Logits | Callable[[], Logits]
     fitted: CalibrationMap | None  # the map
     other_outputs: OutputChange = UNCHANGED  # what was done about other outputs
 
     @functools.cached_property
     def logits(self) -> Logits:
         """The logits."""
-        if isinstance(self.made, Logits):
-            return self.made
-        return self.made()
+        if isinstance(self.source, Logits):
+            return self.source
+        return self.source()
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,10 @@ class Writing:
         return tuple(name for name in free if self._is_held(CLAMPED + name) and self._is_choice(CLAMPED + name))
 
     def _is_choice(self, name: str) -> bool:
-        chosen = MAPS[name]
-        if chosen.max_classes_of_auto is not None and self.task.readout.n_classes > chosen.max_classes_of_auto:
+        kind = MAPS[name]
+        if kind.max_classes_of_auto is not None and self.task.readout.n_classes > kind.max_classes_of_auto:
             return False
-        if (self.task.teacher is not None and not chosen.soft) or (self._weighted and not chosen.weighted):
+        if (self.task.teacher is not None and not kind.soft) or (self._weighted and not kind.weighted):
             return False
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
         if not (self._always_folds(name) or self._inserts(name)):

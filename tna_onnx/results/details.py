@@ -6,7 +6,6 @@ samples, which were fitted.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,10 +52,8 @@ class RiskCoverage:
         if weights is not None:
             mass = np.cumsum(weights[order])
             wrong_mass = np.cumsum(wrong * weights[order])
-        taken = mass[ends - 1]
-        errors = wrong_mass[ends - 1]
-        coverage = taken / mass[-1]
-        risk = errors / np.where(taken > 0, taken, 1)
+        coverage = mass[ends - 1] / mass[-1]
+        risk = wrong_mass[ends - 1] / np.where(mass[ends - 1] > 0, mass[ends - 1], 1)
         # a step function: each threshold's risk times the coverage that it adds
         area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))
         # the area is of the whole curve; only what is drawn is thinned
@@ -293,27 +290,26 @@ class BinFree:
             return cls._of_labels(scores, bins, seed, cross_fitted=cross_fitted)
         test = CumulativeTest.of(scores)
         if cross_fitted or scores.clusters is not None:
-            test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
+            test = replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
         errors = (debiased_ece(scores, bins), expected_ece(scores, bins), ece_p(scores, bins))
         return cls(*errors, test, Corp.of(scores, seed))
 
     @classmethod
     def unknown(cls) -> BinFree:
         """Return what is known without labels: no number."""
-        decomposition = Decomposition(math.nan, math.nan, math.nan, math.nan)
-        test = CumulativeTest(math.nan, math.nan, None, None)
-        return cls(
-            math.nan, math.nan, math.nan, test, Corp(decomposition, decomposition, math.nan, Curve((), (), (), ()))
-        )
+        parts = Decomposition(math.nan, math.nan, math.nan, math.nan)
+        corp = Corp(parts, parts, math.nan, Curve((), (), (), ()))
+        return cls(math.nan, math.nan, math.nan, CumulativeTest(math.nan, math.nan, None, None), corp)
 
     @classmethod
     def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:
         """Reduce scores of several labels a sample: the means of the first two, the rest of all labels together."""
         together = cls.of(scores.pooled(), bins, seed, cross_fitted=cross_fitted)
-        debiased = [debiased_ece(label, bins) for label in scores.by_label()]
-        expected = [expected_ece(label, bins) for label in scores.by_label()]
-        p = [ece_p(label, bins) for label in scores.by_label()]
-        return dataclasses.replace(
+        errors = (
+            (debiased_ece(label, bins), expected_ece(label, bins), ece_p(label, bins)) for label in scores.by_label()
+        )
+        debiased, expected, p = zip(*errors, strict=True)
+        return replace(
             together,
             ece_debiased=float(np.mean(debiased)),
             ece_expected=float(np.mean(expected)),

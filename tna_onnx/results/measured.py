@@ -27,7 +27,7 @@ from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import ClassFrequency, Decisions
-from tna_onnx.results.verdict import Standing, Word, apart_text, calibration_of, changed
+from tna_onnx.results.verdict import Standing, Word, apart_text, both_held, calibration_of, changed
 
 MIN_SAMPLES = 50
 """Fewer samples of a part tell nothing of its calibration."""
@@ -57,10 +57,9 @@ class Subgroup:
     estimates: dict[str, Estimate]
     differences: dict[str, Interval] = field(default_factory=dict)
 
-    def holding(self, differences: Mapping[str, Interval]) -> Subgroup:
-        """Return the same values with differences whose intervals hold those of others of these samples, too."""
-        wider = {name: interval.holding(differences[name]) for name, interval in self.differences.items()}
-        return replace(self, differences=wider)
+    def holding(self, second: Subgroup) -> Subgroup:
+        """Return the same values with intervals that hold those of another comparison of these samples, too."""
+        return replace(self, differences=both_held(self.differences, second.differences))
 
 
 def check_positive(word: str, classes: int, *, labels: bool) -> None:
@@ -96,8 +95,8 @@ def estimates_of(
         worst = side.worst_number
         fit = side.cross_fits[worst] if side.cross_fits else None
         # as many chances to be the worst as there are labels
-        each = 1 - (1 - level) / len(side.positives)
-        estimates[POSITIVE_ECE] = replace(_errors(side.alone[worst], bins, each, fit)["ece"], level=level)
+        stricter = 1 - (1 - level) / len(side.positives)
+        estimates[POSITIVE_ECE] = replace(_errors(side.alone[worst], bins, stricter, fit)["ece"], level=level)
     if decisive_count(scores) < MIN_EACH:
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
@@ -168,11 +167,9 @@ def subgroups_of(
             or (fit is not None and fit.folds < 2)
         ):
             continue
-        metrics = Metrics.of(part_scores, bins)
         differences = {}
         side = PositiveSide.of(part_scores, classes, bins, fit)
-        if side.positives:
-            metrics = replace(metrics, positive=side.worst(bins, level))
+        metrics = replace(Metrics.of(part_scores, bins), positive=side.worst(bins, level))
         if baseline is not None:
             first = baseline.take(rows)
             differences = paired_differences(
@@ -232,8 +229,8 @@ class WithoutLabels:
     @property
     def sentence(self) -> str:
         """Say what is known of the accuracy."""
-        found = self.accuracy
-        if found is None or found.low is None or found.high is None:
+        expected = self.accuracy
+        if expected is None or expected.low is None or expected.high is None:
             # of an accuracy of a half, the widest: after an alarm, confidences say nothing of it
             margin = 100 * Z * math.sqrt(0.25 / LABELLED)
             return (
@@ -241,8 +238,8 @@ class WithoutLabels:
                 f"changed; {LABELLED} labelled samples would give it to within {margin:.1f} points"
             )
         return (
-            f"The expected accuracy is {100 * found.value:.2f} % ({100 * found.level:g} % interval "
-            f"{100 * found.low:.2f} to {100 * found.high:.2f}), if only class frequencies have changed"
+            f"The expected accuracy is {100 * expected.value:.2f} % ({100 * expected.level:g} % interval "
+            f"{100 * expected.low:.2f} to {100 * expected.high:.2f}), if only class frequencies have changed"
         )
 
 
@@ -312,10 +309,10 @@ class Evaluation(Displayed):
         """Say in one sentence how far the probabilities are off; without labels, what is known of the accuracy."""
         if self.without_labels is not None:
             return f"No labels: {self.without_labels.sentence[0].lower()}{self.without_labels.sentence[1:]}"
-        apart = apart_text(self.metrics, self.bin_free.ece_expected)
+        opening = "Chance could explain how far the probabilities are off"
         if self.off:
-            return f"The probabilities are off by more than chance explains: {apart}"
-        return f"Chance could explain how far the probabilities are off: {apart}"
+            opening = "The probabilities are off by more than chance explains"
+        return f"{opening}: {apart_text(self.metrics, self.bin_free.ece_expected)}"
 
     def records(self) -> list[Record]:
         """Return a row for each metric, with its unit."""
@@ -429,14 +426,14 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
         if name in differences and (calibration == "ece" or name not in ("ece", "adaece")):
             names[changed(name, differences[name])].append(metric.label)
     agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
-    few = Standing.of(differences).few_errors
+    standing = Standing.of(differences)
     # nothing is significant: a list of every metric would say no more
     if not names[1] and not names[-1]:
-        if few is not None:
-            return f"too few errors to tell from {baseline} ({few}); {agreed}"
+        if standing.few_errors is not None:
+            return f"too few errors to tell from {baseline} ({standing.few_errors}); {agreed}"
         return f"no significant difference from {baseline}; {agreed}"
     sides = [(1, "better"), (-1, "worse")]
-    if Standing.of(differences).word == "worse":
+    if standing.word == "worse":
         sides.reverse()
     parts = [f"{word} than {baseline} in {', '.join(names[side])}" for side, word in sides if names[side]]
     if names[0]:

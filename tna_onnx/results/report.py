@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -29,6 +28,7 @@ from tna_onnx.results.verdict import (
     Recall,
     Standing,
     Word,
+    both_held,
     calibration_of,
     copied_sentence,
     result_sentence,
@@ -157,10 +157,9 @@ class Comparison:
     after: Metrics
     differences: dict[str, Interval]
 
-    def holding(self, other: Comparison) -> Comparison:
+    def holding(self, second: Comparison) -> Comparison:
         """Return the same values with intervals that hold those of another comparison of these samples, too."""
-        widened = {name: interval.holding(other.differences[name]) for name, interval in self.differences.items()}
-        return dataclasses.replace(self, differences=widened)
+        return replace(self, differences=both_held(self.differences, second.differences))
 
     @property
     def samples(self) -> str:
@@ -189,26 +188,18 @@ def compare_scores(
     `classes`: for P(positive); of two classes `before` and `after` have the labels.
     """
     differences = paired_differences(
-        before,
-        after,
-        bins,
-        level=level,
-        seed=seed,
-        cross_fit=cross_fit,
-        same_predictions=same_predictions,
+        before, after, bins, level=level, seed=seed, cross_fit=cross_fit, same_predictions=same_predictions
     )
-    metrics = Metrics.of(after, bins)
+    errors: dict[str, Any] = {}
     if cross_fit is not None:
-        errors: dict[str, Any] = {**corrected_errors(after, cross_fit, bins)}
-        metrics = dataclasses.replace(metrics, **errors)
-    plain = Metrics.of(before, bins)
+        errors |= corrected_errors(after, cross_fit, bins)
     first = PositiveSide.of(before, classes, bins)
     second = PositiveSide.of(after, classes, bins, cross_fit)
     if first.positives:
-        plain = dataclasses.replace(plain, positive=first.worst(bins, level))
-        metrics = dataclasses.replace(metrics, positive=second.worst(bins, level))
         differences[POSITIVE_ECE] = positive_difference(first, second, bins, level, seed=seed)
-    return Comparison(data, how, plain, metrics, differences)
+    old = replace(Metrics.of(before, bins), positive=first.worst(bins, level))
+    new = replace(Metrics.of(after, bins), positive=second.worst(bins, level), **errors)
+    return Comparison(data, how, old, new, differences)
 
 
 @dataclass(frozen=True)
@@ -556,8 +547,8 @@ class Report(Displayed):
     def refused(self) -> str:
         """The method of the lowest NLL, where that is significantly below the input's and raises the ECE."""
         lowest = min(self.methods, key=lambda method: method.metrics.nll)
-        kept = next((method for method in self.methods if method.method == "none"), lowest)
-        gains = kept.metrics.nll - lowest.metrics.nll > _SIGNIFICANT * kept.error
+        original = next((method for method in self.methods if method.method == "none"), lowest)
+        gains = original.metrics.nll - lowest.metrics.nll > _SIGNIFICANT * original.error
         if gains and lowest.left_out == "error":
             return lowest.method
         return ""
@@ -622,33 +613,35 @@ class Report(Displayed):
         named = ", ".join(f"{name}: {value!r}" for name, value in values.items())
         if len(values) > _NAMED_LABELS:
             named = f"from {min(values.values()):.3g} to {max(values.values()):.3g} (page and --json list them)"
-        kept = f"a threshold for each label, {named}, keeps today's {where}"
+        thresholds = f"a threshold for each label, {named}, keeps today's {where}"
         if lost:
-            return f"{kept}; {text}"
-        return kept
+            return f"{thresholds}; {text}"
+        return thresholds
 
     def _still_off_sentence(self, positive: Positive) -> str:
         """Say that P(positive) is off, and what to type."""
-        what, have_it = f"P({positive.name})", f"are {positive.name}"
+        subject = f"P({positive.name})"
+        have_it = f"are {positive.name}"
         if positive.labels > 1:
-            what, have_it = f"The probability of label {positive.name}", "have it"
+            subject = f"The probability of label {positive.name}"
+            have_it = "have it"
         answers = "keeps the answer"
         if self.changed_predictions:
             answers = f"changes {100 * self.changed_predictions:.1f} % of the answers"
         text = (
-            f"{what} is {100 * positive.mean:.1f} % on average and {100 * positive.frequency:.1f} % of samples "
+            f"{subject} is {100 * positive.mean:.1f} % on average and {100 * positive.frequency:.1f} % of samples "
             f"{have_it}: it is off by {100 * positive.ece:.1f} points on average (by chance alone "
             f"{100 * positive.ece_expected:.1f}). The file written {answers} at 0.5"
         )
-        other = self.alternative
-        if other is None:
+        change = self.alternative
+        if change is None:
             return f"{text}. Calibrated probabilities may need other answers: --predictions change"
         text += ". --predictions change gives calibrated probabilities; the recall at 0.5 is then "
-        text += f"{_share(other.recall_after)} %"
+        text += f"{_share(change.recall_after)} %"
         if not self.changed_predictions:
-            text += f", now {_share(other.recall_before)} %"
-        if other.threshold is not None:
-            text += f", and the threshold {other.threshold!r} keeps the decisions"
+            text += f", now {_share(change.recall_before)} %"
+        if change.threshold is not None:
+            text += f", and the threshold {change.threshold!r} keeps the decisions"
         return f"{text}. --decide f1 adds an output 'decision' with a threshold of its own"
 
     @property
@@ -696,10 +689,9 @@ class Report(Displayed):
         if worst is not None:
             judged += f"; {self.kind} {worst.text()}"
         level = c.differences[self.objective].level
-        groups = ""
         if c.before.groups is not None:
-            groups = f" in {c.before.groups:,} groups"
-        return f"{judged}; {samples}{groups}, {100 * level:g} % intervals of the differences"
+            samples += f" in {c.before.groups:,} groups"
+        return f"{judged}; {samples}, {100 * level:g} % intervals of the differences"
 
     def _copied(self, samples: str) -> str:
         """Say why the file is a copy of the input."""

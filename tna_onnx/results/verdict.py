@@ -36,6 +36,11 @@ def calibration_of(differences: Mapping[str, Interval]) -> str:
     return "ece"
 
 
+def both_held(first: Mapping[str, Interval], second: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Return differences by metric, with intervals that hold those of a second comparison too."""
+    return {name: interval.holding(second[name]) for name, interval in first.items()}
+
+
 @dataclass(frozen=True)
 class Standing:
     """The judged metrics by whether their change counts."""
@@ -59,16 +64,15 @@ class Standing:
         'no significant change'
         """
         # each once, in the order of a sentence
-        calibration = calibration_of(differences)
-        judged = tuple(
-            dict.fromkeys(["nll", calibration, "accuracy", calibration if objective == "ece" else objective])
-        )
+        judged = dict.fromkeys(["nll", calibration_of(differences), "accuracy"])
+        if objective != "ece":
+            judged[objective] = None
         sides = {name: changed(name, differences[name]) for name in judged}
-        few = differences["nll"].errors
-        if few is not None and few >= MIN_EACH:
-            few = None
+        errors = differences["nll"].errors
+        if errors is not None and errors >= MIN_EACH:
+            errors = None
         better, worse, same = (tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0))
-        return cls(better, worse, same, few)
+        return cls(better, worse, same, errors)
 
     @property
     def word(self) -> Word:
@@ -88,23 +92,19 @@ class Standing:
 
     def sentence(self, before: Metrics, after: Metrics, differences: Mapping[str, Interval]) -> str:
         """Say what the metrics come to, then each with its values and its interval; the samples are not named."""
-        groups: dict[Word, tuple[str, ...]] = {
-            "improved": self.better,
-            "worse": self.worse,
-            "no significant change": self.same,
-        }
+        same = "no significant change"
+        # where errors are few, nothing is said of these
+        if self.few_errors is not None:
+            same = f"too few errors to tell ({self.few_errors})"
+        groups = [("improved", "improved", self.better), ("worse", "worse", self.worse)]
+        groups.append(("no significant change", same, self.same))
         # the word that the metrics come to stands first: a reader may stop there
-        words = sorted(groups, key=lambda word: word != self.word)
-        parts = []
-        for word in words:
-            changes = [_change(name, before, after, differences[name]) for name in groups[word]]
-            opening: str = word
-            # where errors are few, nothing is said of the others
-            if word == "no significant change" and self.few_errors is not None:
-                opening = f"too few errors to tell ({self.few_errors})"
-            if changes:
-                parts.append(f"{opening}: {', '.join(changes)}")
-        return "; ".join(parts)
+        groups.sort(key=lambda group: group[0] != self.word)
+        return "; ".join(
+            f"{opening}: {', '.join(_change(name, before, after, differences[name]) for name in names)}"
+            for _, opening, names in groups
+            if names
+        )
 
 
 def changed(name: str, d: Interval) -> int:
@@ -236,13 +236,13 @@ class Recall:
         change = recalls.balanced_after - recalls.balanced_before
         return cls(recalls.balanced_before, recalls.balanced_after, Interval(change, *middle, level, groups), classes)
 
-    def holding(self, other: Recall) -> Recall:
+    def holding(self, second: Recall) -> Recall:
         """Return the same values with intervals that hold those of another comparison of these samples, too."""
         classes = tuple(
             replace(one, difference=one.difference.holding(also.difference), loses=one.loses and also.loses)
-            for one, also in zip(self.classes, other.classes, strict=True)
+            for one, also in zip(self.classes, second.classes, strict=True)
         )
-        return replace(self, balanced=self.balanced.holding(other.balanced), classes=classes)
+        return replace(self, balanced=self.balanced.holding(second.balanced), classes=classes)
 
     @property
     def worst(self) -> ClassRecall | None:
@@ -289,15 +289,13 @@ def samples_needed(metrics: Metrics, nll: Interval) -> int:
 
 def undecided_sentence(metrics: Metrics, nll: Interval, *, copied: bool) -> str:
     """Say that samples are too few to tell, and about how many are needed; `copied`: whether the original stays."""
-    few = ""
+    samples = f"{metrics.n:,} samples"
     if nll.errors is not None and nll.errors < MIN_EACH:
-        few = f" with {count_text(nll.errors, 'error')}"
+        samples += f" with {count_text(nll.errors, 'error')}"
     question = "the new model is better"
     if copied:
         question = "the model needs recalibration"
-    return (
-        f"{metrics.n:,} samples{few} cannot tell whether {question}; about {samples_needed(metrics, nll):,} are needed"
-    )
+    return f"{samples} cannot tell whether {question}; about {samples_needed(metrics, nll):,} are needed"
 
 
 def copied_sentence(
@@ -318,10 +316,10 @@ def copied_sentence(
             f"The model stays as it is: on these samples {refused} lowers the log loss but moves {_pair(before)} "
             "further apart, and nothing else is better"
         )
-    apart = apart_text(before, chance)
+    opening = "On these samples the model needs no recalibration"
     if off:
-        return f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {apart}"
-    return f"On these samples the model needs no recalibration: {apart}"
+        opening = "The model is not calibrated, but nothing that was tried is better, so it stays as it is"
+    return f"{opening}: {apart_text(before, chance)}"
 
 
 def apart_text(metrics: Metrics, chance: float | None) -> str:
