@@ -4,7 +4,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from tna_onnx.pipeline.writing import Shipped, Writing, versions
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import differences_text, samples_text
 from tna_onnx.results.measured import resolution_notes, subgroup_notes
-from tna_onnx.results.report import Changes, CurvePoint, MethodScores, Report, Verification, compare_scores
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification, compare_scores
 from tna_onnx.results.verdict import ClassRecall, Recall, Standing
 
 # Steps of a quantised output that a reader should know of: a log loss sees them.
@@ -59,7 +58,7 @@ def report_on(
 ) -> Report:
     """Put a report together, gates included."""
     task = writing.task
-    dry_run = task.job.dry_run
+    settings = task.settings
     changes = Changes(
         str(task.output or ""),
         tensors=tuple(sorted(rewritten.changed)),
@@ -67,27 +66,65 @@ def report_on(
         nodes=tuple(sorted(rewritten.nodes)),
     )
     free = predictions_are_free(task, keeps_labels=writing.keeps_labels)
-    protected = task.settings.predictions != "change" and not free
+    protected = settings.predictions != "change" and not free
     missed = _missed(task, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
-    is_written = not missed and not dry_run
+    is_written = not missed and not task.job.dry_run
     drift = task.quantization_drift(outcome.weight)
+    cross_fitted = compared.comparison.how == "cross-fitted"
     notes = [*notes_on(task, outcome, compared, changes, drift, labels.warnings)]
     notes += [moved.text for moved in verification.moved]
-    parts = task.reported.source.sample_info.get("by")
-    if parts is not None:
-        notes += subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)
     return Report(
-        **_about_run(task),
-        **_about_method(task, outcome),
-        **_numbers(task, outcome, compared),
-        protected=protected,
-        folded=writing.folding(outcome) is not None,
-        quantization_drift=drift,
+        model=task.model.name,
+        model_sha256=task.model.sha256,
         output=changes.target if is_written else "",
+        head=getattr(task.head, "node", ""),
+        features=getattr(task.head, "n_features", 0),
+        classes=task.readout.n_classes,
+        resolution=task.readout.resolution,
+        preprocessing=task.source.recipe(),
+        recipe_search=source_search(task.source),
+        provider=task.provider,
+        versions=versions(),
+        search=settings.resolved_search,
+        objective=settings.objective,
+        settings={
+            **settings.recorded,
+            "device": task.job.device,
+            "computed_on": task.computed_on,
+            "batch_size": task.batch_size,
+            "confidence_level": settings.confidence_level,
+            "gates": dataclasses.asdict(task.job.gates),
+        },
+        map=outcome.map,
+        method=outcome.label,
+        folded=writing.folding(outcome) is not None,
+        parameters=outcome.parameters,
+        methods=tuple(_methods(outcome, settings.bins)),
+        changing=getattr(outcome.changing, "label", ""),
+        alternative=alternative(task, outcome),
+        angle=outcome.chosen.angle,
+        reached=outcome.chosen.reached,
+        ensemble_size=outcome.chosen.ensemble_size,
+        rotations=outcome.chosen.rotations,
+        curve=tuple(_curve(task, outcome)),
+        calibration=_fitted_comparison(task, outcome, compared),
+        comparison=compared.comparison,
+        recall=compared.recall,
+        reliability=Reliability.of(compared.before, compared.after, settings.bins),
+        bin_free_before=BinFree.of(compared.before, settings.bins, settings.seed),
+        bin_free_after=BinFree.of(compared.after, settings.bins, settings.seed, cross_fitted=cross_fitted),
+        changed_predictions=compared.changed_labels,
+        kept_label=compared.kept_label,
+        labels=LabelMetrics.of(
+            compared.before, compared.after, settings.bins, task.opened.names, getattr(outcome.fitted, "shared", ())
+        ),
+        subgroups=compared.subgroups,
+        protected=protected,
+        quantization_drift=drift,
         recalibrated=rewritten.proto if is_written and not changes.target else None,
         changes=changes,
-        dry_run=dry_run,
+        dry_run=task.job.dry_run,
         verification=verification,
         classes_unseen=labels.coverage.unseen,
         classes_scarce=labels.coverage.scarce,
@@ -97,61 +134,30 @@ def report_on(
     )
 
 
-def _about_run(task: Task) -> dict[str, Any]:
-    """Return fields of a report on the model, its samples, the settings, and what ran it."""
+def _fitted_comparison(task: Task, outcome: Outcome, compared: Compared) -> Comparison:
+    """Compare the calibration samples, which were fitted."""
     settings = task.settings
-    return {
-        "model": task.model.name,
-        "model_sha256": task.model.sha256,
-        "head": getattr(task.head, "node", ""),
-        "features": getattr(task.head, "n_features", 0),
-        "classes": task.readout.n_classes,
-        "resolution": task.readout.resolution,
-        "preprocessing": task.source.recipe(),
-        "recipe_search": source_search(task.source),
-        "provider": task.provider,
-        "versions": versions(),
-        "search": settings.resolved_search,
-        "objective": settings.objective,
-        "settings": {
-            **settings.recorded,
-            "device": task.job.device,
-            "computed_on": task.computed_on,
-            "batch_size": task.batch_size,
-            "confidence_level": settings.confidence_level,
-            "gates": dataclasses.asdict(task.job.gates),
-        },
-    }
+    labels = np.asarray(task.calibration.table.labels)
+    return compare_scores(
+        task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels),
+        settings.bins, settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
+        classes=classes_of(task, task.calibration),
+    )  # fmt: skip
 
 
-def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
-    """Return fields of a report on what was searched, compared and fitted."""
+def _curve(task: Task, outcome: Outcome) -> Iterator[CurvePoint]:
+    """Yield all candidates of the search."""
     settings = task.settings
-    candidate = outcome.chosen
-    return {
-        "map": outcome.map,
-        "method": outcome.label,
-        "parameters": outcome.parameters,
-        "methods": tuple(_methods(outcome, settings.bins)),
-        "changing": getattr(outcome.changing, "label", ""),
-        "alternative": alternative(task, outcome),
-        "angle": candidate.angle,
-        "reached": candidate.reached,
-        "ensemble_size": candidate.ensemble_size,
-        "rotations": candidate.rotations,
-        "curve": tuple(
-            CurvePoint(
-                angle=c.angle,
-                ensemble_size=c.ensemble_size,
-                rotations=c.rotations,
-                objective=metric_value(c.scores, settings.objective, settings.bins),
-                accuracy=c.scores.mean("hit"),
-                parameters=c.parameters,
-                reached=c.reached,
-            )
-            for c in outcome.candidates
-        ),
-    }
+    for candidate in outcome.candidates:
+        yield CurvePoint(
+            angle=candidate.angle,
+            ensemble_size=candidate.ensemble_size,
+            rotations=candidate.rotations,
+            objective=metric_value(candidate.scores, settings.objective, settings.bins),
+            accuracy=candidate.scores.mean("hit"),
+            parameters=candidate.parameters,
+            reached=candidate.reached,
+        )
 
 
 def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
@@ -170,32 +176,6 @@ def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
             folds=method.folds,
             left_out=outcome.left_out.get(method, ""),
         )
-
-
-def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]:
-    """Return fields of a report on how good input and result are."""
-    settings = task.settings
-    bins = settings.bins
-    before = compared.before
-    after = compared.after
-    comparison = compared.comparison
-    labels = np.asarray(task.calibration.table.labels)
-    return {
-        "calibration": compare_scores(
-            task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels), bins,
-            settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
-            classes=classes_of(task, task.calibration),
-        ),
-        "comparison": comparison,
-        "recall": compared.recall,
-        "reliability": Reliability.of(before, after, bins),
-        "bin_free_before": BinFree.of(before, bins, settings.seed),
-        "bin_free_after": BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
-        "changed_predictions": compared.changed_labels,
-        "kept_label": compared.kept_label,
-        "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
-        "subgroups": compared.subgroups,
-    }  # fmt: skip
 
 
 def _missed(task: Task, compared: Compared, *, protected: bool) -> tuple[str, ...]:
@@ -460,6 +440,9 @@ def _change_notes(task: Task, outcome: Outcome, compared: Compared) -> Iterator[
             f"the search, and fits that are cross-validated, see {SEEN:,} samples at most, at random; all {samples:,} "
             "are scored"
         )
+    parts = task.reported.source.sample_info.get("by")
+    if parts is not None:
+        yield from subgroup_notes(parts, compared.subgroups, task.settings.confidence_level)
     # otherwise a worse result is an error, and needs no note
     if standing.word == "worse" and task.job.gates.require == "nothing":
         text = differences_text(differences, standing.worse)
