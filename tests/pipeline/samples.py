@@ -9,8 +9,9 @@ import onnx
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+import tna_onnx
 from tests.conftest import Small
-from tests.support import outputs_of
+from tests.support import outputs_of, with_options
 from tna_onnx.data.options import Data
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.scores import SampleScores
@@ -20,6 +21,7 @@ from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import silent
+from tna_onnx.results.report import Report
 from tna_onnx.search.candidates import Candidate
 
 
@@ -34,6 +36,16 @@ def job_of(small: Small, model: Any = None, calib: Any = None, held_out: Any = N
 def opened(small: Small, model: Any = None, calib: Any = None, **fields: Any) -> Task:
     """Open what `job_of` asks for."""
     return open_task(job_of(small, model, calib, **fields), silent)
+
+
+def recalibrated(proto: onnx.ModelProto, data: Any, folder: Path, **options: Any) -> tuple[Report, Path]:
+    """Save a model as m.onnx and calibrate it, without a search if none is asked for; o.onnx proves to be intact."""
+    model, new = folder / "m.onnx", folder / "o.onnx"
+    onnx.save(proto, model)
+    words = {"search": "none", "device": "cpu", "output": new, **options}
+    report = with_options(tna_onnx.calibrate, model, data, **words)
+    assert tna_onnx.verify(model, new).intact
+    return report, new
 
 
 def with_settings(task: Task, **fields: Any) -> Task:
