@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
-    from tna_onnx.data.choices import Limits
     from tna_onnx.data.images.preprocess import PRESETS, Recipe
-    from tna_onnx.data.options import Data
+    from tna_onnx.data.options import Data, Limits
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
@@ -108,9 +107,8 @@ _MODULES = {
     "api.shift": "shift",
     "api.study": "study",
     "api.verify": "verify",
-    "data.choices": "Limits",
     "data.images.preprocess": "PRESETS Recipe",
-    "data.options": "Data",
+    "data.options": "Data Limits",
     "extraction.extractor": "FeatureExtractor",
     "graph.options": "ModelLimits ModelOptions",
     "numerics.averages": "tilt",

@@ -14,8 +14,8 @@ from tests.support import with_options
 from tna_onnx import calibrate, compare, evaluate, guard, shift
 from tna_onnx.api.features import features
 from tna_onnx.data import mapped
-from tna_onnx.data.sources import columns
-from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources import arrays
+from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.metric import METRICS
@@ -240,7 +240,7 @@ def test_rows_of_a_mapped_file_leave_memory(small: Small, computed: Path, monkey
 
     monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
     monkeypatch.setattr(mapped, "_STAYS", 0)
-    monkeypatch.setattr(columns, "release", listened)
+    monkeypatch.setattr(arrays, "release", listened)
     measured = evaluate(small.model, computed / "files", device="cpu")
     assert measured.metrics == expected.metrics
     assert released.all()

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from tests.data.samples import LISTS, open_source, spec
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
-from tna_onnx.data.labels import check_labels, folder_labels, label_indices
-from tna_onnx.data.several import LabelSource, marked_labels
+from tna_onnx.data.labels import check_labels, folder_labels, label_coverage_text, label_indices
+from tna_onnx.data.several import LabelSource, marked_labels, order_warning
 from tna_onnx.data.source import InputSpec, Source
-from tna_onnx.data.suspicion import label_coverage_text, order_warning
 from tna_onnx.errors import DataError
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tna_onnx.data.labels import folder_labels, label_indices, metadata_class_names, read_class_names
+from tna_onnx.data.labelfile import metadata_class_names, read_class_names
+from tna_onnx.data.labels import folder_labels, label_indices
 from tna_onnx.errors import DataError
 
 CLASSES = ["cat", "cow", "dog"]

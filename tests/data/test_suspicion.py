@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from tna_onnx.data import suspicion
-from tna_onnx.data.suspicion import FEW, Coverage, label_suspicion
+from tna_onnx.data.labels import FEW, Coverage
+from tna_onnx.data.suspicion import label_suspicion
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
 from tna_onnx.api.evaluate import doubtful_logits
-from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples

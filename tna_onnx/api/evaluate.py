@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.data.images.known_recipes import source_search
-from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.known_recipes import preprocessing_notes, source_search
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples

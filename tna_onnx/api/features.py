@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api import arguments
-from tna_onnx.data.choices import FeatureFields
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.formats import request_of
-from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column, label_candidates
-from tna_onnx.data.options import BESIDE, Data, Request
+from tna_onnx.data.options import BESIDE, Data, FeatureFields, Request
 from tna_onnx.data.sample_info import columns_beside
-from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 from tna_onnx.data.sources.slices import (
@@ -32,7 +30,7 @@ from tna_onnx.data.sources.slices import (
     table_labels,
     table_slices,
 )
-from tna_onnx.data.sources.tables import label_names, table_columns
+from tna_onnx.data.sources.tables import TableFiles, find_table_files, label_names, row_groups, table_columns
 from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.errors import DataError, UsageError
@@ -325,7 +323,7 @@ def _table_slices(
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         extractor.preprocessing = stated
         recipe = stated.resolve(opened.inputs[0]).as_dict()
-    names = label_names(files.schema, label, Path(where), request) or ()
+    names = label_names(files.schema, label, where, request) or ()
     rows = None
     if fields.max_samples is not None:
         labels = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api import arguments
-from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both

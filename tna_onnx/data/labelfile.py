@@ -1,4 +1,6 @@
-"""Labels from a file of their own, with the path of each sample or without.
+"""Labels and class names that are not stored with the samples.
+
+A file of labels has the path of each sample, or not:
 
 | suffix | content |
 |---|---|
@@ -6,29 +8,31 @@
 | `.txt` | one label per line, or path, white space, label |
 | `.npy` | an array of labels |
 
-Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others are ignored.
+Columns and keys are found by name, in any case (`_LABEL`, `_PATH`). All others are ignored. Class names come from the
+model's metadata or a file: a name per line; or JSON, a list or a dict, also under one of `_KEYS`.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import any_array, cell_array, read_npy, read_text, text_lines
+from tna_onnx.data.foreign import any_array, cell_array, foreign_json, parse_json, read_npy, read_text, text_lines
 from tna_onnx.data.labels import listed
+from tna_onnx.data.options import DEFAULT_LIMITS
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from tna_onnx.data.choices import Limits
-    from tna_onnx.data.options import Request
+    from tna_onnx.data.options import Data, Limits, Request
     from tna_onnx.data.source import AnyArray
 
 LABEL_FILES = (*DELIMITED, ".txt", ".npy")
@@ -196,3 +200,122 @@ def _from_columns(path: Path, columns: dict[str, AnyArray], label_column: str | 
         return LabelFile(None, columns[label], further)
     paths = tuple(str(name).strip() for name in further.pop(candidates[0]).tolist())
     return LabelFile(paths, columns[label], further)
+
+
+# ---- names of classes
+
+# Keys of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
+_KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
+
+_MAX_DIGITS = 18  # more are no index, and Python does not convert thousands of them
+
+
+def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
+    """Return the names in `path`, class 0 first."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
+    text = read_text(path, limits)
+    if path.suffix.lower() == ".json":
+        return _name_list(parse_json(text, str(path), "write a list of class names"), str(path))
+    lines = [line.strip() for line in text_lines(text.rstrip())]
+    if "" in lines:  # left out, it would shift every name below it by one class
+        raise DataError(
+            f"{path}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
+            "class name per line"
+        )
+    return _name_list(lines, str(path))
+
+
+def model_class_names(
+    data: Data, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
+) -> tuple[str, ...] | None:
+    """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
+
+    Several label columns (`a,b,c`) name the labels of a model that does not.
+
+    `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
+    """
+    if data.classes is not None:
+        where, listed_names = "classes", data.classes
+        if isinstance(listed_names, (str, Path)):
+            where = str(listed_names)
+            listed_names = read_class_names(Path(where), data.limits)
+        stated = tuple(map(str, listed_names))
+        if len(stated) != n_classes:
+            raise UsageError(
+                f"{where}: {len(stated)} class names ({listed(stated)}) for a model with {n_classes} classes; give "
+                "one name for each, in the order of the model's output"
+            )
+        return stated
+    for names in (metadata_class_names(metadata), labels):
+        # What the file says counts only where it fits the output: it may be left over from another model.
+        if not names or len(names) != n_classes:
+            continue
+        # numbers are names too where they are no places: a model of grades 3 to 8, say
+        if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
+            return tuple(str(name) for name in names)
+    if len(data.label_columns) == n_classes:
+        return data.label_columns
+    return None
+
+
+def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the class names in a model's metadata; None if there are none that can be parsed.
+
+    Looked for under `names` (Ultralytics), `id2label`, `classes` and a few more, as JSON, as a Python literal, one per
+    line, or with commas between them.
+
+    >>> metadata_class_names({"names": "{0: 'cat', 1: 'dog'}"})
+    ('cat', 'dog')
+    >>> metadata_class_names({"classes": "cat, dog"})
+    ('cat', 'dog')
+    """
+    for key in _KEYS:
+        if key in metadata:
+            try:
+                return _name_list(_parsed(metadata[key]), key)
+            except DataError:  # an entry of that name that serves another purpose
+                continue
+    return None
+
+
+def _parsed(text: str) -> Any:
+    for parse in (foreign_json, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return parse(text)
+    for separator in ("\n", ","):  # a name may hold a comma, but no line break
+        if separator in text.strip():
+            return [name.strip() for name in text.strip().split(separator)]
+    return text
+
+
+def _name_list(value: Any, where: str) -> tuple[str, ...]:
+    """Return the names in a list, in {index: name} or {name: index}, or in one of these under a known key."""
+    if isinstance(value, dict):
+        # A dict {name: index} may have a class called "names": only what can hold names is followed.
+        value = next((value[key] for key in _KEYS if isinstance(value.get(key), (dict, list))), value)
+    if isinstance(value, dict):
+        pairs = list(value.items())
+        if not all(_is_index(index) for index, _ in pairs):
+            pairs = [(index, name) for name, index in pairs]
+        if all(_is_index(index) for index, _ in pairs):
+            by_index = {int(index): name for index, name in pairs}  # JSON's keys are text
+            # A gap or a repeat would leave a class without its name.
+            if sorted(by_index) != list(range(len(pairs))):
+                raise DataError(
+                    f"{where}: expected a name for each of the indices 0 to {len(pairs) - 1}, found indices "
+                    f"{sorted(by_index)!r:.80}; give every index once"
+                )
+            value = [by_index[index] for index in range(len(pairs))]
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise DataError(
+            f"{where}: expected class names (a list, or a dict of index and name), found "
+            f"{value!r:.80}; write one name per class"
+        )
+    return tuple(value)
+
+
+def _is_index(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
+    return isinstance(value, int) and not isinstance(value, bool)

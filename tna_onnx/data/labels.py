@@ -1,36 +1,30 @@
-"""Class labels: checks that stored labels are class indices of the model, and conversion of class names to indices.
+"""Class labels: checks that stored labels are class indices of the model, conversion of class names to indices, and
+classes that have no samples, or few (`Coverage`).
 
 Nothing is shifted, rounded or guessed. Names become indices by the first rule that applies (`name_indices`):
 
 1. The model's class names hold every name: the place in that list. Labels that may be names or indices are refused.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
-
-Class names come from the model's metadata or a file: a name per line; or JSON, a list or a dict, also under `id2label`,
-`label2id` or `label_names`.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import re
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import foreign_json, parse_json, plain_column, read_text, repeated, text_lines
+from tna_onnx.data.foreign import plain_column, repeated
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tna_onnx.data.choices import Limits
-    from tna_onnx.data.options import Data, Request
+    from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
 
@@ -331,118 +325,85 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")
 
 
-# Keys of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
-_KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
+# ---- classes without samples
 
-_MAX_DIGITS = 18  # more are no index, and Python does not convert thousands of them
+FEW = 5
+"""A class with fewer samples is named."""
 
+# So many times as many classes have no sample as have one: left out, not missed by chance. A hundredth of the classes
+# at least, as counts of two or three classes tell little, and little depends on them.
+_LEFT_OUT = 2
+_SHARE = 0.01
 
-def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Return the names in `path`, class 0 first."""
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
-    text = read_text(path, limits)
-    if path.suffix.lower() == ".json":
-        return _name_list(parse_json(text, str(path), "write a list of class names"), str(path))
-    lines = [line.strip() for line in text_lines(text.rstrip())]
-    if "" in lines:  # left out, it would shift every name below it by one class
-        raise DataError(
-            f"{path}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
-            "class name per line"
-        )
-    return _name_list(lines, str(path))
+_MAX_NAMES = 8
 
 
-def model_class_names(
-    data: Data, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
-) -> tuple[str, ...] | None:
-    """Return the model's class names: those of `classes`, else of its metadata or classifier node; None if unknown.
+@dataclass(frozen=True)
+class Coverage:
+    """How labels cover C classes.
 
-    Several label columns (`a,b,c`) name the labels of a model that does not.
-
-    `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
+    If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each,
+    K e^-lambda have none and lambda K e^-lambda one. If many more have none, they were left out (Good 1953).
     """
-    if data.classes is not None:
-        where, listed_names = "classes", data.classes
-        if isinstance(listed_names, (str, Path)):
-            where = str(listed_names)
-            listed_names = read_class_names(Path(where), data.limits)
-        stated = tuple(map(str, listed_names))
-        if len(stated) != n_classes:
-            raise UsageError(
-                f"{where}: {len(stated)} class names ({listed(stated)}) for a model with {n_classes} classes; give "
-                "one name for each, in the order of the model's output"
-            )
-        return stated
-    for names in (metadata_class_names(metadata), labels):
-        # What the file says counts only where it fits the output: it may be left over from another model.
-        if not names or len(names) != n_classes:
-            continue
-        # numbers are names too where they are no places: a model of grades 3 to 8, say
-        if all(isinstance(name, str) for name in names) or list(names) != list(range(n_classes)):
-            return tuple(str(name) for name in names)
-    if len(data.label_columns) == n_classes:
-        return data.label_columns
-    return None
+
+    classes: int  # number of classes C
+    unseen: tuple[int, ...]  # classes without a sample
+    scarce: tuple[int, ...]  # classes with fewer than `FEW` samples, but with one at least
+    left_out: bool  # whether classes are missing that sampling alone would not miss
+
+    @classmethod
+    def of(cls, labels: IntArray, n_classes: int) -> Coverage:
+        """Count labels (N,) in [0, C).
+
+        >>> Coverage.of(np.array([0, 0, 1, 1, 1, 1, 1]), 3)
+        Coverage(classes=3, unseen=(2,), scarce=(0,), left_out=True)
+        """
+        return cls.of_counts(np.bincount(labels, minlength=n_classes))
+
+    @classmethod
+    def of_counts(cls, counts: IntArray) -> Coverage:
+        """Take the number of samples of each class, (C,)."""
+        unseen = np.flatnonzero(counts == 0)
+        scarce = np.flatnonzero((counts > 0) & (counts < FEW))
+        left_out = len(unseen) > max(_LEFT_OUT * int(np.count_nonzero(counts == 1)), _SHARE * len(counts))
+        return cls(len(counts), tuple(unseen.tolist()), tuple(scarce.tolist()), bool(left_out))
+
+    def lacks(self, phrase: str, names: Sequence[str] | None) -> list[str]:
+        """Name the classes that lack samples, in a phrase each for those with none and those with few."""
+        phrases = []
+        for classes, count in ((self.unseen, "no sample"), (self.scarce, f"fewer than {FEW} samples")):
+            if classes:
+                examples = [names[c] if names else str(c) for c in classes[:_MAX_NAMES]]
+                if len(classes) > _MAX_NAMES:
+                    examples.append(f"{len(classes) - _MAX_NAMES:,} more")
+                counted = f"{len(classes):,} of {self.classes:,}"
+                phrases.append(f"{count} {phrase.format(counted)} ({', '.join(examples)})")
+        return phrases
+
+    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
+        """Name the classes that lack samples, in one sentence; empty if none do.
+
+        >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
+        'the calibration data have no sample of 1 of 2 classes (dog)'
+        """
+        return _sentence(subject, self.lacks("of {} classes", class_names))
 
 
-def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the class names in a model's metadata; None if there are none that can be parsed.
+def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
+    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
 
-    Looked for under `names` (Ultralytics), `id2label`, `classes` and a few more, as JSON, as a Python literal, one per
-    line, or with commas between them.
+    `marks`: (N, C) of 0 and 1.
 
-    >>> metadata_class_names({"names": "{0: 'cat', 1: 'dog'}"})
-    ('cat', 'dog')
-    >>> metadata_class_names({"classes": "cat, dog"})
-    ('cat', 'dog')
+    >>> label_coverage_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
+    'the data have no sample with 1 of 2 labels (dog)'
     """
-    for key in _KEYS:
-        if key in metadata:
-            try:
-                return _name_list(_parsed(metadata[key]), key)
-            except DataError:  # an entry of that name that serves another purpose
-                continue
-    return None
+    positives = marks.sum(axis=0)
+    true = Coverage.of_counts(positives).lacks("with {} labels", names)
+    false = Coverage.of_counts(len(marks) - positives).lacks("without {} labels", names)
+    return _sentence(subject, true + false)
 
 
-def _parsed(text: str) -> Any:
-    for parse in (foreign_json, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return parse(text)
-    for separator in ("\n", ","):  # a name may hold a comma, but no line break
-        if separator in text.strip():
-            return [name.strip() for name in text.strip().split(separator)]
-    return text
-
-
-def _name_list(value: Any, where: str) -> tuple[str, ...]:
-    """Return the names in a list, in {index: name} or {name: index}, or in one of these under a known key."""
-    if isinstance(value, dict):
-        # A dict {name: index} may have a class called "names": only what can hold names is followed.
-        value = next((value[key] for key in _KEYS if isinstance(value.get(key), (dict, list))), value)
-    if isinstance(value, dict):
-        pairs = list(value.items())
-        if not all(_is_index(index) for index, _ in pairs):
-            pairs = [(index, name) for name, index in pairs]
-        if all(_is_index(index) for index, _ in pairs):
-            by_index = {int(index): name for index, name in pairs}  # JSON's keys are text
-            # A gap or a repeat would leave a class without its name.
-            if sorted(by_index) != list(range(len(pairs))):
-                raise DataError(
-                    f"{where}: expected a name for each of the indices 0 to {len(pairs) - 1}, found indices "
-                    f"{sorted(by_index)!r:.80}; give every index once"
-                )
-            value = [by_index[index] for index in range(len(pairs))]
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise DataError(
-            f"{where}: expected class names (a list, or a dict of index and name), found "
-            f"{value!r:.80}; write one name per class"
-        )
-    return tuple(value)
-
-
-def _is_index(value: object) -> bool:
-    if isinstance(value, str):
-        return value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
-    return isinstance(value, int) and not isinstance(value, bool)
+def _sentence(subject: str, phrases: list[str]) -> str:
+    if not phrases:
+        return ""
+    return f"{subject} have {' and '.join(phrases)}"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labels import check_integral, check_range, check_two_classes, listed
+from tna_onnx.data.options import IGNORED
 from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, SourceView, split_rows
 from tna_onnx.errors import DataError
 
@@ -42,6 +42,9 @@ _MIN_ROWS = 10_000  # a head of 150,000 classes still gets so many
 _MIN_SAMPLES = 200  # intervals come from the spread of samples
 _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 _COMPARED = 1000  # samples of which labels and inputs are compared
+_MAX_LABELS = 4096  # above, their assignment takes minutes
+_MIN_GAIN = 0.1  # of another order of the labels: in correlation, and in standard errors
+_MIN_ERRORS = 4
 
 
 def placed_labels(
@@ -349,3 +352,49 @@ class LabelSource(SourceView):
     def sample_labels(self) -> IntArray:
         """The group number of each sample, (N,), equal where all labels are equal."""
         return self.source.labels
+
+
+def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
+    """Return a warning that another order of the label columns fits the predictions better; empty if none does.
+
+    The order p maximises sum_c R[c, p(c)], R[c, k] the correlation of predictions of label c with column k.
+
+    `predicted`: (N, C) of 0 and 1; `marks`: labels of the same samples, (N, C).
+    """
+    if marks.shape[1] > _MAX_LABELS or len(marks) < 2:
+        return ""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
+    # at random: files often come sorted
+    half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
+    halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
+    # as they stand, where nothing is better: a label that is never predicted has no column of its own
+    ties = 1e-9 * np.eye(marks.shape[1])
+    orders = [linear_sum_assignment(correlations + ties, maximize=True)[1] for correlations in halves]
+    needed = max(_MIN_GAIN, _MIN_ERRORS / math.sqrt(len(marks) // 2))
+    if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
+        return ""
+    moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
+    named = names or [str(c) for c in range(len(orders[0]))]
+    pairs = [f"{named[c]}: column {named[orders[0][c]]}" for c in moved.tolist()]
+    return (
+        "another order of the label columns fits the model's predictions much better "
+        f"(for label {listed(pairs)}); give them in the order of the model's output"
+    )
+
+
+def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
+    """Return R, (C, C); 0 where a column is constant."""
+    p = predicted - predicted.mean(axis=0)
+    y = marks - marks.mean(axis=0)
+    size = np.sqrt(np.outer(np.sum(p * p, axis=0), np.sum(y * y, axis=0)))
+    correlations: NDArray[np.float64] = np.divide(p.T @ y, size, out=np.zeros_like(size), where=size > 0)
+    return correlations
+
+
+def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
+    """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
+    moved = np.flatnonzero(order != np.arange(len(order)))
+    if not moved.size:
+        return 0.0
+    return float(np.mean(correlations[moved, order[moved]] - correlations[moved, moved]))

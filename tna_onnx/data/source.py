@@ -26,7 +26,6 @@ Batch: TypeAlias = dict[str, AnyArray]
 """Input name -> array (B, ...) of the samples of one batch."""
 
 _MANY_GROUPS = 30  # from which on the spread of groups is known
-_MAX_LISTED = 8  # classes that a message names
 _MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
 
 
@@ -142,29 +141,6 @@ def group_notes(source: Source) -> tuple[str, ...]:
     if count < MIN_GROUPS:
         return (f"{text}, and no difference is called significant below {MIN_GROUPS}",)
     return (f"{text}, and may be too narrow below {_MANY_GROUPS}",)
-
-
-@dataclass(frozen=True, eq=False)
-class ClassPrior:
-    """Class frequencies in place of weights, which follow with the labels."""
-
-    frequencies: npt.NDArray[np.float64]  # of the C classes in the population, (C,), which add up to 1
-
-    def weights(self, labels: IntArray, where: str) -> npt.NDArray[np.float64]:
-        """Return the frequency of each sample's class over its share of the samples, (N,).
-
-        `labels`: class indices (N,).
-        """
-        counts = np.bincount(labels, minlength=len(self.frequencies))
-        missing = np.flatnonzero(counts == 0)
-        if len(missing):
-            listed = ", ".join(map(str, missing[:_MAX_LISTED]))
-            raise DataError(
-                f"{where}: no sample of the classes {listed}, which --class-prior says are in the population; give "
-                "some of each class"
-            )
-        weights: npt.NDArray[np.float64] = (self.frequencies * len(labels) / counts)[labels]
-        return weights
 
 
 def clusters_of(source: Source) -> IntArray | None:

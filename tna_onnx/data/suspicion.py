@@ -1,4 +1,4 @@
-"""Labels that disagree with the model's predictions although nothing fails, and that lack classes (`Coverage`).
+"""Labels that disagree with the model's predictions although nothing fails.
 
 H[y, k] counts samples of y that are predicted as k.
 
@@ -6,8 +6,6 @@ H[y, k] counts samples of y that are predicted as k.
   too, are one frequent class. Neither is said where one class dominates and the probabilities rank.
 - Another order: the permutation p that maximises sum_c H[c, p(c)] on one half gains 5 points on the other, and 2.67
   standard errors of the paired difference (2.33 times the root of 1 + 1/pi, for classes taken for one another).
-- Of several labels: p maximises sum_c R[c, p(c)], R[c, k] the correlation of predictions of label c with column k, and
-  the labels that it moves gain 0.1 on average, and 4 standard errors.
 """
 
 from __future__ import annotations
@@ -19,13 +17,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.outliers import area_under
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import AnyArray, IntArray
 
@@ -36,8 +31,6 @@ _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,
 _MIN_GAIN = 0.05
 _NORMAL = 2.33
 _MIN_ERRORS = _NORMAL * math.sqrt(1 + 1 / math.pi)
-_LABEL_GAIN = 0.1
-_LABEL_ERRORS = 4
 _DOMINATES = 2 / 3  # of the labels, or of the predictions
 _ONE_CLASS = 0.9  # of all predictions
 _MAX_CLASSES = 4096  # above, the assignment takes minutes and the matrix more than 130 MB
@@ -250,128 +243,3 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
-
-
-def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
-    """Return a warning that another order of the label columns fits the predictions better; empty if none does.
-
-    `predicted`: (N, C) of 0 and 1; `marks`: labels of the same samples, (N, C).
-    """
-    if marks.shape[1] > _MAX_CLASSES or len(marks) < 2:
-        return ""
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
-
-    # at random: files often come sorted
-    half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
-    halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
-    # as they stand, where nothing is better: a label that is never predicted has no column of its own
-    ties = 1e-9 * np.eye(marks.shape[1])
-    orders = [linear_sum_assignment(correlations + ties, maximize=True)[1] for correlations in halves]
-    needed = max(_LABEL_GAIN, _LABEL_ERRORS / math.sqrt(len(marks) // 2))
-    if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
-        return ""
-    moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
-    named = names or [str(c) for c in range(len(orders[0]))]
-    pairs = [f"{named[c]}: column {named[orders[0][c]]}" for c in moved.tolist()]
-    return (
-        "another order of the label columns fits the model's predictions much better "
-        f"(for label {listed(pairs)}); give them in the order of the model's output"
-    )
-
-
-def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
-    """Return R, (C, C); 0 where a column is constant."""
-    p = predicted - predicted.mean(axis=0)
-    y = marks - marks.mean(axis=0)
-    size = np.sqrt(np.outer(np.sum(p * p, axis=0), np.sum(y * y, axis=0)))
-    correlations: NDArray[np.float64] = np.divide(p.T @ y, size, out=np.zeros_like(size), where=size > 0)
-    return correlations
-
-
-def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
-    """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
-    moved = np.flatnonzero(order != np.arange(len(order)))
-    if not moved.size:
-        return 0.0
-    return float(np.mean(correlations[moved, order[moved]] - correlations[moved, moved]))
-
-
-FEW = 5
-"""A class with fewer samples is named."""
-
-# So many times as many classes have no sample as have one: left out, not missed by chance. A hundredth of the classes
-# at least, as counts of two or three classes tell little, and little depends on them.
-_LEFT_OUT = 2
-_SHARE = 0.01
-
-_MAX_NAMES = 8
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How labels cover C classes.
-
-    If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each,
-    K e^-lambda have none and lambda K e^-lambda one. If many more have none, they were left out (Good 1953).
-    """
-
-    classes: int  # number of classes C
-    unseen: tuple[int, ...]  # classes without a sample
-    scarce: tuple[int, ...]  # classes with fewer than `FEW` samples, but with one at least
-    left_out: bool  # whether classes are missing that sampling alone would not miss
-
-    @classmethod
-    def of(cls, labels: IntArray, n_classes: int) -> Coverage:
-        """Count labels (N,) in [0, C).
-
-        >>> Coverage.of(np.array([0, 0, 1, 1, 1, 1, 1]), 3)
-        Coverage(classes=3, unseen=(2,), scarce=(0,), left_out=True)
-        """
-        return cls.of_counts(np.bincount(labels, minlength=n_classes))
-
-    @classmethod
-    def of_counts(cls, counts: IntArray) -> Coverage:
-        """Take the number of samples of each class, (C,)."""
-        unseen = np.flatnonzero(counts == 0)
-        scarce = np.flatnonzero((counts > 0) & (counts < FEW))
-        left_out = len(unseen) > max(_LEFT_OUT * int(np.count_nonzero(counts == 1)), _SHARE * len(counts))
-        return cls(len(counts), tuple(unseen.tolist()), tuple(scarce.tolist()), bool(left_out))
-
-    def lacks(self, what: str, names: Sequence[str] | None) -> list[str]:
-        """Name the classes that lack samples, in a phrase each for those with none and those with few."""
-        phrases = []
-        for group, count in ((self.unseen, "no sample"), (self.scarce, f"fewer than {FEW} samples")):
-            if group:
-                listed = [names[c] if names else str(c) for c in group[:_MAX_NAMES]]
-                if len(group) > _MAX_NAMES:
-                    listed.append(f"{len(group) - _MAX_NAMES:,} more")
-                counted = f"{len(group):,} of {self.classes:,}"
-                phrases.append(f"{count} {what.format(counted)} ({', '.join(listed)})")
-        return phrases
-
-    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
-        """Name the classes that lack samples, in one sentence; empty if none do.
-
-        >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
-        'the calibration data have no sample of 1 of 2 classes (dog)'
-        """
-        return _sentence(subject, self.lacks("of {} classes", class_names))
-
-
-def label_coverage_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
-    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
-
-    `marks`: (N, C) of 0 and 1.
-
-    >>> label_coverage_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
-    'the data have no sample with 1 of 2 labels (dog)'
-    """
-    positives = marks.sum(axis=0)
-    held = Coverage.of_counts(positives).lacks("with {} labels", names)
-    return _sentence(subject, held + Coverage.of_counts(len(marks) - positives).lacks("without {} labels", names))
-
-
-def _sentence(subject: str, phrases: list[str]) -> str:
-    if not phrases:
-        return ""
-    return f"{subject} have {' and '.join(phrases)}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.options import Limits
     from tna_onnx.data.source import AnyArray
 
 DELIMITED = (".csv", ".tsv", ".jsonl", ".json")

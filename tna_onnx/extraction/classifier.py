@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.data.labels import model_class_names
+from tna_onnx.data.labelfile import model_class_names
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import InputSpec
 from tna_onnx.extraction.preparation import Preparation

@@ -20,7 +20,7 @@ from tna_onnx.data.mapped import allocate, release, room
 from tna_onnx.data.options import STORED
 from tna_onnx.data.several import LabelSource
 from tna_onnx.data.source import Batch, Source, SourceView
-from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.formats import Copy, open_request, request_of
-from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.options import BESIDE, Data
-from tna_onnx.data.sample_info import require_beside
+from tna_onnx.data.sample_info import require_beside, with_prior
 from tna_onnx.data.several import LabelSource
 from tna_onnx.data.source import NO_LABELS, InputSpec, Source
-from tna_onnx.data.sources.arrays import Precomputed, open_precomputed, stored_arrays
-from tna_onnx.data.sources.columns import open_columns
+from tna_onnx.data.sources.arrays import Precomputed, open_columns, open_precomputed, stored_arrays
 from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.pixel_checks import other_scale, takes_images
+from tna_onnx.data.images.known_recipes import other_scale, takes_images
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import recipe_beside, recipe_in, stated_recipe, ultralytics_recipe
 from tna_onnx.data.options import Data

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from tna_onnx.data.choices import TRUST_LABELS
+from tna_onnx.data.options import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_share

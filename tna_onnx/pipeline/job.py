@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import BATCH_SIZE
-from tna_onnx.data.options import Data
+from tna_onnx.data.options import BATCH_SIZE, Data
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits

@@ -1,7 +1,7 @@
 """What `shift` was asked for, all that it opens, and the class frequencies before and after (`find_frequencies`).
 
 They are estimated from predictions on samples without labels (`estimate`), with tests that only they have changed;
-`tna_onnx.data.frequencies.read_prior` reads those that the user states.
+`tna_onnx.data.sample_info.read_prior` reads those that the user states.
 """
 
 import logging
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.frequencies import read_prior, restricted
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
+from tna_onnx.data.sample_info import read_prior, restricted
 from tna_onnx.data.source import Source
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import with_projections

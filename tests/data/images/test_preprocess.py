@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.samples import noise, open_source, spec, write_folder
-from tna_onnx.data.images.pixel_checks import preprocessing_notes
+from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, UsageError

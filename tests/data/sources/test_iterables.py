@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.source import Source
-from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
 X = np.arange(28, dtype=np.float32).reshape(7, 4)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.formats import open_request, request_of
-from tna_onnx.data.frequencies import with_prior
 from tna_onnx.data.options import Data
+from tna_onnx.data.sample_info import with_prior
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UsageError
 

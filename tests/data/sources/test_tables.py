@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.samples import encoded, gather, noise, open_source, spec
 from tna_onnx.data.source import Source
-from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -224,7 +224,8 @@ def test_broken_files(tmp_path: Path, kind: str) -> None:
 def test_missing_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for module in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / "a.parquet").touch()
     with pytest.raises(UsageError, match=r"needs pyarrow, .* pip install 'tna-onnx\[tables\]'"):
         opened(tmp_path / "a.parquet")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import open_foreign, parsing
+from tna_onnx.data.options import DEFAULT_LIMITS
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.options import Limits
 
 _GREY = ("1", "L", "LA")
 _BYTES_PER_PIXEL = 16  # four channels of 32 bits

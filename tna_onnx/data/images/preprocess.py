@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.options import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.data.source import shape_text
 from tna_onnx.errors import DataError, UsageError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.options import Limits
     from tna_onnx.data.source import AnyArray, InputSpec
 
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.

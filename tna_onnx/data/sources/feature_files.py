@@ -15,17 +15,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import GrowingRows, release, room
-from tna_onnx.data.options import STORED, Request
+from tna_onnx.data.options import DEFAULT_LIMITS, STORED, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec
-from tna_onnx.data.sources import arrow
-from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
-from tna_onnx.data.sources.columns import open_columns
+from tna_onnx.data.sources import tables
+from tna_onnx.data.sources.arrays import Kind, Precomputed, open_columns, stored_arrays
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, local_path
 
@@ -84,10 +82,10 @@ def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     return found and found[1]
 
 
-def _found(data: Any, inputs: Sequence[str]) -> tuple[arrow.TableFiles, Kind] | None:
+def _found(data: Any, inputs: Sequence[str]) -> tuple[tables.TableFiles, Kind] | None:
     if not isinstance(data, (str, Path)):
         return None
-    files = arrow.find_table_files(local_path(str(data)))
+    files = tables.find_table_files(local_path(str(data)))
     if files is None or not set(inputs).isdisjoint(files.schema.names):
         return None
     return next(((files, kind) for kind in _KINDS if kind in files.schema.names and _holds_vectors(files, kind)), None)
@@ -95,7 +93,7 @@ def _found(data: Any, inputs: Sequence[str]) -> tuple[arrow.TableFiles, Kind] | 
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
     """Return an Arrow table of (B, n) values, as fixed-size lists, beside other columns."""
-    pa = arrow.load_pyarrow()
+    pa = tables.load_pyarrow()
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     table = pa.table({kind: pa.FixedSizeListArray.from_arrays(flat, values.shape[1]), **columns})
     return table.replace_schema_metadata({METADATA: json.dumps(writer, sort_keys=True)})
@@ -112,7 +110,7 @@ class FeatureFolder:
 
     def __init__(self, place: str | Path) -> None:
         """Make the folder."""
-        arrow.load_pyarrow()
+        tables.load_pyarrow()
         import pyarrow.fs as arrow_fs  # noqa: PLC0415 - optional
 
         self.place = local_path(str(place))
@@ -127,7 +125,7 @@ class FeatureFolder:
             if self.system.get_file_info(arrow_fs.FileSelector(self.root, allow_not_found=True)):
                 raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
             self.system.create_dir(self.root)
-            self._open(arrow.UNFINISHED).close()
+            self._open(tables.UNFINISHED).close()
         except OSError as error:
             raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
 
@@ -135,14 +133,14 @@ class FeatureFolder:
         self._written.append(f"{self.root}/{name}")
         return self.system.open_output_stream(self._written[-1])
 
-    def write(self, tables: Iterable[Any]) -> None:
+    def write(self, parts: Iterable[Any]) -> None:
         """Write tables (`features_table`), a new file after some hundred MB; of a run that fails, none here stay."""
-        parquet = arrow.load_parquet()
+        parquet = tables.load_parquet()
         try:
             with ExitStack() as stack:
                 writer = None
                 size = 0
-                for table in tables:
+                for table in parts:
                     if writer is None or size > _FILE:
                         stack.close()
                         stream = stack.enter_context(self._open(f"part-{len(self._written) - 1:05}.parquet"))
@@ -158,10 +156,10 @@ class FeatureFolder:
 
     def finish(self) -> tuple[Kind, int, int, np.dtype[Any]]:
         """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype."""
-        self.system.delete_file(f"{self.root}/{arrow.UNFINISHED}")
+        self.system.delete_file(f"{self.root}/{tables.UNFINISHED}")
         if self._remote is not None:
             self._remote.invalidate_cache()
-        files = arrow.find_table_files(f"{self.place.rstrip('/')}/")
+        files = tables.find_table_files(f"{self.place.rstrip('/')}/")
         if files is None:
             raise DataError(f"{self.place}: no sample was written; give data with samples")
         kind = next(kind for kind in _KINDS if kind in files.schema.names)
@@ -171,12 +169,12 @@ class FeatureFolder:
         return kind, _count(files, [kind]), lists.list_size, dtype
 
 
-def _holds_vectors(files: arrow.TableFiles, column: str) -> bool:
+def _holds_vectors(files: tables.TableFiles, column: str) -> bool:
     """Whether the cells of a column are lists of floating-point numbers."""
-    pa = arrow.load_pyarrow()
+    pa = tables.load_pyarrow()
     kind = files.schema.field(column).type
     kind = getattr(kind, "storage_type", kind)  # of a tensor, as Ray Data writes it
-    return arrow.is_list(pa, kind) and bool(pa.types.is_floating(kind.value_type))
+    return tables.is_list(kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def _writer(schema: Any) -> dict[str, Any] | None:
@@ -190,22 +188,22 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     return None
 
 
-def _count(files: arrow.TableFiles, columns: list[str]) -> int:
+def _count(files: tables.TableFiles, columns: list[str]) -> int:
     count = 0
     for name in files.names:
         with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-            schema = arrow.stream_schema(stream, name)
+            schema = tables.stream_schema(stream, name)
             missing = [column for column in columns if column not in schema.names]
             if missing:
                 raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
             if _writer(schema) != _writer(files.schema):
                 raise DataError(f"{name}: was written for another model than {files.names[0]}; keep them apart")
-        count += sum(arrow.row_groups(files, name))
+        count += sum(tables.row_groups(files, name))
     return count
 
 
 def _read(
-    files: arrow.TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
+    files: tables.TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
     """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
     columns = [*dict.fromkeys([kind, label, *further])]
@@ -215,9 +213,9 @@ def _read(
     parts: dict[str, list[Any]] = {column: [] for column in further}
     for name in files.names:
         values.where = f"{name}: {kind}"
-        for batch in arrow.table_batches(files, name, columns):
+        for batch in tables.table_batches(files, name, columns):
             values.append(
-                arrow.column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
+                tables.column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
             )
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
@@ -280,7 +278,7 @@ def open_scores(
     files = None
     if not isinstance(data, Mapping):
         place = local_path(str(data))
-        files = arrow.find_table_files(place)
+        files = tables.find_table_files(place)
     if files is not None:
         where = str(place)
         chosen, label = _score_columns(files.schema.names, kind, label_column, wanted, where)

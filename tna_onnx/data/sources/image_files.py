@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
@@ -23,6 +22,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labelfile import labels_apart, read_label_file
 from tna_onnx.data.labels import check_labels, class_indices, folder_labels, listed
+from tna_onnx.data.options import DEFAULT_LIMITS
 from tna_onnx.data.sample_info import values_beside
 from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tna_onnx.data.choices import Limits
     from tna_onnx.data.images.known_recipes import RecipeSearch
     from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.options import Request
+    from tna_onnx.data.options import Limits, Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
 T = TypeVar("T")

@@ -23,8 +23,7 @@ from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.source import NO_LABELS
-from tna_onnx.data.sources.arrays import open_mapping
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, check_names, open_columns
+from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, check_names, open_columns, open_mapping
 from tna_onnx.data.sources.table_inputs import open_in_memory
 from tna_onnx.errors import DataError, NoLabels, UsageError
 
@@ -135,6 +134,8 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
 
 def open_object(data: Any, request: Request) -> Source:
     """Open samples that are a Python object."""
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
+        data = data.collect()
     if _is_set_of_items(data):
         raise UsageError(
             f"found a data set, {type(data).__name__}; expected its batches: torch's DataLoader(data, batch_size=64), "
@@ -146,8 +147,6 @@ def open_object(data: Any, request: Request) -> Source:
         if isinstance(data, list):
             data = any_array(data)
         request = dataclasses.replace(request, labels=labels)
-    if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
-        data = data.collect()
     if _is_frame(data):
         return open_in_memory("data frame", "data frame", _frame_columns(data), request)
     if _is_array(data):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
-from tna_onnx.data.sources.arrow import TableFiles, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
+from tna_onnx.data.sources.tables import TableFiles, load_pyarrow, row_groups, table_batches
 
 if TYPE_CHECKING:
     from tna_onnx.data.source import IntArray, Source

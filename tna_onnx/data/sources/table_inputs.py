@@ -30,7 +30,7 @@ from tna_onnx.data.options import BESIDE
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.several import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.source import NO_LABELS, shape_text
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_arrays, open_columns, stack
+from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError, NoLabels
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.options import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 
-Kind: TypeAlias = Literal["number", "list", "text", "other"]
+Kind: TypeAlias = Literal["number", "list", "text", "image", "other"]
 """What the cells of a column hold."""
 
 _ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls an index that has no name

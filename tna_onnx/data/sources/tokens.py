@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, read_text
 from tna_onnx.data.labels import listed
-from tna_onnx.data.sources.columns import require_text
+from tna_onnx.data.options import Limits
+from tna_onnx.data.sources.arrays import require_text
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import model_folders
 
