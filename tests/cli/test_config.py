@@ -181,7 +181,7 @@ def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch
             assert found == click.core.ParameterSource[source], (flag, source)
 
 
-LIMITS = {"limits": "expansion=7,name-length=7", "ray_options": "num_cpus=1"}
+LIMITS = {"limits": "expansion=7,inlined-nodes=7", "ray_options": "num_cpus=1"}
 
 
 def _valid(option: click.Option) -> str:

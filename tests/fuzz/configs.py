@@ -17,7 +17,7 @@ from tna_onnx.cli.command import group
 from tna_onnx.cli.config import configurable_commands, options_by_flag
 from tna_onnx.errors import UsageError
 
-WORDS: list[Any] = [*VALUES, "auto", "inf", "ts", 0.5, 7, "a=b", "expansion=7", "name-length=nan", "1,2,3", ["1", "2"]]
+WORDS: list[Any] = [*VALUES, "auto", "inf", "ts", 0.5, 7, "a=b", "expansion=7", "overlap=nan", "1,2,3", ["1", "2"]]
 REQUIRED = {
     "calibrate": ["m.onnx", "--calib", "a.npz"],
     "compare": ["m.onnx", "n.onnx", "--data", "a.npz"],

@@ -18,7 +18,6 @@ from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readers import label_outputs
 from tna_onnx.pipeline.other_outputs import _require_kept, _require_likeliest
 
@@ -160,7 +159,7 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
     outputs = {"label": (["N"], np.int64), "p": ["N", 2]}
     constants = {"w": weight, "b": bias, "names": np.array([3, 5])}
     onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, constants), tmp_path / "m.onnx")
-    (found,) = label_outputs(load_model(tmp_path / "m.onnx", NO_MODEL_LIMITS), "p", 2)
+    (found,) = label_outputs(load_model(tmp_path / "m.onnx"), "p", 2)
     assert found.classes == (3, 5)
     with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", **PLATT)
     (label, _), (kept, after) = p_of(tmp_path / "m.onnx", x), p_of(tmp_path / "o.onnx", x)

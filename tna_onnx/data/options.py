@@ -202,9 +202,8 @@ class Data:
     )
     limits: Limits = setting(
         DEFAULT_LIMITS,
-        "Raise a limit: image-pixels, text-bytes, expansion, download-bytes, overlap of the data; name-length, "
-        "inlined-nodes, inlined-bytes, constant-elements of the model. Several with commas, or repeat "
-        "the option.",
+        "Raise a limit: image-pixels, text-bytes, expansion, download-bytes, overlap of the data; inlined-nodes, "
+        "inlined-bytes, constant-elements of the model. Several with commas, or repeat the option.",
         section=_SECTION,
         flag="limit",
         unit="NAME=NUMBER",

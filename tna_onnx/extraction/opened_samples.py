@@ -28,7 +28,6 @@ from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX, calibrations
-from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
 
@@ -60,7 +59,7 @@ class Samples:
         """Open a written file from where the samples enter to one of its outputs."""
         if not self.given:
             return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
-        written = load_model(path, NO_MODEL_LIMITS)
+        written = load_model(path)
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
         if self.readout.logits in names and inner in written.producers:

@@ -1,25 +1,25 @@
 """What a model may hold, checked once, before anything is computed from it; and lists of what graphs hold.
 
 1. A file of at most 2 GB, which is what protobuf can hold (and 33 levels of nesting).
-2. Texts in UTF-8; names of at most `name_length` characters, in one line.
-3. Tensors of at most 64 axes, none of negative length: NumPy's limit. No sparse ones.
-4. Attributes of the type that the operator's definition gives them.
-5. One meaning of every name: of two for one, runtimes take the first, or the last.
-6. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
+2. Texts in UTF-8, names in one line: more lines could pass for messages of this tool.
+3. Tensors of at most 64 axes, which is the limit of NumPy. No sparse ones.
+4. One tensor of a name.
+5. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
+
+ONNX Runtime, which opens the model, and the ONNX checker, which looks at what is written, check all else.
 """
 
 import graphlib
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import onnx
 import onnx.inliner
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from onnx import AttributeProto
 
 from tna_onnx.errors import UnsupportedModel, one_line
 from tna_onnx.graph.options import ModelLimits
@@ -94,109 +94,52 @@ def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
         yield from (output.name for output in graph.output)
 
 
-def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the sub-graphs of a node make or hold themselves."""
-    for graph in subgraphs_of(node):
-        yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
-        for inner in graph.node:
-            yield from inner.output
-            yield from subgraph_outputs(inner)
-
-
 MAX_BYTES = 2**31 - 1
 """Protobuf counts bytes in a signed 32-bit number."""
 
-MAX_AXES = 64
-"""Of a tensor: NumPy's limit."""
-
+_MAX_AXES = 64
 _BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
-# Operators of ONNX Runtime that a head may be, and the standard ones whose attributes they have.
-_LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
-
-def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Check rules 2 to 5."""
+def check_bounds(name: str, model: onnx.ModelProto) -> None:
+    """Check rules 2 to 4."""
     try:
-        _check_texts(name, model, limits)
+        _check_messages(name, model)
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
-    for tensor in all_tensors(model):
-        if len(tensor.dims) > MAX_AXES or min(tensor.dims, default=0) < 0:
-            raise UnsupportedModel(
-                f"{name}: damaged: tensor '{tensor.name}' has {len(tensor.dims)} axes, the shortest of length "
-                f"{min(tensor.dims)}; expected at most {MAX_AXES}, and no negative length"
-            )
-    for what, names in _defined_names(model):
-        if len(set(names)) < len(names):
-            twice = next(each for each, count in Counter(names).items() if count > 1)
-            raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
-    _check_attributes(name, model)
+    results = [result for node in model.graph.node for result in node.output if result]
+    # of two for one name, some runtimes take the first, others the last
+    for tensor, count in Counter([*(tensor.name for tensor in model.graph.initializer), *results]).items():
+        if count > 1:
+            raise UnsupportedModel(f"{name}: damaged: tensor '{tensor}' is there twice; export the model again")
 
 
-def _check_texts(name: str, part: Message, limits: ModelLimits) -> None:
-    """Check rule 2, and refuse sparse tensors: both look at every message."""
+def _check_messages(name: str, part: Message) -> None:
+    """Check rules 2 and 3 in a part of a model, and in those inside it."""
     if isinstance(part, onnx.SparseTensorProto):
         raise UnsupportedModel(f"{name}: tensor '{part.values.name}' is sparse; export the model with dense tensors")
     if isinstance(part, onnx.TensorProto):  # its numbers would be copied
-        _check_text(name, part.name, limits)
+        if len(part.dims) > _MAX_AXES:
+            raise UnsupportedModel(
+                f"{name}: damaged: tensor '{part.name}' has {len(part.dims):,} axes; expected at most {_MAX_AXES}"
+            )
+        _check_text(name, part.name)
         return
     for field, value in part.ListFields():
         if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
             continue
         for item in (value,) if isinstance(value, (Message, str, bytes)) else value:
             if isinstance(item, Message):
-                _check_texts(name, item, limits)
+                _check_messages(name, item)
             else:
-                _check_text(name, item, limits, any_length=field.name in ("doc_string", "value"))
+                _check_text(name, item, lines=field.name in ("doc_string", "value"))
 
 
-def _check_text(model: str, text: str | bytes, limits: ModelLimits, *, any_length: bool = False) -> None:
+def _check_text(model: str, text: str | bytes, *, lines: bool = False) -> None:
     if isinstance(text, bytes):
         raise UnsupportedModel(f"{model}: damaged: the name {text[:40]!r} is not UTF-8 text")
-    if not any_length and (len(text) > limits.name_length or _BREAKS.search(text)):
-        raise UnsupportedModel(
-            f"{model}: damaged: a name of {len(text):,} characters begins with {text[:40]!r}; expected one line of "
-            f"at most {limits.name_length:,.0f} (--limit name-length=NUMBER)"
-        )
-
-
-def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is defined in one place, as a noun and its names: each may stand there once."""
-    versions = {(opset.domain or "ai.onnx", opset.version) for opset in model.opset_import}
-    yield "operator set", [domain for domain, _ in versions]
-    yield "output", [item.name for item in model.graph.output]
-    yield from _defined_in(model.graph)
-    for function in model.functions:
-        own = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
-        yield f"in function '{function.name}' the attribute", own
-        yield f"in function '{function.name}' the operator set", [entry.domain for entry in function.opset_import]
-        yield from _defined_by(function.node, [*function.input], in_function=True)
-    # runtimes do not agree on overloads
-    yield "function", [f"{function.domain}.{function.name}" for function in model.functions]
-
-
-def _defined_in(graph: onnx.GraphProto, *, in_function: bool = False) -> Iterator[tuple[str, list[str]]]:
-    inputs = [item.name for item in graph.input]
-    stored = [tensor.name for tensor in graph.initializer]
-    yield "initializer", stored
-    yield "input", inputs
-    # an input may have a default
-    yield from _defined_by(graph.node, list({*inputs, *stored}), in_function=in_function)
-
-
-def _defined_by(
-    nodes: Iterable[onnx.NodeProto], given: list[str], *, in_function: bool
-) -> Iterator[tuple[str, list[str]]]:
-    yield "tensor", [*given, *(name for node in nodes for name in node.output if name)]
-    visible = {*given}
-    for node in nodes:
-        if in_function:  # the inliner renames what is read in a branch, hidden there or not
-            yield "tensor", 2 * [*visible.intersection(subgraph_outputs(node))]
-            visible.update(node.output)
-        yield f"in {node.op_type} '{node.name}' the attribute", [attribute.name for attribute in node.attribute]
-        for graph in subgraphs_of(node):
-            yield from _defined_in(graph, in_function=in_function)
+    if not lines and _BREAKS.search(text):
+        raise UnsupportedModel(f"{model}: damaged: a name of several lines begins with {text[:40]!r}; expected one")
 
 
 def names_in(graph: onnx.GraphProto) -> Iterator[str]:
@@ -210,48 +153,8 @@ def names_in(graph: onnx.GraphProto) -> Iterator[str]:
         yield from (item.name for item in part)
 
 
-def _check_attributes(model_name: str, model: onnx.ModelProto) -> None:
-    """Check rule 4, for operators that have a definition."""
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
-    for node in all_nodes(model.graph):
-        expected = _attribute_types(node, opsets)
-        for attribute in node.attribute:
-            what = f"{model_name}: damaged: attribute '{attribute.name}' of {node.op_type} '{node.name}'"
-            if attribute.ref_attr_name:
-                raise UnsupportedModel(
-                    f"{what} stands for '{attribute.ref_attr_name}' of a function, and is in none; export the model "
-                    "again"
-                )
-            kind = expected.get(attribute.name, attribute.type)
-            if attribute.type != kind:
-                raise UnsupportedModel(f"{what} is of type {_type_name(attribute.type)}; expected {_type_name(kind)}")
-
-
-def _attribute_types(node: onnx.NodeProto, opsets: dict[str, int]) -> dict[str, int]:
-    """Return name -> type, as the definition of the operator in its version has them; empty if there is none."""
-    domain = node.domain
-    if domain in ("ai.onnx", "com.microsoft"):
-        domain = ""
-    return _defined_types(_LIKE.get(node.op_type, node.op_type), opsets.get(domain, opsets.get("ai.onnx", 0)), domain)
-
-
-@cache
-def _defined_types(op_type: str, version: int, domain: str) -> dict[str, int]:
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except (onnx.defs.SchemaError, TypeError):  # no such operator, or a version or name that is none
-        return {}
-    return {name: int(cast("Any", definition.type)) for name, definition in schema.attributes.items()}
-
-
-def _type_name(kind: int) -> str:
-    if kind not in AttributeProto.AttributeType.values():
-        return str(kind)
-    return str(AttributeProto.AttributeType.Name(kind))
-
-
 # Calls inside calls; the inliner calls itself for each.
-_MAX_DEPTH = 200
+_MAX_DEPTH = 100
 
 # How domains begin in which ONNX Runtime has operators of its own.
 _DEFINED = ("ai.onnx.", "com.microsoft.", "com.ms.")
@@ -271,7 +174,6 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
-    _check_attributes(name, flat)
     left = {(function.domain, function.name) for function in flat.functions}  # of other versions
     gone = {(function.domain, function.name) for function in model.functions} - left
     if any((node.domain, node.op_type) in gone for function in flat.functions for node in all_nodes(function)):
@@ -310,8 +212,8 @@ def _calls_made(called: Sequence[onnx.NodeProto], calls: Mapping[_Key, list[onnx
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
-    """Check rule 6, that no function is there twice, and that none has the place of an operator."""
-    functions: dict[_Key, onnx.FunctionProto] = {}
+    """Check rule 5, and that inlining keeps what a call means."""
+    functions = {(function.domain, function.name, str(function.overload)): function for function in model.functions}
     for function in model.functions:
         domain = function.domain or "ai.onnx"
         if f"{domain}.".startswith(_DEFINED):
@@ -319,10 +221,8 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
                 f"{name}: function '{function.name}' is in the domain '{domain}', in which ONNX Runtime may "
                 "run an operator of its own in place of it; export the model with its functions in another domain"
             )
-        functions[_key(function.domain, function.name, function)] = function
     calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
     called = [node for node in all_nodes(model.graph) if _called(node) in functions]
-    everywhere = [*called, *(node for nodes in calls.values() for node in nodes)]
     for node in _calls_made(called, calls):  # the inliner drops defaults
         defaults = {attribute.name for attribute in functions[_called(node)].attribute_proto}
         if missing := defaults - {attribute.name for attribute in node.attribute}:
@@ -330,25 +230,19 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
                 f"{name}: a call of function '{node.op_type}' leaves out attribute '{min(missing)}'; export the model "
                 "with that attribute in the call, or without functions"
             )
-    given = [attribute for node in everywhere for attribute in node.attribute]
-    if any(next(subgraphs(attribute), None) is not None for attribute in given):
+    passed = [attribute for node in itertools.chain(called, *calls.values()) for attribute in node.attribute]
+    if any(next(subgraphs(attribute), None) is not None for attribute in passed):
         raise UnsupportedModel(f"{name}: a function takes a graph as an attribute; export the model without functions")
-    try:
-        sorter = graphlib.TopologicalSorter({key: [*map(_called, nodes)] for key, nodes in calls.items()})
-        order = list(sorter.static_order())  # those that are called come first
-    except graphlib.CycleError as error:
-        names = " -> ".join(str(key[1]) for key in error.args[1][:5])
-        raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
-    largest = max((attribute.ByteSize() for attribute in given), default=0)
+    largest = max((attribute.ByteSize() for attribute in passed), default=0)
     nodes: dict[_Key, int] = {}
     size: dict[_Key, int] = {}  # as if each place of an attribute held the largest one
     depth: dict[_Key, int] = {}
-    for key in order:
-        below = [_called(call) for call in calls[key]]
+    for key in _callees_first(name, calls):
+        inner = [_called(call) for call in calls[key]]
         places = sum(bool(each.ref_attr_name) for node in all_nodes(functions[key]) for each in node.attribute)
-        nodes[key] = len(functions[key].node) + sum(nodes[each] for each in below)
-        size[key] = functions[key].ByteSize() + places * largest + sum(size[each] for each in below)
-        depth[key] = 1 + max((depth[each] for each in below), default=0)
+        nodes[key] = len(functions[key].node) + sum(nodes[each] for each in inner)
+        size[key] = functions[key].ByteSize() + places * largest + sum(size[each] for each in inner)
+        depth[key] = 1 + max((depth[each] for each in inner), default=0)
     total = sum(nodes[_called(call)] for call in called)
     total_size = sum(size[_called(call)] for call in called)
     limit = limits.inlined_size(model.ByteSize())
@@ -361,9 +255,15 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
         )
 
 
-def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:
-    return domain, name, str(item.overload)
+def _callees_first(name: str, calls: Mapping[_Key, list[onnx.NodeProto]]) -> list[_Key]:
+    """Return the functions, each behind those that it calls."""
+    sorter = graphlib.TopologicalSorter({key: [*map(_called, nodes)] for key, nodes in calls.items()})
+    try:
+        return [*sorter.static_order()]
+    except graphlib.CycleError as error:
+        names = " -> ".join(str(key[1]) for key in error.args[1][:5])
+        raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
 
 
 def _called(node: onnx.NodeProto) -> _Key:
-    return _key(node.domain, node.op_type, node)
+    return node.domain, node.op_type, str(node.overload)

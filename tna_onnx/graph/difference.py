@@ -8,7 +8,7 @@ computes with placeholders for arrays that are not in the metadata; what comes o
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -38,26 +38,16 @@ _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data",
 
 def content_digest(model: Model, tensor: TensorProto) -> bytes:
     """Return the SHA-256 of a tensor's raw data, wherever they lie."""
-    digest = hashlib.sha256()
     if not is_external(tensor):
-        raw = tensor.raw_data
-        if raw in model.large_values:
-            return digest_in(raw)
-        return hashlib.sha256(raw).digest()
+        if tensor.raw_data in model.large_values:
+            return digest_in(tensor.raw_data)
+        return hashlib.sha256(tensor.raw_data).digest()
+    digest = hashlib.sha256()
     place = place_of(tensor)
-    remaining = place.length
-    where = f"{model.name}: external data '{place.location}' of tensor '{tensor.name}'"
-    try:
-        with model.open_data(place.location) as stream:
-            stream.seek(place.offset)
-            while remaining > 0:
-                block = stream.read(min(remaining, _BLOCK))
-                if not block:
-                    raise UnsupportedModel(f"{where}: the file ends too early; expected {remaining:,} bytes more")
-                remaining -= len(block)
-                digest.update(block)
-    except OSError as error:
-        raise UnsupportedModel(f"{where} cannot be read: {error}") from error
+    with model.open_data(place.location) as stream:
+        stream.seek(place.offset)
+        for start in range(0, place.length, _BLOCK):
+            digest.update(stream.read(min(_BLOCK, place.length - start)))
     return digest.digest()
 
 
@@ -195,31 +185,20 @@ def _text(item: Any) -> str:
     if isinstance(item, TensorProto):
         return f"{type_name(item.data_type)} {tuple(item.dims)}"
     word = next(name for name in ("op_type", "version", "value", "type") if name in item.DESCRIPTOR.fields_by_name)
-    return _shortened(" ".join(str(getattr(item, word)).split()))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MAX_LENGTH:
-        return text
-    return f"{text[: _MAX_LENGTH - 3]}..."
+    return " ".join(str(getattr(item, word)).split())
 
 
 def _arrow(before: str, after: str) -> str:
-    return f"{before or 'nothing'} -> {after or 'nothing'}"
+    text = f"{before or 'nothing'} -> {after or 'nothing'}"
+    if len(text) <= _MAX_LENGTH:
+        return text
+    return f"{text[: _MAX_LENGTH - 3]}..."
 
 
 def _changed_fields(before: Any, after: Any) -> list[str]:
     """Return the names of the fields with other values; none where the same values are encoded otherwise."""
     names = (field.name for field in before.DESCRIPTOR.fields)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
-
-
-# Fields of a tensor or a node whose values are told -> what the change is called, and the values as text.
-_TOLD: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "data_type": ("type", type_name),
-    "dims": ("shape", lambda dims: str(tuple(dims))),
-    "op_type": ("op_type", str),
-}
 
 
 def _changes(sides: _Sides, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
@@ -229,24 +208,31 @@ def _changes(sides: _Sides, part: str, name: str, before: Any, after: Any) -> It
         return
     changed = _changed_fields(before, after) or ["encoding"]
     for field in changed:
-        if field in _TOLD:
-            word, text = _TOLD[field]
-            values = _arrow(text(getattr(before, field)), text(getattr(after, field)))
-            yield Difference(part, name, word, _shortened(values))
-        elif field in ("input", "output"):
-            pairs = itertools.zip_longest(getattr(before, field), getattr(after, field), fillvalue="")
-            renamed = ", ".join(_arrow(*pair) for pair in pairs if pair[0] != pair[1])
-            yield Difference(part, name, field, _shortened(renamed))
-        elif field == "attribute":
+        if field == "attribute":
             old, new = (dict(_by_name(node.attribute)) for node in (before, after))
             for key in dict.fromkeys([*old, *new]):
                 if key not in old or key not in new or _encoded(old[key]) != _encoded(new[key]):
                     largest = _largest_change(sides, old.get(key), new.get(key))
                     yield Difference(part, name, f"attribute:{key}", "", "", *largest)
         elif field not in _CONTENT:
-            yield Difference(part, name, field)
+            pairs = itertools.zip_longest(_texts(before, field), _texts(after, field), fillvalue="")
+            detail = ", ".join(_arrow(*pair) for pair in pairs if pair[0] != pair[1])
+            yield Difference(part, name, {"data_type": "type", "dims": "shape"}.get(field, field), detail)
     if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
         yield Difference(part, name, "values", _text(before), "", *_largest_change(sides, before, after))
+
+
+def _texts(part: Any, field: str) -> list[str]:
+    """Return the values of a field of a tensor or a node as texts; none of a field whose values are not told."""
+    if field == "data_type":
+        return [type_name(part.data_type)]
+    if field == "dims":
+        return [str(tuple(part.dims))]
+    if field == "op_type":
+        return [part.op_type]
+    if field in ("input", "output"):
+        return list(getattr(part, field))
+    return []
 
 
 def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:

@@ -5,28 +5,32 @@ inlined (`graph.bounds`).
 """
 
 import difflib
+import functools
 import hashlib
 import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
-from tna_onnx.errors import UnsupportedModel, UsageError, one_line
+from tna_onnx.errors import TnaError, UnsupportedModel, UsageError, one_line
 from tna_onnx.files import model_file, model_folders, model_name_problem, open_regular
 from tna_onnx.graph import tensors
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def model_bytes(source: Any) -> bytes:
@@ -354,7 +358,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
-    check_bounds(str(name), proto, limits)  # first: a shape may have more numbers than a message has fields
+    check_bounds(str(name), proto)
     # what this tool, and others, write first of it
     start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
     _refuse_own_format(name, start.SerializeToString())
@@ -404,6 +408,33 @@ def checker_complaint(model: Path | onnx.ModelProto) -> str:
     except (MemoryError, RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {one_line(error)}"
     return ""
+
+
+def damage(model: Model, error: Exception) -> str:
+    """Say what is damaged in a model that cannot be read; raise the error where the ONNX checker has no complaint.
+
+    A node of a damaged file may lack anything that its operator has, or hold what no such node can hold.
+    """
+    complaint = checker_complaint(model.path or model.proto)
+    if not complaint:  # the file is right, so our reader is wrong
+        raise error
+    first = complaint.strip().splitlines()[0]
+    return f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}"
+
+
+def tells_damage(function: Callable[Concatenate[Model, P], R]) -> Callable[Concatenate[Model, P], R]:
+    """Return a function that reads a model; where a damaged one makes it fail, it says so."""
+
+    @functools.wraps(function)
+    def read(model: Model, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(model, *args, **kwargs)
+        except TnaError:
+            raise
+        except Exception as error:
+            raise UnsupportedModel(f"{model.name}: {damage(model, error)}") from error
+
+    return read
 
 
 def tensor_types(model: Model) -> dict[str, str]:

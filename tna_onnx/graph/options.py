@@ -18,14 +18,12 @@ class ModelLimits:
     """Bounds on models, each of which `--limit NAME=NUMBER` sets.
 
     Attributes:
-        name_length: characters of the name of a node, tensor or attribute.
         inlined_nodes: nodes that functions stand for, once they are inlined.
         inlined_bytes: their size; twenty times the size of the file is always allowed.
         constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
             elements of these constants are always allowed.
     """
 
-    name_length: int = 10_000
     inlined_nodes: int = 1_000_000
     inlined_bytes: int = 2**28
     constant_elements: int = 2**25
@@ -43,11 +41,6 @@ class ModelLimits:
 
 
 DEFAULT_MODEL_LIMITS = ModelLimits()
-
-_ANY = 2**62
-
-NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
-"""For what this run has written: it was a model within the limits before."""
 
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, or an onnx.ModelProto."""
@@ -94,7 +87,7 @@ class ModelOptions:
     )
     model_limits: ModelLimits = setting(
         DEFAULT_MODEL_LIMITS,
-        "Raise a limit on the model: name-length, inlined-nodes, inlined-bytes, constant-elements. "
+        "Raise a limit on the model: inlined-nodes, inlined-bytes, constant-elements. "
         "Several with commas, or repeat the option.",
         flag="limit",
         unit="NAME=NUMBER",

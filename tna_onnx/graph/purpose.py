@@ -10,7 +10,7 @@ import onnx
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, tells_damage
 from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 
 BOXES = "holds boxes, or one prediction for each of them: no classes of a sample"
@@ -39,6 +39,7 @@ _BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")
 _SEARCHED = ("boxes", "bboxes", "dets", "detection_boxes", "pred_boxes")
 
 
+@tells_damage
 def other_purpose(model: Model) -> str:
     """Return what a refused model is, and what follows from that; empty if its file does not tell."""
     operators = [node.op_type for node in model.proto.graph.node]

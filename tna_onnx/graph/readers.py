@@ -20,7 +20,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import ancestors, tail_nodes
 from tna_onnx.graph.linear import class_labels
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, tells_damage
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, ClassOutput, Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
@@ -80,6 +80,7 @@ def label_candidates(model: Model, output: str) -> list[str]:
     return [name for name in tensor_outputs(model) if name not in (output, *numbers)]
 
 
+@tells_damage
 def label_outputs(model: Model, output: str, n_classes: int) -> list[LabelOutput]:
     """Return the label outputs that the graph shows: an ArgMax, or a classifier's own labels, on the way to `output`.
 

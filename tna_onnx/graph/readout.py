@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, count_text
-from tna_onnx.graph.bounds import MAX_AXES
 from tna_onnx.graph.constants import Quantized, dequantized_with, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
@@ -54,8 +53,8 @@ class Layout:
     class_axis: int  # 1 or -1; 0 where each position has one number, without an axis for it
 
     def __post_init__(self) -> None:
-        """Refuse more axes than a tensor can have."""
-        if not 2 <= self.axes <= MAX_AXES:
+        """Refuse more axes than an array of NumPy can have: a record may say any number."""
+        if not 2 <= self.axes <= 64:
             raise ValueError(f"a tensor of {self.axes} axes")
 
 

@@ -16,7 +16,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import purpose
 from tna_onnx.graph.cut import ancestors, cut_at, mapped_logits
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
-from tna_onnx.graph.load import Model, dims_text
+from tna_onnx.graph.load import Model, dims_text, tells_damage
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import (
@@ -51,6 +51,7 @@ class _AmbiguousScores(Refused):
     """The graph does not tell whether an output holds logits or probabilities."""
 
 
+@tells_damage
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
@@ -225,6 +226,7 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
             )
 
 
+@tells_damage
 def class_output(
     model: Model, head: str | None = None, output: str | None = None, kind: str | None = None
 ) -> ClassOutput:
@@ -287,6 +289,7 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
     return ClassOutput(name, kind, classes, labels, "ZipMap" in walked.follows, class_axis)
 
 
+@tells_damage
 def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
     """Return the tensors that maps can go behind, and what the walk learned.
 

@@ -40,7 +40,7 @@ from tna_onnx.extraction.independence import (
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model, checker_complaint, load_model
-from tna_onnx.graph.options import NO_MODEL_LIMITS, Difference
+from tna_onnx.graph.options import Difference
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
@@ -347,7 +347,7 @@ def checked_file(
 
 def require_intact(model: Model, path: Path) -> Proof:
     """Return the proof that a file is a source and a change."""
-    proof = prove(model, load_model(path, NO_MODEL_LIMITS, similar=model))
+    proof = prove(model, load_model(path, model.limits, similar=model))
     if not proof.intact:
         wrong = [f"{difference.part} {difference.name}: {difference.change}" for difference in proof.unexplained]
         text = proof.reason or "; ".join(wrong)

@@ -17,7 +17,7 @@ from tna_onnx.errors import TnaError
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
-from tna_onnx.graph.load import Model, checker_complaint
+from tna_onnx.graph.load import Model, damage
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import LabelsOfPositions, Refused
@@ -73,14 +73,8 @@ def _walked(model: Model, output: str, kind: str | None, *, pairs: bool) -> Stat
         raise
     except RecursionError:
         reason = "the chain of nodes before it is too long to follow"
-    # A node of a damaged file may lack anything that its operator has, or hold what no such node can hold. The checker
-    # says whether the file is damaged: if it has no complaint, the walk itself is wrong.
-    except Exception as error:
-        complaint = checker_complaint(model.path or model.proto)
-        if not complaint:
-            raise
-        first = complaint.strip().splitlines()[0]
-        reason = f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}"
+    except Exception as error:  # noqa: BLE001 - raised again, unless the file is damaged
+        reason = damage(model, error)
     state.outcome = Refusal(output, state.where, reason, state.activation, closed)
     return state
 
