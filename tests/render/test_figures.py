@@ -2,18 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tna_onnx
 from tests.conftest import Small
-from tests.support import WALKED, cli, with_options, words_of
+from tests.render.conftest import SEARCHED
+from tests.support import ok, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import bars
 from tna_onnx.render.figures import chart_panels, figure_file, write_figures
@@ -21,32 +19,18 @@ from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
 
-# A search whose steps and members there is something to draw of.
-SEARCHED: dict[str, Any] = WALKED | {"objective": "ece", "angle_step": 2.0, "ensemble_size": 64}
 ALL = {"reliability", "confidence", "risk-coverage", "search"}
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    output = tmp_path_factory.mktemp("figures") / "o.onnx"
-    return with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED
-    )
-
-
-def calibrate(small: Small, folder: Path, *flags: object) -> Result:
-    data = ["--calib", small.calib, "--eval", small.test]
-    return cli("calibrate", small.model, *data, "-o", folder / "o.onnx", *words_of(SEARCHED), "--quiet", *flags)
 
 
 @pytest.fixture(scope="module")
 def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with all figures of the same run, as the command writes them."""
     folder = tmp_path_factory.mktemp("command")
-    result = calibrate(small, folder, "--figures", folder / "new" / "figures")
-    assert result.exit_code == 0, result.output
-    return folder / "new" / "figures"
+    figures = folder / "new" / "figures"
+    words = ["--eval", small.test, "-o", folder / "o.onnx", *words_of(SEARCHED), "--figures", figures, "--quiet"]
+    ok("calibrate", small.model, small.calib, *words)
+    return figures
 
 
 def texts(path: Path) -> list[str]:

@@ -11,19 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tna_onnx
-from tests.conftest import Small
 from tests.pipeline import test_label_models as label_models
-from tests.support import PLAIN, cli, ok, refused
+from tests.support import cli, ok, refused
 from tna_onnx.files import printable
 from tna_onnx.render.model_card import model_card
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
-
-
-@pytest.fixture(scope="module")
-def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    output = tmp_path_factory.mktemp("card") / "small.tna.onnx"
-    return tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **PLAIN)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from tna_onnx.graph.load import IN_MEMORY, Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.numerics.checks import check_batch_size, check_choice
 from tna_onnx.runtime import parse_device
 
 # Threads of one process share its extractor: one of them opens the session.
@@ -77,10 +78,9 @@ class FeatureExtractor:
         device: str = "auto",
         batch_size: int = BATCH_SIZE,
     ) -> None:
-        if kind not in (None, "features", "logits"):
-            raise UsageError(f"kind '{kind}' is not known; expected features or logits")
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise UsageError(f"batch size must be a whole number of at least 1, got {batch_size!r}")
+        if kind is not None:
+            check_choice("kind", kind, get_args(Kind))
+        check_batch_size(batch_size)
         if isinstance(preprocessing, (str, Path)):
             preprocessing = read_recipe(Path(preprocessing))
         parse_device(device)

@@ -173,7 +173,7 @@ FEW = 10
 class DiagramWords:
     """What bins hold: their height, what it stands against, what is counted, and which of it is true and which not."""
 
-    what: str
+    height: str
     against: str
     counted: str
     sides: tuple[str, str] = ("right", "wrong")

@@ -59,12 +59,12 @@ def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
     if isinstance(result, Evaluation):
         if result.without_labels is not None:
             return {}
-        shown = predictions.measured_reliability(result)
+        section = predictions.measured_reliability(result)
     elif isinstance(result, ModelComparison):
-        shown = predictions.compared_reliability(result)
+        section = predictions.compared_reliability(result)
     else:
-        shown = predictions.reliability(result, result.details)
-    named: dict[str, Sequence[Panel]] = {"reliability": _panels(shown.figures, shown.keys)}
+        section = predictions.reliability(result, result.details)
+    named: dict[str, Sequence[Panel]] = {"reliability": _panels(section.figures, section.keys)}
     if isinstance(result, Report) and result.details is not None:
         sure = predictions.confidence(result, result.details)
         named["confidence"] = _panels(sure.histograms, sure.keys)
@@ -160,4 +160,4 @@ def _style() -> Markup:
     page, drawing = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "drawing.css"))
     light = page.partition("}")[0]
     colours = dict(re.findall(r"--(\w+): (#\w+);", light))
-    return Markup(re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], drawing))  # noqa: S704 - our own text
+    return Markup(re.sub(r"var\(--(\w+)\)", lambda name: colours[name[1]], drawing))  # noqa: S704 - our own text

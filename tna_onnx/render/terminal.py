@@ -41,13 +41,15 @@ class _Table(Table):
     Args:
         heads: of the columns.
         rows: texts, which may come out of a file.
-        left: columns of texts; the others are numbers.
+        texts: columns of texts; the others are numbers.
     """
 
-    def __init__(self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, texts: Sequence[int] = (0,)
+    ) -> None:
         super().__init__(pad_edge=False)
         for k, head in enumerate(heads):
-            self.add_column(head, justify="left" if k in left else "right", no_wrap=True)
+            self.add_column(head, justify="left" if k in texts else "right", no_wrap=True)
         for row in rows:
             self.add_row(*map(printable, row))
 
@@ -158,7 +160,7 @@ def _next_step(report: Report, use: str) -> str:
     if report.undecided or report.word == "worse":
         return keep
     worst = report.recall.worst
-    first = found = ""
+    first = recipe = ""
     if worst is not None:
         first = f"look at {report.kind} {worst.name} first; then "
     them = "use it"
@@ -166,18 +168,18 @@ def _next_step(report: Report, use: str) -> str:
         them = "use both files, in one folder,"
     if report.recipe_search is not None and report.preprocessing is not None:
         steps = {name: value for name, value in report.preprocessing.items() if name not in _OF_THE_INPUT}
-        found = f"; serve with the same: {recipe_text(steps)}"
+        recipe = f"; serve with the same: {recipe_text(steps)}"
     same = "inputs and outputs are the same"
     if report.guard is not None:
         added = ", ".join(output.name for output in report.guard.outputs)
         same += f"; new: {added}"
-    return use or f"{first}{them} in place of {report.model}: {same}{found}; -v shows how it was made"
+    return use or f"{first}{them} in place of {report.model}: {same}{recipe}; -v shows how it was made"
 
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
     """Title and table of the methods that were compared."""
     heads, rows = wording.method_table(report)
-    table = _Table(heads, left=(0, 3, 4, 5))
+    table = _Table(heads, texts=(0, 3, 4, 5))
     for row in rows:
         table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
     return wording.lines_text(
@@ -202,8 +204,8 @@ def _titled(text_table: wording.TextTable | None, title: str = "") -> list[Rende
     """Return a blank line, the title and the table; nothing for none."""
     if text_table is None:
         return []
-    what, heads, rows = text_table
-    return [Text(), wording.lines_text([f"{title}{what}"]), _Table(heads, rows)]
+    caption, heads, rows = text_table
+    return [Text(), wording.lines_text([f"{title}{caption}"]), _Table(heads, rows)]
 
 
 def _subgroups(

@@ -22,11 +22,11 @@ def difference_text(difference: ModelDifference) -> RenderableType:
     lines = [f"original {difference.original}", f"new file {difference.recalibrated}"]
     if difference.shares_nothing or (difference.reason and not difference.differences):  # there is nothing to compare
         return Group(lines_text([*lines, *note_lines(difference.notes)]), Text(difference.verdict, style="bold"))
-    kept = (_untouched(difference, "node", difference.nodes), _untouched(difference, "tensor", difference.tensors))
+    unchanged = (_untouched(difference, "node", difference.nodes), _untouched(difference, "tensor", difference.tensors))
     lines += [
         f"head     {difference.head or 'none'}",
         *_explained_lines(difference),
-        f"the same {', '.join(kept)}",
+        f"the same {', '.join(unchanged)}",
         *(f"DIFFERS  {_difference_line(d)}" for d in difference.unexplained[:_MAX_LINES]),
     ]
     more = len(difference.unexplained) - _MAX_LINES

@@ -257,16 +257,16 @@ def positive_table(heads: Sequence[str], metrics: Sequence[Metrics]) -> TextTabl
 
 def threshold_table(report: Report) -> TextTable | None:
     """Return the threshold of each label that keeps today's decisions, and what happens at the old one."""
-    kept = report.kept_decisions
-    if not kept or report.already_calibrated:
+    thresholds = report.kept_decisions
+    if not thresholds or report.already_calibrated:
         return None
-    heads = ("", f"was {kept[0].before:g}", *(f"{name}, %" for name in ("recall", "precision")))
+    heads = ("", f"was {thresholds[0].before:g}", *(f"{name}, %" for name in ("recall", "precision")))
     rows = []
-    for one in kept:
+    for one in thresholds:
         shares = ((one.recall_before, one.recall_after), (one.precision_before, one.precision_after))
         changes = (" -> ".join(per_cent(share).removesuffix(" %") for share in pair) for pair in shares)
         rows.append((one.name, "no threshold" if one.threshold is None else repr(one.threshold), *changes))
-    return f"thresholds that keep today's decisions, and what happens at {kept[0].before:g}", heads, rows
+    return f"thresholds that keep today's decisions, and what happens at {thresholds[0].before:g}", heads, rows
 
 
 _POSITIVE_ROWS: tuple[tuple[str, Callable[[Positive], str]], ...] = (
@@ -308,13 +308,13 @@ def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]
         words = method.words
         if method.method == report.method:
             words += " (chosen)"
-        kept = changes[method.keeps_predictions]
+        predictions = changes[method.keeps_predictions]
         place = places[method.folds]
         if method.method == "none":
             place = "unchanged"
         left_out = _LEFT_OUT[method.left_out]
         error = nll.number(method.error) if method.error else ""  # the lowest has no difference to itself
-        rows.append((words, nll.number(method.metrics.nll), error, kept, place, left_out))
+        rows.append((words, nll.number(method.metrics.nll), error, predictions, place, left_out))
     if any(row[-1] for row in rows):
         return _METHOD_HEADS, rows
     return _METHOD_HEADS[:-1], [row[:-1] for row in rows]
@@ -539,17 +539,17 @@ def between(interval: tuple[float, float]) -> str:
 
 def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return rows on data without labels: accuracy, the test, and class frequencies."""
-    known = evaluation.without_labels
-    if known is None:
+    expected = evaluation.without_labels
+    if expected is None:
         return []
     test = "no alarm"
-    if known.alarm:
+    if expected.alarm:
         test = "alarm"
     return [
-        ("Expected accuracy, %", _estimate_cell(known.accuracy, "accuracy")),
-        ("Mean confidence", per_cent(known.confidence)),
-        ("Test of other changes at 5 %", f"{test} (p = {known.other_p:.4f})"),
-        *((f"Frequency of class {frequency.name}", frequency_text(frequency)) for frequency in known.frequencies),
+        ("Expected accuracy, %", _estimate_cell(expected.accuracy, "accuracy")),
+        ("Mean confidence", per_cent(expected.confidence)),
+        ("Test of other changes at 5 %", f"{test} (p = {expected.other_p:.4f})"),
+        *((f"Frequency of class {frequency.name}", frequency_text(frequency)) for frequency in expected.frequencies),
     ]
 
 

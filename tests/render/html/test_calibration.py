@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,27 +19,11 @@ from markupsafe import escape
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
+from tests.render.conftest import SEARCHED
 from tests.support import PLAIN, TILTED, ece, ok, outputs_of, with_options
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
 from tna_onnx.results.report import Report
-
-# A search whose steps and members there is something to say of.
-SEARCHED: dict[str, Any] = {
-    "method": "tna",
-    "objective": "ece",
-    "angle_step": 9.0,
-    "ensemble_size": 64,
-    "device": "cpu",
-}
-
-
-@pytest.fixture(scope="module")
-def report(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    output = tmp_path_factory.mktemp("report") / "o.onnx"
-    return with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, details=True, **SEARCHED
-    )
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-import tna_onnx
-from tests.conftest import Small
-from tests.support import with_options
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import OF_CLASSES, MarkedChart
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.render.html.svg import Frame, confidence_histogram, line_chart, reliability_diagram, ticks
+from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
 
 
@@ -96,9 +94,8 @@ def test_lines_of_one_point_and_marked_values() -> None:
 # --- The Content-Security-Policy of a page lets its own style and script in, and nothing else
 
 
-def test_a_page_allows_its_own_style_and_script_alone(small: Small) -> None:
-    words = {"map": "ts", "search": "none", "dry_run": True, "details": True, "device": "cpu"}
-    page = to_html(with_options(tna_onnx.calibrate, small.model, small.calib, **words))  # type: ignore[arg-type]
+def test_a_page_allows_its_own_style_and_script_alone(report: Report) -> None:
+    page = to_html(report)
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert policy is not None
     # before anything that it is about

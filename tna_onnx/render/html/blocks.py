@@ -38,7 +38,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]  # cells of each row: text, or markup
     caption: str  # also the name of the region that scrolls
     look: str = ""  # class of the style sheet
-    chosen: int | None = None  # index of the row that stands out; None for none
+    stressed: int | None = None  # index of the row that stands out; None for none
 
 
 def table(
@@ -46,12 +46,12 @@ def table(
     rows: Iterable[Sequence[str]],
     caption: str,
     look: str = "",
-    chosen: int | None = None,
+    stressed: int | None = None,
 ) -> Table:
     """Return a table; a column can be given as the text of its head."""
     heads = tuple(head if isinstance(head, PageColumn) else PageColumn(head) for head in columns)
     cells = tuple(tuple(map(_with_minus, row)) for row in rows)
-    return Table(heads, cells, caption, look, chosen)
+    return Table(heads, cells, caption, look, stressed)
 
 
 _NUMBERS = re.compile(r"(debiased )?[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
@@ -70,7 +70,7 @@ def subgroup_blocks(
 ) -> tuple[Table, ...]:
     """Return tables of subgroups with their estimates, and with differences if there are any; none for none."""
     tables = subgroup_tables(subgroups, difference)
-    return tuple(table(heads, cells, f"{title}{what}") for what, heads, cells in tables)
+    return tuple(table(heads, cells, f"{title}{caption}") for caption, heads, cells in tables)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def metric_title(name: str) -> str:
 def gap_keys(words: DiagramWords) -> tuple[Key, ...]:
     """Return the legend of a reliability diagram."""
     return (
-        area_key("accuracy", words.what),
+        area_key("accuracy", words.height),
         area_key("over", f"{words.against} too high"),
         area_key("under", "too low"),
         Key("whisker", "95 % interval", line=True, capped=True),
@@ -182,7 +182,7 @@ def diagram_keys(words: DiagramWords) -> tuple[Key, ...]:
     """Return the legend where there is a fit without bins too, and where it lies if the model is calibrated."""
     return (
         *gap_keys(words),
-        line_key("fit", f"{words.what} without bins"),
+        line_key("fit", f"{words.height} without bins"),
         area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
     )
 
@@ -196,7 +196,7 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords) -> Table:
             low, high = bar.interval
             means = (f"{bar.confidence:.4f}", f"{bar.height:.4f}", f"{low:.4f} to {high:.4f}")
         rows.append((f"{bar.left:.3f} to {bar.right:.3f}", f"{bar.count:,}", *means))
-    return table(("bin", words.counted, f"mean {words.against}", words.what, "95 % interval"), rows, caption)
+    return table(("bin", words.counted, f"mean {words.against}", words.height, "95 % interval"), rows, caption)
 
 
 DIRECTIONS = "falls | rises"

@@ -238,7 +238,7 @@ def _diagrams(
     captions = {part: name if part.startswith("of ") else blocks.capital(name) for part, name in names.items()}
     heads = ("", *(name or "value" for name in names.values()))
     keys = blocks.diagram_keys(words)
-    if not any(shown.curve for shown in parts.values()):
+    if not any(part.curve for part in parts.values()):
         keys = (*blocks.gap_keys(words), blocks.area_key("consistent", "consistent with calibration (95 %)"))
     return SimpleNamespace(
         data=data,
@@ -246,18 +246,20 @@ def _diagrams(
         few=charts.FEW,
         several=words == charts.OF_LABELS,
         against=words.against,
-        fitted=any(shown.curve for shown in parts.values()),
+        fitted=any(part.curve for part in parts.values()),
         keys=keys,
         figures=tuple(
             blocks.Figure(
-                reliability_diagram(shown.bins, f"Reliability {part}".rstrip(), words, curve=shown.curve),
-                f"{captions[part]}: ECE {100 * shown.ece:.2f} %".removeprefix(": "),
+                reliability_diagram(diagram.bins, f"Reliability {part}".rstrip(), words, curve=diagram.curve),
+                f"{captions[part]}: ECE {100 * diagram.ece:.2f} %".removeprefix(": "),
                 DIAGRAM_HEIGHT,
             )
-            for part, shown in parts.items()
+            for part, diagram in parts.items()
         ),
-        numbers=tuple(blocks.bins_table(shown.bins, f"Bins {part}".rstrip(), words) for part, shown in parts.items()),
-        bin_free=blocks.table(heads, bin_free_rows(*(shown.bin_free for shown in parts.values())), "Without bins"),
+        numbers=tuple(
+            blocks.bins_table(diagram.bins, f"Bins {part}".rstrip(), words) for part, diagram in parts.items()
+        ),
+        bin_free=blocks.table(heads, bin_free_rows(*(part.bin_free for part in parts.values())), "Without bins"),
         classes=classes,
     )
 
@@ -327,7 +329,7 @@ def _candidates_table(report: Report, details: Details) -> blocks.Table:
             row += [METRICS[report.objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
         rows.append(row)
     rows[details.chosen][0] += " (chosen)"
-    return blocks.table(heads, rows, f"Objective: {report.objective.upper()}", chosen=details.chosen)
+    return blocks.table(heads, rows, f"Objective: {report.objective.upper()}", stressed=details.chosen)
 
 
 # Decisions

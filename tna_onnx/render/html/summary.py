@@ -131,13 +131,13 @@ def choice(report: Report) -> blocks.Table:
         if error:
             shown_loss += f" ± {error}"
         rows.append((name, shown_loss, bar, *remaining))
-    chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
+    place = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
     heads = (names[0], "NLL, nats", f"{reach[0]:.{digits}f} to {reach[1]:.{digits}f} nats", *names[3:])
     caption = f"{len(rows)} methods, cross-validated on {report.calibration.before.n:,} samples"
     if len(rows) < len(report.methods):
         caption += ", one strength of each"
-    return blocks.table(heads, rows, caption, "numbers dots", chosen)
+    return blocks.table(heads, rows, caption, "numbers dots", place)
 
 
 def checks(report: Report) -> str:
@@ -197,8 +197,8 @@ def use(report: Report, details: Details) -> SimpleNamespace | None:
         f'session = ort.InferenceSession({json.dumps(file)}, providers=["CPUExecutionProvider"])',
         f"(scores,) = session.run([{json.dumps(origin.output)}], {{{names}}})  # {meaning}",
     )
-    beside = ", ".join(PurePath(path).name for path in report.files[1:])
-    return SimpleNamespace(file=file, beside=beside, code="\n".join(lines))
+    weights = ", ".join(PurePath(path).name for path in report.files[1:])
+    return SimpleNamespace(file=file, weights=weights, code="\n".join(lines))
 
 
 # Kinds of added nodes that a row names.
@@ -331,9 +331,9 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[b
         blocks.Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
     ]
     if details is not None:
-        made = details.made
-        when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
-        digests = {"calibration": made.calibration_sha256, "held-out": made.held_out_sha256}
+        origin = details.made
+        when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
+        digests = {"calibration": origin.calibration_sha256, "held-out": origin.held_out_sha256}
         terms[:0] = [
             blocks.Term("Date", when),
             *(blocks.Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest),

@@ -348,12 +348,14 @@ def reliability_diagram(bins: Bins, title: str, words: DiagramWords, curve: Curv
         marks.insert(0, element("polygon", class_="band", points=band))
         marks.append(element("polygon", class_="border", points=band))
         marks.append(element("polyline", class_="line fit", points=frame.line(curve.confidence, curve.accuracy)))
-    listed = "; ".join(f"{_range(bar)}: {bar.count:,} {words.counted}, {words.what} {bar.height:.2f}" for bar in filled)
+    listed = "; ".join(
+        f"{_range(bar)}: {bar.count:,} {words.counted}, {words.height} {bar.height:.2f}" for bar in filled
+    )
     return _svg(
         title,
-        f"Bars of {words.what} per bin of {words.against}. {listed}.",
+        f"Bars of {words.height} per bin of {words.against}. {listed}.",
         DIAGRAM_HEIGHT,
-        frame.axes("", words.what, y_ticks=_FIFTHS),
+        frame.axes("", words.height, y_ticks=_FIFTHS),
         *marks,
         frame.segment("diagonal", (0, 0), (1, 1)),
         strip.axes(words.against, "", x_ticks=_FIFTHS),
@@ -392,7 +394,7 @@ def _reliability_mark(
     low, high = bar.interval
     hover = (
         f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({100 * bar.count / total:.1f} %), "
-        f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
+        f"mean {words.against} {bar.confidence:.3f}, {words.height} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
     return _mark(hover, *parts, weak=bar.count < FEW)
 
