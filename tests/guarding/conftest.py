@@ -1,12 +1,20 @@
 """What tests of decisions share."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import tna_onnx
 from tests.conftest import Small
-from tests.support import outputs_of
+from tests.support import outputs_of, with_options
+from tna_onnx.results.outcomes import Guard
+
+
+def guard(model: Path, calib: Any, output: Path | None = None, **words: Any) -> Guard:
+    """Guard a model on the CPU; without an output, nothing is written."""
+    return with_options(tna_onnx.guard, model, calib, output=output, dry_run=output is None, device="cpu", **words)
 
 
 def run(path: Path, x: np.ndarray) -> dict[str, np.ndarray]:

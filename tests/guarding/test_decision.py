@@ -14,11 +14,11 @@ from scipy.special import softmax
 
 import tna_onnx
 from tests.conftest import Small
-from tests.guarding.conftest import run
+from tests.guarding.conftest import guard, run
 from tests.pipeline.test_label_models import model as label_model
 from tests.pipeline.test_label_models import samples
 from tests.runtimes.matrix import Source, binary
-from tests.support import cli, ok, refused, with_options
+from tests.support import cli, ok, refused
 from tna_onnx.errors import DataError, UsageError
 
 CPU: dict[str, Any] = {"device": "cpu"}
@@ -56,7 +56,7 @@ def test_files_decide_by_their_rule(small: Small, data: dict[str, np.ndarray], n
     """Against the definition on float32 probabilities, and the reference evaluator."""
     words = GOALS.get(name) or {"decide": costs(tmp_path, abstain=name == "cost")}
     path = tmp_path / "g.onnx"
-    result = with_options(tna_onnx.guard, small.model, small.calib, output=path, **words, **CPU)
+    result = guard(small.model, small.calib, path, **words)
     onnx.checker.check_model(path, full_check=True)
     decided = run(path, data["new"])["decision"]
     p = softmax(run(small.model, data["new"])["logits"].astype(np.float64), axis=1)
@@ -131,17 +131,15 @@ def test_calibrate_decides_too(labels: Path) -> None:
 
 
 def test_what_is_no_number_is_not_decided(small: Small, labels: Path, tmp_path: Path) -> None:
-    with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", positive="1", decide="f1", **CPU)
+    guard(small.model, small.calib, tmp_path / "g.onnx", positive="1", decide="f1")
     assert run(tmp_path / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].tolist() == [-1, -1]
-    with_options(tna_onnx.guard, labels / "m.onnx", labels / "calib.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    guard(labels / "m.onnx", labels / "calib.npz", labels / "g.onnx", decide="f1")
     assert not run(labels / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].any()
 
 
 def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
     source: Source = binary(tmp_path)
-    result = with_options(
-        tna_onnx.guard, source.model, source.calib, output=tmp_path / "g.onnx", decide="recall>=0.8", **CPU
-    )
+    result = guard(source.model, source.calib, tmp_path / "g.onnx", decide="recall>=0.8")
     scores = result.decisions.decision
     assert scores.classes[1].recall is not None
     assert scores.classes[1].recall >= 0.8
@@ -171,7 +169,7 @@ def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, **words, **CPU)
+        guard(small.model, small.calib, **words)
 
 
 @pytest.mark.parametrize("words", [{}, {"positive": "spam"}])
@@ -187,14 +185,10 @@ def test_calibrate_refuses_a_goal_without_its_class_before_the_search(small: Sma
 
 def test_a_class_without_samples_has_no_best_threshold(small: Small, data: dict[str, np.ndarray]) -> None:
     rest = {"x": data["x"][data["y"] != 2], "labels": data["y"][data["y"] != 2]}
-    done = tna_onnx.guard(
-        small.model, rest, add=("set",), dry_run=True, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
-    )
+    done = guard(small.model, rest, add=("set",), positive="2", decide="f1")
     assert (done.omitted, [output.role for output in done.outputs]) == (("decision",), ["set"])
     with pytest.raises(DataError, match=r"none of these .* samples are of the class 2"):
-        tna_onnx.guard(
-            small.model, rest, dry_run=True, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
-        )
+        guard(small.model, rest, positive="2", decide="f1")
 
 
 def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Small, tmp_path: Path) -> None:
@@ -214,14 +208,12 @@ def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Sm
 def test_costs_have_to_be_of_all_classes(small: Small, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.csv").write_text(text, "utf-8")
     with pytest.raises(DataError, match=message):
-        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, decide=f"cost={tmp_path / 'c.csv'}", **CPU)
+        guard(small.model, small.calib, decide=f"cost={tmp_path / 'c.csv'}")
 
 
 def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_path: Path) -> None:
     """The small model is overconfident (temperature 3), so that abstaining by its probabilities comes too late."""
-    result = with_options(
-        tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", decide=costs(tmp_path), **CPU
-    )
+    result = guard(small.model, small.calib, tmp_path / "g.onnx", decide=costs(tmp_path))
     point = result.operating_point
     assert point.probability_cost is not None
     assert point.lowest_cost is not None
@@ -230,17 +222,17 @@ def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_pat
 
 def test_a_bound_that_is_out_of_reach_leaves_the_rest(small: Small, tmp_path: Path) -> None:
     words: dict[str, Any] = {"decide": "recall>=0.9999", "positive": "1", "add": ("set",)}
-    result = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    result = guard(small.model, small.calib, tmp_path / "g.onnx", **words)
     assert result.omitted == ("decision",)
     assert [output.role for output in result.outputs] == ["set"]
     assert any("decision is left out" in note for note in result.notes)
     with pytest.raises(DataError, match="give more samples"):
-        with_options(tna_onnx.guard, small.model, small.calib, dry_run=True, if_unreachable="fail", **words, **CPU)
+        guard(small.model, small.calib, if_unreachable="fail", **words)
 
 
 def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    with_options(tna_onnx.guard, small.model, small.calib, output=path, positive="2", decide="recall>=0.9", **CPU)
+    guard(small.model, small.calib, path, positive="2", decide="recall>=0.9")
     scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
     recall = scores.decision.classes[2].recall
     assert recall is not None
@@ -272,7 +264,7 @@ EDITED: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 @pytest.mark.parametrize("name", EDITED)
 def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
     words, wanted = EDITED[name]
-    result = with_options(tna_onnx.guard, small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    result = guard(small.model, small.calib, tmp_path / "g.onnx", **words)
     edited = tna_onnx.edit_decision(tmp_path / "g.onnx", wanted, output=tmp_path / "e.onnx")
     onnx.checker.check_model(tmp_path / "e.onnx", full_check=True)
     assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
@@ -303,7 +295,7 @@ def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], n
 
 def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
     tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "c.onnx", **CPU)
-    with_options(tna_onnx.guard, labels / "c.onnx", labels / "test.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    guard(labels / "c.onnx", labels / "test.npz", labels / "g.onnx", decide="f1")
     tna_onnx.edit_decision(labels / "g.onnx", {"0": 0.4}, output=labels / "e.onnx")
     assert tna_onnx.verify(labels / "m.onnx", labels / "e.onnx").intact
     found = run(labels / "e.onnx", samples(900, 2)["x"])
@@ -312,9 +304,7 @@ def test_a_recalibrated_file_is_still_proved(labels: Path) -> None:
 
 def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    tna_onnx.guard(
-        small.model, small.calib, output=path, settings=tna_onnx.GuardSettings(positive="2", decide="f1"), **CPU
-    )
+    guard(small.model, small.calib, path, positive="2", decide="f1")
     for words, code, message in (
         ((path, "--set-threshold", "spam=0.7"), 2, "expected '2'"),
         ((path, "--set-threshold", "2=1.5"), 2, "from 0 to 1"),

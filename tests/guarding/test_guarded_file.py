@@ -12,8 +12,8 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.guarding.conftest import guard
 from tests.pipeline.test_forged_changes import require_little_memory
-from tests.support import with_options
 from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
@@ -37,7 +37,7 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     """Return a file of each kind."""
     folder = tmp_path_factory.mktemp("stated")
     for kind, words in FILES.items():
-        with_options(tna_onnx.guard, small.model, small.calib, output=folder / f"{kind}.onnx", device="cpu", **words)
+        guard(small.model, small.calib, folder / f"{kind}.onnx", **words)
     return {kind: folder / f"{kind}.onnx" for kind in FILES}
 
 

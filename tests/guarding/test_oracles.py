@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 import tna_onnx
 from tests.conftest import Small
-from tests.guarding.conftest import run
+from tests.guarding.conftest import guard, run
 from tests.support import with_options
 from tna_onnx.numerics.conformal import (
     accept_above,
@@ -28,11 +28,6 @@ from tna_onnx.numerics.conformal import (
     small_set_penalty,
 )
 from tna_onnx.numerics.outliers import area_under
-
-
-def guarded(small: Small, folder: Path, **words: Any) -> Path:
-    with_options(tna_onnx.guard, small.model, small.calib, output=folder / "g.onnx", device="cpu", **words)
-    return folder / "g.onnx"
 
 
 def mapie_sets(score: str, p: np.ndarray, y: np.ndarray, new: np.ndarray, level: float, *_: float) -> np.ndarray:
@@ -109,9 +104,8 @@ def test_sets(
 ) -> None:
     """APS and RAPS of MAPIE have a random part in their scores, so that no two runs agree; TorchCP's is set to 1/2."""
     p, new = (softmax(run(softer, data[name])["logits"].astype(np.float64), axis=1) for name in ("x", "new"))
-    words = {"add": ["set"], "set_score": score, "allow_empty": True, "device": "cpu"}
     path = tmp_path / "g.onnx"
-    result = with_options(tna_onnx.guard, softer, small.calib, output=path, coverage=level, **words)
+    result = guard(softer, small.calib, path, add=["set"], set_score=score, allow_empty=True, coverage=level)
     y = data["y"]
     fresh = np.ones(len(y), np.bool_)
     # the penalty of raps is chosen on one half
@@ -175,8 +169,8 @@ def by_definition(confidence: np.ndarray, hit: np.ndarray, risk: float, delta: f
 
 @pytest.mark.parametrize("risk", [15, 25])
 def test_accept(small: Small, data: dict[str, np.ndarray], risk: float, tmp_path: Path) -> None:
-    path = guarded(small, tmp_path, add=["confidence", "accept"], risk=risk)
-    found = run(path, data["x"])
+    guard(small.model, small.calib, tmp_path / "g.onnx", add=["confidence", "accept"], risk=risk)
+    found = run(tmp_path / "g.onnx", data["x"])
     hit = found["logits"].argmax(axis=1) == data["y"]
     accepted = by_definition(found["confidence"], hit, risk / 100, 0.05)
     assert 0 < accepted < len(hit)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-import tna_onnx
 from tests.conftest import Small
-from tests.support import with_options
+from tests.guarding.conftest import guard
 from tna_onnx.numerics.conformal import (
     conformal_quantile,
     coverage_band,
@@ -65,8 +64,7 @@ def test_no_sample_loses_the_likeliest_class_by_being_surer(penalty: np.ndarray,
 
 @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
 def test_the_penalty_is_fitted_to_half_of_the_samples(small: Small, score: str) -> None:
-    words = {"add": ["set"], "set_score": score, "device": "cpu", "eval": small.test, "dry_run": True}
-    found = with_options(tna_onnx.guard, small.model, small.calib, **words)
+    found = guard(small.model, small.calib, add=["set"], set_score=score, eval=small.test)
     assert found.fitted_on == (750 if score == "raps" else 0)
     assert (found.set_penalty > 0) == (score == "raps")
     # of fewer samples that give the threshold, the band is wider
