@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.cli.test_groups import features, written
 from tests.conftest import Small
+from tests.pipeline import test_label_models as label_models
 from tests.support import loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
@@ -174,6 +175,9 @@ def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays
         tna_onnx.evaluate(small.model, tna_onnx.Data(data, class_prior="uniform", weights=np.ones(300)))
     with pytest.raises(UsageError, match="class_prior is not used by verify"):
         tna_onnx.verify(small.model, small.model, data=tna_onnx.Data(data, class_prior="uniform"))
+    several = tna_onnx.Data(label_models.samples(600, 1), class_prior="uniform")
+    with pytest.raises(UsageError, match="predict one class a sample"):
+        tna_onnx.calibrate(label_models.model(), several, dry_run=True)
 
 
 def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: Path) -> None:

@@ -251,7 +251,6 @@ def test_one_number_a_position() -> None:
 @pytest.mark.parametrize(("axis", "expected"), [(1, 1), (-1, -1)])
 def test_the_graph_decides_where_shapes_do_not(axis: int, expected: int) -> None:
     layout = layout_of((8, 5, 5), 8, (5,), axis)
-    assert layout is not None
     assert layout.class_axis == expected
 
 
@@ -275,7 +274,6 @@ def test_a_session_starts_where_the_samples_enter() -> None:
     model = opened(dense())
     float32 = np.dtype(np.float32)
     part = model.session_from({"z": float32})
-    assert part is not None
     assert [each.name for each in part.inputs] == ["z"]
     z = inputs(3)  # of any sign: nothing in front of the head is run
     np.testing.assert_allclose(part.run(["logits"], {"z": z})[0], z @ WEIGHT.T + BIAS, atol=1e-5)

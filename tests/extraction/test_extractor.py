@@ -22,7 +22,6 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.progress import silent
@@ -225,9 +224,7 @@ def test_refusals(arrays: dict[str, Any], more: dict[str, Any], error: type[Exce
 def store(tmp_path: Path) -> Path:
     model = opened(dense())
     samples = enter(model, x=inputs(20))
-    folder = collect_features(model, model.readout, samples.source, 8, silent, tmp_path).folder
-    assert folder is not None
-    return folder
+    return collect_features(model, model.readout, samples.source, 8, silent, tmp_path).folder
 
 
 def test_a_store_of_another_model_is_refused(store: Path) -> None:
@@ -241,7 +238,6 @@ def test_a_store_of_another_model_is_refused(store: Path) -> None:
 def test_a_written_file_is_run_from_where_the_samples_enter(tmp_path: Path, entered: str) -> None:
     """A weight twice as large; logits that were given are what the file would give without a change."""
     model = opened(dense(softmax=True))
-    assert isinstance(model.readout, Head)
     onnx.save(rewrite(model.model, model.readout, 2 * WEIGHT, metadata={}).proto, tmp_path / "o.onnx")
     samples = enter(model, **{entered: inputs(20, 3 if entered == "logits" else 6)})
     batch = batch_of(samples)

@@ -18,18 +18,13 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 
 
-def head_of(model: OpenModel) -> Head:
-    assert isinstance(model.readout, Head)
-    return model.readout
-
-
 def check(model: OpenModel, x: np.ndarray, readout: Readout | None = None) -> CheckedHead:
     return check_readout(model, readout or model.readout, model.session, source_of(model, x), 64)
 
 
 def with_weight(model: OpenModel, weight: np.ndarray) -> Head:
     """Return the head with another weight than the file's: what a wrong walk would have found."""
-    head = head_of(model)
+    head = model.readout
     return replace(head, stored_weight=replace(head.stored_weight, value=weight.astype(head.stored_weight.value.dtype)))
 
 
@@ -79,7 +74,7 @@ def test_probabilities_that_saturate_are_compared_as_probabilities(scale: float)
     size = np.abs(x) @ np.abs(WEIGHT[1]) * scale + scale
     open_one = int(np.argmin(logits))
     bound = 2 * 16 * np.finfo(np.float32).eps * size[open_one]
-    changed = head_of(model).weight.copy()
+    changed = model.readout.weight.copy()
     k = int(np.argmax(np.abs(x[open_one])))
     slope = np.exp(-logits[open_one]) / (1 + np.exp(-logits[open_one])) ** 2
     changed[1, k] += 10 * (bound + 1e-6 / slope) / abs(x[open_one, k])
@@ -111,8 +106,7 @@ def test_a_layer_in_front_of_a_sum_over_classes_is_not_the_classifiers() -> None
     proto.graph.node.append(helper.make_node("ReduceMean", ["maxima"], ["mean"], axes=[1], keepdims=1))
     proto.graph.node.append(helper.make_node("Sub", ["maxima", "mean"], ["logits"], name="centre"))
     model = load_model(proto)
-    head = head_of(opened(tokens()))
-    broken = OpenModel(model, head, CPU)
+    broken = OpenModel(model, opened(tokens()).readout, CPU)
     with pytest.raises(UnsupportedModel, match="moves the logits of other classes too"):
         check(broken, inputs(16, 4, 6))
 
@@ -136,7 +130,7 @@ def test_infinite_logits_name_the_sample() -> None:
 @pytest.mark.parametrize(("holds", "name"), [("logits", "p"), ("probabilities", "logits")])
 def test_an_output_that_does_not_hold_what_was_said(holds: str, name: str) -> None:
     proto = dense(softmax=name == "p")
-    head = head_of(opened(proto))
+    head = opened(proto).readout
     fields = {field: getattr(head, field) for field in Readout.__dataclass_fields__}
     stated = Readout(**{**fields, "output": name, "logits": name, "holds": holds, "activation": "none", "follows": ()})
     with pytest.raises(UnsupportedModel, match="probabilities"):
@@ -166,7 +160,6 @@ ATOL = 1e-5  # of logits up to about 10 in float32
 
 def tail_of(proto: onnx.ModelProto) -> tuple[Tail, Head]:
     model = opened(proto)
-    assert isinstance(model.readout, Head)
     return Tail(model.model, model.readout, CPU, np.dtype(np.float32), None), model.readout
 
 

@@ -22,6 +22,10 @@ CLASSES, SIZE = 6, 8
 Nodes = list[onnx.NodeProto]
 
 
+def _own(_: Any) -> Nodes:
+    return nodes_of("Identity z > logits")
+
+
 def _mean(_: Any) -> Nodes:
     return nodes_of("ReduceMean z > m axes=[0] keepdims=1; Sub z m > logits")
 
@@ -36,10 +40,7 @@ def _largest(_: Any) -> Nodes:
 
 
 def _noise(_: Any, scale: float = 1.0) -> Nodes:
-    return [
-        helper.make_node("RandomNormalLike", ["z"], ["n"], scale=scale),
-        helper.make_node("Add", ["z", "n"], ["logits"]),
-    ]
+    return [helper.make_node("RandomNormalLike", ["z"], ["n"], scale=scale), *nodes_of("Add z n > logits")]
 
 
 def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
@@ -67,25 +68,22 @@ def _data(folder: Path) -> Path:
     return folder / "data.npz"
 
 
+def _constants(**values: np.ndarray) -> Nodes:
+    return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in values.items()]
+
+
 def _capacity(_: Any) -> Nodes:
     """Leave out the three samples of a batch with the smallest first score, as experts of a limited capacity do."""
-    tensors = {
-        "three": np.array([3]),
-        "to": np.array([CLASSES]),
-        "big": np.array([[9.0] + [0.0] * (CLASSES - 1)], np.float32),
-    }
+    big = np.array([[9.0] + [0.0] * (CLASSES - 1)], np.float32)
+    places = {"three": np.array([3]), "zero_at": np.array([0]), "one_at": np.array([1])}
     return [
-        *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
-        *nodes_of("ReduceMax z > top axes=[1] keepdims=1; Shape top > s"),
-        helper.make_node("Constant", [], ["zero_at"], value=numpy_helper.from_array(np.array([0]))),
-        helper.make_node("Constant", [], ["one_at"], value=numpy_helper.from_array(np.array([1]))),
+        *_constants(**places, big=big, twenty=np.array([20.0], np.float32)),
         *nodes_of(
-            "Slice s zero_at one_at zero_at > n_all; Min three n_all > n_out; "
-            "TopK top n_out > lowest at axis=0 largest=0; ReduceMax lowest > edge axes=[0] keepdims=1; "
-            "Greater top edge > kept; Sub n_all three > over; Cast over > over_f to=FLOAT"
+            "ReduceMax z > top axes=[1] keepdims=1; Shape top > s; Slice s zero_at one_at zero_at > n_all; "
+            "Min three n_all > n_out; TopK top n_out > lowest at axis=0 largest=0; "
+            "ReduceMax lowest > edge axes=[0] keepdims=1; Greater top edge > kept; Sub n_all three > over; "
+            "Cast over > over_f to=FLOAT; Less over_f twenty > few; Or kept few > stays; Where stays z big > logits"
         ),
-        helper.make_node("Constant", [], ["twenty"], value=numpy_helper.from_array(np.array([20.0], np.float32))),
-        *nodes_of("Less over_f twenty > few; Or kept few > stays; Where stays z big > logits"),
     ]
 
 
@@ -101,9 +99,8 @@ def _last_place(ones: Any) -> Nodes:
     """Add 3 to the first class of the sample at place 60 of its batch, far behind the first ones."""
     places = np.zeros_like(ones)
     places[60 % len(ones)] = 3
-    tensors = {"p": places, "only": np.array([0]), "start": np.array([0]), "one_more": np.array([1])}
     return [
-        *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
+        *_constants(p=places, only=np.array([0]), start=np.array([0]), one_more=np.array([1])),
         *nodes_of(
             "Shape x > s; Slice s start one_more only > end; Slice p start end only > q; Mul q first > q_first; "
             "Add z q_first > logits"
@@ -252,7 +249,7 @@ def test_a_model_gives_a_row_for_each_sample(route: str, rows: str, images: bool
 
 @pytest.mark.parametrize("batch", ["N", 32, 1])
 def test_a_model_whose_scores_are_its_samples_own_is_not(batch: Any, tmp_path: Path) -> None:
-    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])], batch), tmp_path / "m.onnx")
+    onnx.save(_model(_own, batch), tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
 
@@ -294,7 +291,7 @@ def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the
 def test_what_the_check_ran_is_not_run_again_to_be_collected(
     samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])]), tmp_path / "m.onnx")
+    onnx.save(_model(_own), tmp_path / "m.onnx")
     arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
     sizes = rows_run(monkeypatch)
     tna_onnx.features(tmp_path / "m.onnx", arrays, tmp_path / "features")

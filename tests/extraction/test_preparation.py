@@ -66,7 +66,6 @@ def test_the_recipe_is_found(name: str, fields: dict[str, Any], bgr: bool, photo
     if bgr:
         fields = {key: value[::-1] if isinstance(value, tuple) else value for key, value in fields.items()}
     result = tna_onnx.evaluate(saved(bgr=bgr, **fields), photos)
-    assert result.recipe_search is not None
     order = "BGR" if bgr else "RGB"
     # these hardly differ: either is right
     alike = {"0 to 255": ("0 to 255",), "imagenet": ("imagenet", "clip", "cifar10", "cifar100", "cifar10, std 0.2")}
@@ -107,15 +106,12 @@ def test_images_of_another_size(crop: bool, tmp_path: Path, saved: Make) -> None
     model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop))
     data = write_folder(tmp_path / "wide", *make_images(200, size=size))
     result = tna_onnx.evaluate(model, data)
-    assert result.recipe_search is not None
     assert result.recipe_search.chosen.startswith("0 to 255, RGB; ")
-    assert result.preprocessing is not None
     assert (result.preprocessing["crop"] is not None) == crop
 
 
 def test_an_input_of_any_size_takes_images_as_they_are(photos: Path, saved: Make) -> None:
     result = tna_onnx.evaluate(saved(mean=0.5, std=0.5, size=("H", "W")), photos)
-    assert result.recipe_search is not None
     assert result.recipe_search.chosen == "-1 to 1, RGB"
 
 
@@ -151,7 +147,6 @@ def test_a_model_that_resizes_takes_images_of_several_sizes_as_they_are(
     onnx.save(resizing(), tmp_path / "resizing.onnx")
     out = tmp_path / "out.onnx"
     report = tna_onnx.calibrate(tmp_path / "resizing.onnx", mixed, output=out, map="ts", search="none")
-    assert report.recipe_search is not None
     assert report.recipe_search.chosen == "0 to 1, RGB"
     # the nearest pixel, and the mean of equal ones: those of the images before they were enlarged
     alone = accuracy(saved(), photos, preprocessing=tna_onnx.Recipe(scale=1 / 255))
@@ -188,7 +183,6 @@ def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_pat
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.42), "middle"))
     onnx.save(proto, tmp_path / "own.onnx")
     result = tna_onnx.evaluate(tmp_path / "own.onnx", tna_onnx.Data(photos, expect_accuracy=60))
-    assert result.recipe_search is not None
     assert result.recipe_search.tied
     assert result.recipe_search.chosen == "0 to 1, RGB"
     assert result.metrics.accuracy > 0.5  # contrast, which tells half of the classes, is gone
@@ -199,7 +193,6 @@ def test_calibrate_writes_the_recipe_and_later_commands_read_it(photos: Path, sa
     out = tmp_path / "out.onnx"
     held_out = write_folder(tmp_path / "eval", *make_images(200, seed=5))
     report = tna_onnx.calibrate(model, photos, eval=held_out, output=out, map="ts", search="none")
-    assert report.recipe_search is not None
     assert report.recipe_search.chosen == "0 to 255, BGR"
     assert report.comparison.before.accuracy > 0.85
     entries = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
@@ -217,7 +210,6 @@ def test_other_commands_take_the_same_recipe(photos: Path, saved: Make, tmp_path
     compared = tna_onnx.compare([model, model], photos)
     assert all(each.metrics.accuracy > 0.85 for each in compared.models)
     stored = tna_onnx.features(model, photos, tmp_path / "store")
-    assert stored.preprocessing is not None
     assert stored.preprocessing["scale"] == 1
     more = write_folder(tmp_path / "more", *make_images(100, seed=8))
     guarded = tna_onnx.guard(model, photos, eval=more, dry_run=True, add=("confidence",))
@@ -231,7 +223,6 @@ def test_a_file_beside_the_model_says_it(photos: Path, saved: Make) -> None:
     result = tna_onnx.evaluate(model, photos)
     assert result.recipe_search is None
     assert any("config.json" in note for note in result.notes)
-    assert result.preprocessing is not None
     assert result.preprocessing["mean"] == list(IMAGENET[0])
 
 
@@ -451,9 +442,7 @@ def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> 
     model = saved(mean=0.45, std=0.25, resized=_standardised)
     out = tmp_path / "out.onnx"
     report = tna_onnx.calibrate(model, data, output=out, map="ts", search="none")
-    assert report.recipe_search is not None
     assert report.recipe_search.chosen == "per image, RGB"
-    assert report.preprocessing is not None
     assert report.preprocessing["per_image"]
     assert tna_onnx.evaluate(out, data).preprocessing == report.preprocessing
     assert tna_onnx.evaluate(model, data, preset="per-image").preprocessing == report.preprocessing
@@ -493,7 +482,6 @@ def test_classifiers_of_ultralytics_say_what_they_take(imgsz: str, tmp_path: Pat
     data = write_folder(tmp_path / "wide", *make_images(100, size=(16, 24)))
     found = tna_onnx.evaluate(model, data, device="cpu")
     assert found.recipe_search is None
-    assert found.preprocessing is not None
     said = [found.preprocessing[name] for name in ("resize", "crop", "mean", "std", "color", "interpolation")]
     assert said == [8, [8, 8], [0.0] * 3, [1.0] * 3, "RGB", "bilinear"]
 
@@ -514,7 +502,6 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     with pytest.raises(DataError, match="no trained model has"):
         tna_onnx.evaluate(tmp_path / "linear.onnx", dark)
     normal = tna_onnx.evaluate(tmp_path / "linear.onnx", write_folder(tmp_path / "bright", bright, its_labels))
-    assert normal.recipe_search is not None
     assert normal.recipe_search.chosen == "-1 to 1, RGB"
 
 
@@ -579,11 +566,9 @@ def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make,
     model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop=False))
     data = write_folder(tmp_path / "wide", *make_images(200, size=size))
     found = tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(interpolation="bicubic"))
-    assert found.recipe_search is not None
     assert {row.name.rpartition(", ")[2] for row in found.recipe_search.recipes} == {"bicubic"}
     tna_onnx.calibrate(model, data, output=tmp_path / "out.onnx", map="ts", search="none")
     later = tna_onnx.evaluate(tmp_path / "out.onnx", data, preset=tna_onnx.Recipe(interpolation="bicubic"))
-    assert later.preprocessing is not None
     assert (later.preprocessing["interpolation"], later.preprocessing["scale"]) == ("bicubic", 1.0)
     again = {"output": tmp_path / "again.onnx", "map": "ts", "search": "none"}
     with_options(
@@ -594,7 +579,6 @@ def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make,
         **again,
     )
     back = tna_onnx.evaluate(tmp_path / "again.onnx", data, preset=tna_onnx.Recipe(interpolation="bilinear"))
-    assert back.preprocessing is not None
     assert (back.preprocessing["interpolation"], back.preprocessing["scale"]) == ("bilinear", 1.0)
     proto = network()
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"

@@ -252,7 +252,6 @@ def test_two_runs_on_one_store_are_kept_apart(tmp_path: Path, end: str) -> None:
     kept(tmp_path, stop=1000)
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "opened\n"
         with pytest.raises(UsageError, match="another process is filling this feature store"), _open(tmp_path):
             pass

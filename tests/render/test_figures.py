@@ -48,7 +48,6 @@ def test_a_file_stands_alone_on_white(files: Path, name: str) -> None:
     root = ElementTree.fromstring(text)
     assert root.tag == f"{SVG}svg"
     paper = root.find(f"{SVG}rect")
-    assert paper is not None
     assert paper.get("fill") == "#ffffff"
     assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))
     # programs that place figures know no variables, and load nothing
@@ -61,7 +60,6 @@ def test_a_file_stands_alone_on_white(files: Path, name: str) -> None:
 
 def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
     details = report.details
-    assert details is not None
     words = texts(files / "reliability.svg")
     for bins, name in ((details.before, "Before"), (details.after, "After")):
         assert f"{name}: ECE {100 * bins.ece:.2f} %" in words

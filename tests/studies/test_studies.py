@@ -212,7 +212,6 @@ def test_intervals_of_means_and_of_repeated_splits() -> None:
     # t quantile 4.3027 with 2 degrees of freedom, standard error 1 / sqrt 3
     assert (low, high) == (pytest.approx(2 - 4.302653 / math.sqrt(3)), pytest.approx(2 + 4.302653 / math.sqrt(3)))
     ends = mean_interval([1.0, 2.0, 3.0], overlap=200 / 100)
-    assert ends is not None
     assert ends[1] - 2 == pytest.approx(4.302653 * math.sqrt(1 / 3 + 2))
     assert mean_interval([1.0]) is None
 

@@ -99,7 +99,6 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     of features or logits; None for all.
     """
     readout = opened.readout
-    data = with_prior(data, readout.n_classes, opened.names)
     path = data.samples
     stored = is_store(data) and not readout.several
     request = request_of(
@@ -114,6 +113,7 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     )
     if readout.several:
         return Samples(open_request(request), readout)
+    data = with_prior(data, readout.n_classes, opened.names)
     if stored:
         # two sets of labels could contradict each other
         if data.labels is not None:

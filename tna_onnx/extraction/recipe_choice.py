@@ -40,12 +40,16 @@ def leaves_open(recipe: Recipe | None) -> bool:
     return recipe is None or not (recipe.scale or recipe.mean or recipe.std or recipe.per_image)
 
 
+_SIZES = ("resize", "crop", "crop_pct", "interpolation")
+
+
 def geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
     """Return what a recipe says about sizes, axes and channels."""
-    if recipe is None:
-        return {}
-    names = ("resize", "crop", "crop_pct", "layout", "color", "interpolation")
-    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
+    return _stated_of(recipe, (*_SIZES, "layout", "color"))
+
+
+def _stated_of(recipe: Recipe | None, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(recipe, name, None)) is not None}
 
 
 def choose_recipe(
@@ -114,7 +118,7 @@ def _reshaped(
     reshaped = race(images, [best, *variants])[0]
     # what hardly differed under another size may be better under this one
     near = [trial for trial in ranked if trial is not best and within_noise(images, trial, best)]
-    resized = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
+    resized = [images.trial(_shaped(trial.named, _stated_of(reshaped.named.recipe, _SIZES))) for trial in near]
     if reshaped is best or not resized:
         return reshaped
     ran += resized
@@ -215,11 +219,6 @@ def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
     return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)
 
 
-def _shape_of(recipe: Recipe) -> dict[str, Any]:
-    names = ("resize", "crop", "crop_pct", "interpolation")
-    return {name: getattr(recipe, name) for name in names}
-
-
 def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return sizes to begin with, and those to try with the best recipe; empty ones leave images as they are."""
     resolved = stated.resolve(images.spec)
@@ -253,10 +252,9 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     # those of the first round are all that are compared
     if len(images.rows) < ENOUGH and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
         return []
-    shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
     plain = replace(stated, scale=None, mean=None, std=None, color=None)
     rivals = []
-    for named in _candidates(images, plain, shape):
+    for named in _candidates(images, plain, {}):
         name, _, order = named.name.partition(";")[0].partition(", ")
         trial = images.trial(named)
         usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)

@@ -25,15 +25,7 @@ from tna_onnx.guarding.deciding import operate
 from tna_onnx.guarding.guard_job import GuardSamples
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.measure import Values
-from tna_onnx.numerics.conformal import (
-    accept_above,
-    conformal_quantile,
-    coverage_band,
-    errorless_needed,
-    lowest_risk,
-    samples_needed,
-    small_set_penalty,
-)
+from tna_onnx.numerics import conformal
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.progress import Progress
@@ -83,11 +75,11 @@ def choose_thresholds(
     if "accept" in settings.add:
         risk = settings.risk / 100
         delta = settings.delta / 100
-        accepted = accept_above(values.values["confidence"], values.hit, risk, delta)
+        accepted = conformal.accept_above(values.values["confidence"], values.hit, risk, delta)
         if accepted is not None:
             levels["accept"] = np.asarray(accepted, np.float32)
         else:
-            lowest = lowest_risk(values.values["confidence"], values.hit, delta)
+            lowest = conformal.lowest_risk(values.values["confidence"], values.hit, delta)
             omitted["accept"] = _why_none_accepted(values, settings, lowest)
             remaining = tuple(name for name in settings.add if name != "accept")
             settings = _left_out(settings, f"{where}: {omitted['accept']}", add=remaining)
@@ -105,7 +97,7 @@ def choose_thresholds(
         levels["set"], covered, notes = _of_sets(scores, values.labels[rows], settings, len(names), where)
     if "ood" in settings.add:
         scores = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = np.asarray(conformal_quantile(scores, 1 - settings.false_alarm / 100), np.float32)
+        levels["ood"] = np.asarray(conformal.conformal_quantile(scores, 1 - settings.false_alarm / 100), np.float32)
     point = None
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
@@ -123,7 +115,7 @@ def _left_out(settings: GuardSettings, why: str, **changes: Any) -> GuardSetting
 
 
 def _why_none_accepted(values: Values, settings: GuardSettings, lowest: float | None) -> str:
-    needed = errorless_needed(settings.risk / 100, settings.delta / 100)
+    needed = conformal.errorless_needed(settings.risk / 100, settings.delta / 100)
     surest = np.argsort(-values.values["confidence"], kind="stable")[:needed]
     wrong = int(np.count_nonzero(~values.hit[surest]))
     passing = "none passes below a risk of 50 %"
@@ -175,11 +167,11 @@ def _of_sets(
     """Return the threshold, [] or [C], how many samples one for all classes covers, and notes."""
     level = settings.coverage / 100
     if not settings.per_class:
-        threshold = np.asarray(conformal_quantile(scores, level), np.float32)
+        threshold = np.asarray(conformal.conformal_quantile(scores, level), np.float32)
         return threshold, int(np.count_nonzero(scores <= threshold)), _tie_notes(scores, threshold, settings)
-    limits = [conformal_quantile(scores[labels == c], level) for c in range(n_classes)]
+    limits = [conformal.conformal_quantile(scores[labels == c], level) for c in range(n_classes)]
     vacuous = [str(c) for c, threshold in enumerate(limits) if math.isinf(threshold)]
-    needed = samples_needed(level)
+    needed = conformal.samples_needed(level)
     if len(vacuous) == n_classes:
         raise DataError(
             f"{where}: sets with a coverage of {settings.coverage:g} % in each class need {needed:,} "
@@ -235,9 +227,9 @@ def _set_promise(settings: GuardSettings, n: int, covered: int, whom: str) -> st
             f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
             f"average over calibration sets, {whom}"
         )
-    low, _ = coverage_band(n, level, None, 0.95)
+    low, _ = conformal.coverage_band(n, level, None, 0.95)
     # where many share the score of the threshold, sets hold the true class of as many
-    _, high = coverage_band(n, max(level, covered / (n + 1)), None, 0.95)
+    _, high = conformal.coverage_band(n, max(level, covered / (n + 1)), None, 0.95)
     return (
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
         f"{whom}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
@@ -327,5 +319,5 @@ def set_score_of(
     runs = _runs(opened, session, output.name, rows, "choose set score", progress)
     p = np.concatenate([output.probabilities(values) for _, values in runs])
     level = settings.coverage / 100
-    free, weight = small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
+    free, weight = conformal.small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
     return replace(score, free=free, weight=weight)

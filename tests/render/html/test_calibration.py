@@ -22,18 +22,13 @@ from tests.pipeline.samples import scores_of
 from tests.render.conftest import SEARCHED
 from tests.support import PLAIN, TILTED, ece, ok, outputs_of, with_options
 from tna_onnx.render.html.pages import to_html
-from tna_onnx.results.details import Bins, Details, RiskCoverage
+from tna_onnx.results.details import Bins, RiskCoverage
 from tna_onnx.results.report import Report
 
 
 @pytest.fixture(scope="module")
 def page(report: Report) -> str:
     return to_html(report, "tna-onnx calibrate 'a b.onnx'")
-
-
-def details_of(report: Report) -> Details:
-    assert report.details is not None
-    return report.details
 
 
 # Numbers
@@ -68,14 +63,13 @@ def test_a_long_risk_coverage_curve_keeps_its_ends_and_its_area() -> None:
 
 
 def test_details_agree_with_the_report(report: Report) -> None:
-    details = details_of(report)
+    details = report.details
     assert details.held_out
     assert details.before.ece == pytest.approx(report.comparison.before.ece, abs=1e-12)
     assert details.after.ece == pytest.approx(report.comparison.after.ece, abs=1e-12)
     assert details.risk_before.risk[-1] == pytest.approx(1 - report.comparison.before.accuracy)
     original = details.steps[0]
     assert original.angle == 0
-    assert original.held_out is not None
     # features times weight in place of the file: logits to about 60 in float32, a sample may cross a border of bins
     assert original.held_out.objective == pytest.approx(report.comparison.before.ece, abs=2e-3)
     assert details.steps[details.chosen].angle == report.angle
@@ -97,13 +91,13 @@ def test_held_out_steps_are_those_of_a_run_on_the_file(small: Small, tmp_path: P
         details=True,
         **SEARCHED | {"map": "none"},
     )
-    details = details_of(report)
+    details = report.details
     assert details.steps[details.chosen].shown.accuracy == pytest.approx(report.comparison.after.accuracy, abs=1e-3)
     assert details.steps[details.chosen].shown.objective == pytest.approx(report.comparison.after.ece, abs=2e-3)
 
 
 def test_samples_are_what_their_lists_say(report: Report, small: Small) -> None:
-    details, labels = details_of(report), np.load(small.test)["labels"]
+    details, labels = report.details, np.load(small.test)["labels"]
     assert all(s.label == str(labels[s.row]) for s in (*details.overconfident, *details.underconfident))
     assert all(s.label != s.predicted for s in details.overconfident)
     assert all(s.label == s.predicted for s in details.underconfident)
@@ -129,7 +123,7 @@ def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dic
     page = to_html(report)
     check_page(page)
     assert ('id="search"' in page) == (report.angle != 0)
-    assert details_of(report).held_out == held_out
+    assert report.details.held_out == held_out
 
 
 # The page
@@ -194,7 +188,7 @@ def test_the_page_is_whole(page: str, report: Report) -> None:
 
 def test_text_from_outside_is_escaped(report: Report) -> None:
     evil = "<script>alert(1)</script>\"'&"
-    details = details_of(report)
+    details = report.details
     classes = tuple(replace(k, name=evil) for k in details.classes)
     samples = tuple(replace(s, label=evil, predicted=evil, file=evil) for s in details.overconfident)
     data = replace(report.comparison, data=evil)
@@ -225,7 +219,7 @@ def test_the_table_of_classes_counts_what_the_file_predicts(report: Report, smal
     data = np.load(small.test)
     predicted = np.argmax(outputs_of(report.output, data["x"])["logits"], axis=1)
     labels = data["labels"]
-    for c, found in enumerate(details_of(report).classes):
+    for c, found in enumerate(report.details.classes):
         assert found.result_after.predicted == np.sum(predicted == c)
         assert found.result_after.right == np.sum((predicted == c) & (labels == c))
         wrong = np.bincount(predicted[(labels == c) & (predicted != c)], minlength=report.classes)
@@ -236,7 +230,6 @@ def test_the_table_of_classes_counts_what_the_file_predicts(report: Report, smal
         row = re.search(
             rf'<tr><th scope="row">{c}</th>(.*?)</tr>', section_of(page, "reliability")[5:].split("sortable")[1]
         )
-        assert row is not None
         cells = re.findall(r"<td[^>]*>([^<]*)</td>", row[1])
         assert cells[0] == f"{np.sum(labels == c):,}"
         assert float(cells[1]) == pytest.approx(accuracy, abs=0.051)
@@ -253,7 +246,7 @@ def test_every_bar_has_its_interval_and_few_samples_are_pale(page: str, report: 
 
 
 def test_the_page_says_when_how_long_and_on_which_data(page: str, report: Report) -> None:
-    made = details_of(report).made
+    made = report.details.made
     assert datetime.fromisoformat(made.date).utcoffset() == timedelta(0)
     assert 0 < made.seconds < 600
     # as the file says itself
@@ -282,7 +275,7 @@ def test_three_lines_run_the_file(page: str, report: Report, monkeypatch: pytest
 
 def test_names_of_a_model_are_literals_in_the_lines(report: Report) -> None:
     evil = 'x"];\n</script>'
-    details = details_of(report)
+    details = report.details
     made = replace(details.made, inputs=(replace(details.made.inputs[0], name=evil),), output=evil)
     page = to_html(replace(report, details=replace(details, made=made)))
     check_page(page)
@@ -307,7 +300,7 @@ def test_the_diagrams_of_the_predicted_class_have_the_band_of_calibrated_models(
 
 
 def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
-    details = details_of(report)
+    details = report.details
     worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
     steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
     page = to_html(replace(report, details=replace(details, steps=steps)))
@@ -411,7 +404,7 @@ def test_images_have_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
     report = tna_onnx.calibrate(
         demo.model, demo.calib, eval=held_out, output=tmp_path / "o.onnx", details=True, **PLAIN
     )
-    details = details_of(report)
+    details = report.details
     assert [k.name for k in details.classes] == list(map(str, range(10)))
     sample = details.underconfident[0]
     assert sample.file.startswith(f"{sample.label}/<")

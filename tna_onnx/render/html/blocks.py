@@ -149,6 +149,13 @@ class Term:
     code: bool = False
 
 
+def command_terms(command: str, name: str = "Command") -> tuple[Term, ...]:
+    """Return what was typed; nothing where that is not known."""
+    if not command:
+        return ()
+    return (Term(name, command, code=True),)
+
+
 LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse", "still off": "open"}
 """Class of the style sheet for a verdict, by what a result comes to."""
 

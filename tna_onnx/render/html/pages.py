@@ -250,12 +250,13 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
 
 
 def _provenance(comparison: ModelComparison, command: str) -> SimpleNamespace:
-    terms = [blocks.Term("Data", comparison.data), blocks.Term("Versions", blocks.versions_text(comparison.versions))]
-    if command:
-        terms.insert(0, blocks.Term("Command", command, code=True))
-    return SimpleNamespace(
-        terms=tuple(terms), models=tuple((model.name, summary.model_terms(model)) for model in comparison.models)
+    terms = (
+        *blocks.command_terms(command),
+        blocks.Term("Data", comparison.data),
+        blocks.Term("Versions", blocks.versions_text(comparison.versions)),
     )
+    models = tuple((model.name, summary.model_terms(model)) for model in comparison.models)
+    return SimpleNamespace(terms=terms, models=models)
 
 
 # Rows of a table that stand open on the page; longer ones are folded away.
@@ -275,7 +276,8 @@ def study_page(result: Studies | Study, command: str = "") -> str:
 
 def _overview(studies: Studies, command: str) -> SimpleNamespace:
     calibration, held_out = studies.samples
-    terms = [
+    terms = (
+        *blocks.command_terms(command),
         blocks.Term("Model", studies.model),
         blocks.Term("SHA-256", studies.model_sha256, code=True),
         blocks.Term("Head", f"{studies.features:,} features, {studies.classes:,} classes"),
@@ -283,11 +285,9 @@ def _overview(studies: Studies, command: str) -> SimpleNamespace:
         blocks.Term("Held-out", f"{studies.held_out}: N = {held_out:,}"),
         blocks.Term("Settings", ", ".join(f"{name} {plain(value)}" for name, value in studies.settings.items())),
         blocks.Term("Versions", blocks.versions_text(studies.versions)),
-    ]
-    if command:
-        terms.insert(0, blocks.Term("Command", command, code=True))
+    )
     findings = tuple((study.name, study.title, study.sentence) for study in studies.studies)
-    return SimpleNamespace(findings=findings, terms=tuple(terms), notes=studies.notes)
+    return SimpleNamespace(findings=findings, terms=terms, notes=studies.notes)
 
 
 def _section(study: Study, linked: bool) -> SimpleNamespace:

@@ -309,11 +309,6 @@ def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str
 _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
-def run(report: Report, details: Details | None, command: str) -> SimpleNamespace:
-    """Return the values of the section."""
-    return _with_numbers(report, "report", _run_terms(report, details, command))
-
-
 def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[blocks.Term, ...]) -> SimpleNamespace:
     """Return terms, and the JSON of a result as a file to download."""
     # mtime: the same result gives the same page
@@ -322,7 +317,7 @@ def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[blocks.Te
     return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
 
 
-def _run_terms(report: Report, details: Details | None, command: str) -> tuple[blocks.Term, ...]:
+def run(report: Report, details: Details | None, command: str) -> SimpleNamespace:
     """Return what was run, on what, and when."""
     terms = [
         blocks.Term("Model", report.model),
@@ -341,8 +336,7 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[b
     if report.teacher is not None:
         terms.append(blocks.Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
     terms.append(blocks.Term("Preprocessing", blocks.preprocessing_text(report.preprocessing)))
-    if command:
-        terms.insert(0, blocks.Term("Command to repeat it", command, code=True))
+    terms[:0] = blocks.command_terms(command, "Command to repeat it")
     # held-out data can have a recipe of their own
     if details is not None and details.preprocessing != report.preprocessing:
         terms.append(blocks.Term("Preprocessing, held-out", blocks.preprocessing_text(details.preprocessing)))
@@ -363,7 +357,7 @@ def _run_terms(report: Report, details: Details | None, command: str) -> tuple[b
     ]
     if details is not None:
         terms.insert(-2, blocks.Term("Device asked for", details.device))
-    return tuple(terms)
+    return _with_numbers(report, "report", tuple(terms))
 
 
 def _duration(seconds: float) -> str:
@@ -420,9 +414,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
 
 def measured_run(evaluation: Evaluation, command: str) -> SimpleNamespace:
     """Return what was evaluated, on what, by which command."""
-    terms = (*model_terms(evaluation), blocks.Term("Data", evaluation.data))
-    if command:
-        terms = (blocks.Term("Command", command, code=True), *terms)
+    terms = (*blocks.command_terms(command), *model_terms(evaluation), blocks.Term("Data", evaluation.data))
     return _with_numbers(evaluation, "evaluation", terms)
 
 
