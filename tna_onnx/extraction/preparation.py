@@ -93,11 +93,16 @@ class Preparation:
 
     def stated(self, data: Data, spec: InputSpec) -> Recipe | None:
         """Return the recipe in the options, in the model's metadata or in a file beside it; None without one."""
-        recipe = stated_recipe(data)
-        if not leaves_open(recipe):
-            return recipe
-        written, _ = self._written(data, spec)
-        return None if written is None else written.override(**geometry_and_order(recipe))
+        recipe, _ = self._stated_or_written(data, spec)
+        return None if leaves_open(recipe) else recipe
+
+    def _stated_or_written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
+        """Return what the options say, else what is written, with the sizes and the order in the options; and notes."""
+        stated = stated_recipe(data)
+        if not leaves_open(stated):
+            return stated, []
+        written, notes = self._written(data, spec)
+        return (stated if written is None else written.override(**geometry_and_order(stated))), notes
 
     def _check_stored(self, data: Data, source: Source) -> None:
         """Refuse stored images on another scale than the model's, by its own accuracy and confidence."""
@@ -135,12 +140,7 @@ class Preparation:
 
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
-        stated = stated_recipe(data)
-        notes: list[str] = []
-        if leaves_open(stated):
-            written, notes = self._written(data, spec)
-            if written is not None:
-                stated = written.override(**geometry_and_order(stated))
+        stated, notes = self._stated_or_written(data, spec)
         if not _labelled(source, self._output):
             return (None if leaves_open(stated) else stated), _noted(source, notes)
         images = TrialImages(source, spec, self._output, self._session)

@@ -166,7 +166,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         output=str(target or ""),
         files=files,
         class_output=opened.output.name,
-        method=_method(job),
+        method=job.method,
         classes=_classes(opened, frequencies),
         data=opened.source.describe(),
         samples=len(opened.source),
@@ -180,12 +180,6 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         notes=(*opened.notes, *frequencies.notes, *(output.text for output in moved)),
         provider=opened.session.provider,
     )
-
-
-def _method(job: ShiftJob) -> str:
-    if job.target is None:
-        return "given"
-    return job.settings.estimator
 
 
 def _classes(opened: ShiftSamples, frequencies: FoundFrequencies) -> tuple[ClassFrequency, ...]:
@@ -229,7 +223,7 @@ def _effect(
 def _metadata(job: ShiftJob, opened: ShiftSamples, frequencies: FoundFrequencies) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     entries = {
-        "method": _method(job),
+        "method": job.method,
         "source": frequencies.source.tolist(),
         "target": frequencies.target.tolist(),
         "samples": len(opened.source),

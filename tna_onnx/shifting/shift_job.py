@@ -55,6 +55,11 @@ class ShiftJob(ModelJob):
     target: Data | None = None  # samples without labels of the data to come; None where their frequencies are given
     settings: ShiftSettings = field(default_factory=ShiftSettings)  # where the frequencies come from
 
+    @property
+    def method(self) -> str:
+        """How the frequencies to come are known."""
+        return "given" if self.target is None else self.settings.estimator
+
     def __post_init__(self) -> None:
         stated = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
         if sum(stated) != 1:

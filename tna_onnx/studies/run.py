@@ -18,7 +18,7 @@ from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
 from tna_onnx.graph.readout import require_one_prediction
-from tna_onnx.pipeline.job import Job, ModelJob, Task
+from tna_onnx.pipeline.job import Job, ModelJob
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
@@ -52,16 +52,15 @@ class StudyJob(ModelJob):
 def run_studies(job: StudyJob, progress: Progress) -> Studies:
     """Compute the requested studies."""
     _ = job.names  # refused before anything is opened
-    task = open_task(_calibration(job), progress)
+    # as `calibrate` would open them for a search; nothing is written
+    settings = Settings(search="sparse", map="none", bins=job.settings.bins, tilt_bias=job.settings.tilt_bias)
+    request = {entry.name: getattr(job, entry.name) for entry in fields(ModelJob)}
+    task = open_task(Job(**{**request, "dry_run": True}, settings=settings, cache=job.cache), progress)
     require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
-    with computing():
-        return _run(job, task, progress)
-
-
-def _run(job: StudyJob, task: Task, progress: Progress) -> Studies:
     data = data_of_task(task)
+    with computing():
+        studies = tuple(_studies(job, data, progress))
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
-    studies = tuple(_studies(job, data, progress))
     return Studies(
         model=task.model.name,
         model_sha256=task.model.sha256,
@@ -97,13 +96,6 @@ def made(name: str, data: StudyData, settings: StudySettings, progress: Callable
     findings: Found = make(data, settings, progress)
     table = (tuple(findings.columns), tuple(findings.rows), tuple(findings.charts))
     return Study(name, row.title, row.element, findings.sentence, *table, findings.notes, findings.footnotes)
-
-
-def _calibration(job: StudyJob) -> Job:
-    """Return the job that `calibrate` would open for a search; nothing is written."""
-    settings = Settings(search="sparse", map="none", bins=job.settings.bins, tilt_bias=job.settings.tilt_bias)
-    request = {entry.name: getattr(job, entry.name) for entry in fields(ModelJob)}
-    return Job(**{**request, "dry_run": True}, settings=settings, cache=job.cache)
 
 
 _ACTING = ("=", "+", "-", "@", "\t", "\r", "\n")

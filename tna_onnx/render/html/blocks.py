@@ -174,23 +174,21 @@ def metric_title(name: str) -> str:
     return capital(JUDGED[name].title)
 
 
-def gap_keys(words: DiagramWords) -> tuple[Key, ...]:
-    """Return the legend of a reliability diagram."""
+def diagram_keys(words: DiagramWords, *, fitted: bool) -> tuple[Key, ...]:
+    """Return the legend of a reliability diagram. `fitted`: whether there is a fit without bins, with its band."""
+    consistent: tuple[Key, ...] = (area_key("consistent", "consistent with calibration (95 %)"),)
+    if fitted:
+        consistent = (
+            line_key("fit", f"{words.height} without bins"),
+            area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
+        )
     return (
         area_key("accuracy", words.height),
         area_key("over", f"{words.against} too high"),
         area_key("under", "too low"),
         Key("whisker", "95 % interval", line=True, capped=True),
         area_key("accuracy weak", f"fewer than {FEW} {words.counted}"),
-    )
-
-
-def diagram_keys(words: DiagramWords) -> tuple[Key, ...]:
-    """Return the legend where there is a fit without bins too, and where it lies if the model is calibrated."""
-    return (
-        *gap_keys(words),
-        line_key("fit", f"{words.height} without bins"),
-        area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
+        *consistent,
     )
 
 

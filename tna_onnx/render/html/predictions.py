@@ -237,17 +237,15 @@ def _diagrams(
     # the name of a model is written as it is
     captions = {part: name if part.startswith("of ") else blocks.capital(name) for part, name in names.items()}
     heads = ("", *(name or "value" for name in names.values()))
-    keys = blocks.diagram_keys(words)
-    if not any(part.curve for part in parts.values()):
-        keys = (*blocks.gap_keys(words), blocks.area_key("consistent", "consistent with calibration (95 %)"))
+    fitted = any(part.curve for part in parts.values())
     return SimpleNamespace(
         data=data,
         tested=tuple(blocks.capital(f"{part}: {text}".removeprefix(": ")) for part, text in (tested or {}).items()),
         few=charts.FEW,
         several=words == charts.OF_LABELS,
         against=words.against,
-        fitted=any(part.curve for part in parts.values()),
-        keys=keys,
+        fitted=fitted,
+        keys=blocks.diagram_keys(words, fitted=fitted),
         figures=tuple(
             blocks.Figure(
                 reliability_diagram(diagram.bins, f"Reliability {part}".rstrip(), words, curve=diagram.curve),
@@ -276,10 +274,7 @@ def _classes(details: Details, kind: str) -> SimpleNamespace:
         summary = f"Diagrams of the {_MAX_DRAWN} {plural} with the largest gap before"
     return SimpleNamespace(
         shown_data=data_text(details),
-        keys=(
-            *blocks.gap_keys(charts.OF_ONE_CLASS),
-            blocks.area_key("consistent", "consistent with calibration (95 %)"),
-        ),
+        keys=blocks.diagram_keys(charts.OF_ONE_CLASS, fitted=False),
         summary=summary,
         kind=kind,
         drawn=tuple(_pair(it, kind) for it in drawn),
