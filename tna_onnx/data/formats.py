@@ -60,33 +60,21 @@ def request_of(
     inputs: Sequence[InputSpec],
     n_classes: int,
     names: tuple[str, ...] | None,
-    *,
-    model_file: Path | None = None,
-    several: bool = False,
-    n_features: int = 0,
-    multi_label: bool = False,
+    **fields: Any,
 ) -> Request:
-    """Return what a model's inputs need of the samples; the keywords are fields of `Request`."""
-    if not several and data.ignore_label is not None:
+    """Return what a model's inputs need of the samples; `fields` are further ones of `Request`."""
+    positions = fields.get("several", False)
+    if not positions and data.ignore_label is not None:
         raise UsageError(
             "--ignore-label is for models with several predictions a sample (tokens, pixels), and "
             "this one gives one; leave it out"
         )
     if data.expect_accuracy is not None and "weight" in data.sample_info:
         raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {data._flag('weight')} out")
-    if data.class_prior is not None and (several or multi_label):
+    if data.class_prior is not None and (positions or fields.get("multi_label")):
         raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
-    said = with_prior(data, n_classes, names)
-    return Request(
-        **{**vars(said), "preprocessing": stated_recipe(data)},
-        inputs=inputs,
-        n_classes=n_classes,
-        class_names=names,
-        model_file=model_file,
-        several=several,
-        n_features=n_features,
-        multi_label=multi_label,
-    )
+    stated = vars(with_prior(data, n_classes, names)) | {"preprocessing": stated_recipe(data)}
+    return Request(**stated, inputs=inputs, n_classes=n_classes, class_names=names, **fields)
 
 
 def open_request(request: Request) -> Source:
@@ -192,8 +180,8 @@ def _recognise(path: Path, request: Request) -> str:
         return "folder"
     for kind, row in DATA_FORMATS.items():
         if suffix in row.files:
-            # a list of images is of use to a model that takes images, and to no other
-            if kind != "manifest" or request.takes_images:
+            # a list of images is of use to a model of one input of four axes, and to no other
+            if kind != "manifest" or [len(spec.shape) for spec in request.inputs] == [4]:
                 return kind
             if suffix == ".txt":
                 raise DataError(

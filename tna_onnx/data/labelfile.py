@@ -137,10 +137,10 @@ def label_candidates(names: Sequence[str], sample_info: Collection[str], label_c
     >>> label_candidates(["site", "label"], ["site"], None), label_candidates(["x", "label"], ["label"], None)
     (['label'], ['x', 'label'])
     """
-    others = [name for name in names if name not in sample_info]
-    if label_column in names or (label_column is None and not _named(others, _LABEL) and _named(names, _LABEL)):
+    without_info = [name for name in names if name not in sample_info]
+    if label_column in names or (label_column is None and not _named(without_info, _LABEL) and _named(names, _LABEL)):
         return [*names]
-    return others
+    return without_info
 
 
 def holds_classes(values: AnyArray, request: Request) -> bool:

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 def check_integral(flat: AnyArray, where: str) -> None:
     """Refuse values that are not whole numbers."""
-    found = str(flat.dtype)
+    actual = str(flat.dtype)
     if flat.dtype.kind == "f":
         wrong = np.flatnonzero(~np.isfinite(flat) | (flat != np.trunc(flat)))
         if not wrong.size:
             return
-        found = f"{wrong.size} of {len(flat)} values that are not, first {flat[wrong[0]]} in row {wrong[0]}"
+        actual = f"{wrong.size} of {len(flat)} values that are not, first {flat[wrong[0]]} in row {wrong[0]}"
     if flat.dtype.kind not in "iu":
         raise DataError(
-            f"{where}: expected integers, found {found}; store the index of each sample's class (0, 1, ...)"
+            f"{where}: expected integers, found {actual}; store the index of each sample's class (0, 1, ...)"
         )
 
 

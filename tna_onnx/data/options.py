@@ -318,18 +318,6 @@ class Request(Data):
                 f"{self.n_classes})"
             )
 
-    @property
-    def no_label(self) -> int:
-        """What stands for no label where labels are given by position."""
-        if self.ignore_label is None:
-            return IGNORED
-        return self.ignore_label
-
-    @property
-    def takes_images(self) -> bool:
-        """Whether the model has one input, of the four axes that images have."""
-        return len(self.inputs) == 1 and len(self.inputs[0].shape) == 4
-
     def check_no_table(self, where: str) -> None:
         """Refuse options that apply only to tables, which would be ignored."""
         if self.columns or self.drop_columns:
@@ -411,17 +399,15 @@ def _refuse_closed(samples: Any) -> None:
 
 def _check_rows(data: Data) -> None:
     """Refuse values of pandas whose rows have one index in different orders: by position, they would be mixed up."""
-    parts = {"labels": data.labels, "groups": data.groups, "weights": data.weights, "by": data.by}
     samples = data.samples
-    if isinstance(samples, Mapping):
-        parts = {**parts, **samples}
-    elif isinstance(samples, tuple) and len(samples) == 2:
-        parts = {**parts, **dict(zip("Xy", samples, strict=True))}
-    else:
-        parts = {"samples": samples, **parts}
+    if isinstance(samples, tuple) and len(samples) == 2:
+        samples = dict(zip("Xy", samples, strict=True))
+    elif not isinstance(samples, Mapping):
+        samples = {"samples": samples}
+    parts = {**samples, "labels": data.labels, "groups": data.groups, "weights": data.weights, "by": data.by}
     indexes = {name: part.index for name, part in parts.items() if hasattr(getattr(part, "index", None), "equals")}
-    first, *others = indexes or [""]
-    for name in others:
+    first, *further = indexes or [""]
+    for name in further:
         if not indexes[name].equals(indexes[first]) and set(indexes[name]) == set(indexes[first]):
             raise DataError(
                 f"{name!r} has the rows of {first!r} in another order, by their index; bring them into one order "

@@ -145,12 +145,11 @@ def _rank_well(predicted: IntArray, labels: IntArray, confidence: AnyArray) -> b
     if max(counts.max(), predictions.max()) < _DOMINATES * len(labels) or dominant not in classes:
         return False
     for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
-        other = len(labels) - count
-        if not other:
+        if count == len(labels):
             return False
         scores = np.where(predicted == c, confidence, 1 - confidence)
         area = area_under(scores[labels != c], scores[labels == c])
-        error = math.sqrt((len(labels) + 1) / (12 * count * other))
+        error = math.sqrt((len(labels) + 1) / (12 * count * (len(labels) - count)))
         if not area - 0.5 > (_NORMAL * error if c == dominant else 0):
             return False
     return True
@@ -215,8 +214,8 @@ def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float |
     # every other sample: data are often sorted by class
     halves = [_confusion(predicted[half::2], labels[half::2], n_classes) for half in (0, 1)]
     # no order has more right than the largest of each row, or of each column: that mostly spares the assignment
-    most = sum(min(int(hits.max(axis=1).sum()), int(hits.max(axis=0).sum())) for hits in halves)
-    if most - np.count_nonzero(labels == predicted) < _MIN_GAIN * len(labels):
+    bound = sum(min(int(hits.max(axis=1).sum()), int(hits.max(axis=0).sum())) for hits in halves)
+    if bound - np.count_nonzero(labels == predicted) < _MIN_GAIN * len(labels):
         return None
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
 

@@ -89,8 +89,8 @@ def _parsed(texts: list[str], where: str) -> AnyArray:
     if not filled:
         return cell_array(texts)
     if full and all(map(_WHOLE.fullmatch, filled)):
-        whole = {text: int(cell) for text, cell in cells.items()}
-        return whole_numbers([whole[text] for text in texts])
+        integers = {text: int(cell) for text, cell in cells.items()}
+        return whole_numbers([integers[text] for text in texts])
     if all(map(_NUMBER.fullmatch, filled)):
         values = {text: math.nan if cell.lower() in _EMPTY else float(cell) for text, cell in cells.items()}
         return np.array([values[text] for text in texts])
@@ -106,10 +106,10 @@ def _plain_numbers(texts: list[str]) -> AnyArray | None:
     """Convert cells that are all numbers, as most columns are: none is empty or has spaces or words; else None."""
     joined = "\0".join(texts)
     with contextlib.suppress(ValueError):
-        whole = _DIGITS.fullmatch(joined) is not None
-        if whole and max(map(len, texts), default=0) <= _MOST_DIGITS:
+        only_digits = _DIGITS.fullmatch(joined) is not None
+        if only_digits and max(map(len, texts), default=0) <= _MOST_DIGITS:
             return whole_numbers(list(map(int, texts)))
-        if not whole and _NUMERALS.fullmatch(joined):
+        if not only_digits and _NUMERALS.fullmatch(joined):
             return np.fromiter(map(float, texts), np.float64, len(texts))
     return None
 

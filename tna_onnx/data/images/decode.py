@@ -63,18 +63,18 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
 
 
 def _upright(image: Image, file_format: str | None, where: str) -> Image:
-    """Take rules 1 to 5 on an image of Pillow, in place where the mode stays."""
+    """Return an image of Pillow upright and with 8 bits per channel: the same one where its mode stays."""
     from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
     from PIL import ImageOps  # noqa: PLC0415
 
-    ImageOps.exif_transpose(image, in_place=True)  # rule 2
-    image.load()  # rule 1; what is loaded outlives the file
-    # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
+    ImageOps.exif_transpose(image, in_place=True)
+    image.load()  # what is loaded outlives the file
+    # Pillow would carry a transparent colour along, with a warning where a palette has several.
     image.info.pop("transparency", None)
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
-        return PillowImage.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # rule 4: these hold 0..65535
+        return PillowImage.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # these hold 0..65535
     if image.mode not in ("I", "F"):
-        mode = "L" if image.mode in _GREY else "RGB"  # rule 5
+        mode = "L" if image.mode in _GREY else "RGB"
         if image.mode == mode:
             return image  # as it is: `convert` copies even where the mode is the same
         return image.convert(mode)

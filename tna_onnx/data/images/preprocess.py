@@ -256,7 +256,7 @@ class Recipe:
                 raise UsageError(f"{flag} must be one of {allowed}, got {value!r}")
         for flag, size in [("--resize", self.resize), ("--crop", self.crop)]:
             if size is not None and not 1 <= min(_height_width(size)) <= max(_height_width(size)) <= MAX_SIDE:
-                raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {_number_text(size)}")
+                raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {size}")
 
     def _sizes(
         self, spec: InputSpec, height: int | None, width: int | None
@@ -268,7 +268,7 @@ class Recipe:
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
-            raise UsageError(f"crop_pct must be above 0 and at most 1, got {_number_text(self.crop_pct)}")
+            raise UsageError(f"crop_pct must be above 0 and at most 1, got {self.crop_pct}")
         if self.resize is not None:
             raise UsageError("resize and crop_pct both say to what size images are brought; leave one out")
         sides = crop or (height, width)
@@ -300,11 +300,11 @@ class Recipe:
                 f"an input of {spec.dtype}; leave one out"
             )
         if not (math.isfinite(scale) and scale != 0):
-            raise UsageError(f"--scale must be a finite number other than 0, got {_number_text(self.scale)}")
+            raise UsageError(f"--scale must be a finite number other than 0, got {self.scale}")
         if not all(map(math.isfinite, mean)):
-            raise UsageError(f"--mean must be finite, got {_number_text(self.mean)}")
+            raise UsageError(f"--mean must be finite, got {self.mean}")
         if not all(math.isfinite(value) and value > 0 for value in std):
-            raise UsageError(f"--std must be finite and above 0, got {_number_text(self.std)}")
+            raise UsageError(f"--std must be finite and above 0, got {self.std}")
         if not is_float and (scale, set(mean), set(std)) != (1.0, {0.0}, {1.0}):
             # Rounding normalised values to integers would leave nothing of the image.
             raise UsageError(
@@ -385,20 +385,11 @@ def _per_channel(flag: str, values: tuple[float, ...] | None, default: float, n_
 
 def _float(value: float) -> float:
     """Return a number as a float: infinite, or 0, where it is so in float32, in which pixels are prepared."""
-    largest = float(np.finfo(np.float32).max)
-    # compared first: a whole number of hundreds of digits has no float
-    if abs(value) > largest:
-        if value > 0:
-            return math.inf
-        return -math.inf
-    if np.float32(value):
+    with np.errstate(over="ignore"):
+        single = float(np.float32(value))
+    if single and math.isfinite(single):
         return float(value)
-    return 0.0
-
-
-def _number_text(value: object) -> str:
-    """Write a number, or two, for a message."""
-    return f"{value}"[:80]
+    return single
 
 
 def recipe_text(recipe: Mapping[str, object]) -> str:

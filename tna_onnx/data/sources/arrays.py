@@ -29,6 +29,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed
 from tna_onnx.data.mapped import release
+from tna_onnx.data.options import IGNORED
 from tna_onnx.data.sample_info import columns_beside, values_beside
 from tna_onnx.data.several import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
@@ -154,8 +155,8 @@ def open_columns(
     if request.multi_label and labels is not NO_LABELS:
         indices, placed = marked_labels(labels, n_samples, request.n_classes, labels_where)
     elif request.several:
-        stored = np.asarray(labels)
-        indices, placed = placed_labels(stored, n_samples, request.n_classes, labels_where, request.no_label)
+        no_label = IGNORED if request.ignore_label is None else request.ignore_label
+        indices, placed = placed_labels(np.asarray(labels), n_samples, request.n_classes, labels_where, no_label)
         refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
     else:
         indices = class_indices(request, labels, n_samples, labels_where)
@@ -425,9 +426,9 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
     )
 
 
-def _only_array(stored: StoredArrays, request: Request, others: set[str]) -> str | None:
+def _only_array(stored: StoredArrays, request: Request, no_inputs: set[str]) -> str | None:
     """Return the only array that can be the model's only input, under another name and of its shape and dtype."""
-    names = [name for name in stored.names if name not in others]
+    names = [name for name in stored.names if name not in no_inputs]
     if len(request.inputs) != 1 or len(names) != 1 or request.inputs[0].name in stored.names:
         return None
     with contextlib.suppress(DataError):

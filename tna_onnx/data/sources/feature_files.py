@@ -42,10 +42,10 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     `data`: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads. `at_most`: rows to
     keep; None for all.
     """
-    found = _found(data, [spec.name for spec in request.inputs])
-    if found is None:
+    files_and_kind = _files_and_kind(data, [spec.name for spec in request.inputs])
+    if files_and_kind is None:
         return None
-    files, kind = found
+    files, kind = files_and_kind
     names = files.schema.names
     where = str(data)
     further = columns_beside(request, where, names)
@@ -78,11 +78,11 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither."""
-    found = _found(data, inputs)
-    return found and found[1]
+    files_and_kind = _files_and_kind(data, inputs)
+    return files_and_kind and files_and_kind[1]
 
 
-def _found(data: Any, inputs: Sequence[str]) -> tuple[tables.TableFiles, Kind] | None:
+def _files_and_kind(data: Any, inputs: Sequence[str]) -> tuple[tables.TableFiles, Kind] | None:
     if not isinstance(data, (str, Path)):
         return None
     files = tables.find_table_files(local_path(str(data)))
@@ -273,7 +273,7 @@ def open_scores(
     """
     if not isinstance(data, (str, Path, Mapping)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
-    wanted = {role: column for role, column in sample_info.items() if column is not None}
+    info_columns = {role: column for role, column in sample_info.items() if column is not None}
     place = data
     files = None
     if not isinstance(data, Mapping):
@@ -281,21 +281,21 @@ def open_scores(
         files = tables.find_table_files(place)
     if files is not None:
         where = str(place)
-        chosen, label = _score_columns(files.schema.names, kind, label_column, wanted, where)
-        if not _holds_vectors(files, chosen):
-            raise DataError(f"{where}: column {chosen!r} must hold lists of floating-point numbers, one for each class")
-        values, labels, columns = _read(files, chosen, label, where, [*wanted.values()])
+        scores, label = _score_columns(files.schema.names, kind, label_column, info_columns, where)
+        if not _holds_vectors(files, scores):
+            raise DataError(f"{where}: column {scores!r} must hold lists of floating-point numbers, one for each class")
+        values, labels, columns = _read(files, scores, label, where, [*info_columns.values()])
         order = _order(values, np.unique(labels, return_inverse=True)[1])
-        further = {role: columns[column][order] for role, column in wanted.items()}
-        return chosen, _in_order(values, order), labels[order], further
+        further = {role: columns[column][order] for role, column in info_columns.items()}
+        return scores, _in_order(values, order), labels[order], further
     if isinstance(place, str) and not is_url(place) and not Path(place).exists():
         raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
     with stored_arrays(place, DEFAULT_LIMITS) as stored:
         if stored is None:
             raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
-        chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
-        further = {role: stored.column(column) for role, column in wanted.items()}
-        return chosen, stored.column(chosen), stored.column(label), further
+        scores, label = _score_columns(stored.names, kind, label_column, info_columns, stored.where)
+        further = {role: stored.column(column) for role, column in info_columns.items()}
+        return scores, stored.column(scores), stored.column(label), further
 
 
 def _score_columns(
@@ -312,6 +312,6 @@ def _score_columns(
         if column not in names:
             flag = f"--{role.removesuffix('s')}-column"
             raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
-    others = [name for name in names if name not in _SCORES]
-    candidates = label_candidates(others, sample_info.values(), label_column)
+    no_scores = [name for name in names if name not in _SCORES]
+    candidates = label_candidates(no_scores, sample_info.values(), label_column)
     return present[0], find_label_column(candidates, label_column, where)

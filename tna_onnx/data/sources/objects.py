@@ -12,6 +12,7 @@ Batches are read once; where they are large they are mapped from a temporary fil
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,9 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
     if LABELS in names:
         check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
     labels: list[AnyArray] = []
-    given = request.labels is not None and request.labels is not NO_LABELS
-    most = None
-    if given:
-        most = len(np.atleast_1d(labels_apart(request, None)))
+    n_labels = math.inf
+    if request.labels is not None and request.labels is not NO_LABELS:
+        n_labels = len(np.atleast_1d(labels_apart(request, None)))
     columns = {name: GrowingRows(f"{title}: {name!r}") for name in names}
     batches = data
     if hasattr(data, "get_next"):
@@ -56,8 +56,8 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
         arrays = _arrays(batch, input_names, where)
         for name in names:
             columns[name].append(np.array(arrays[name]))  # a loader may fill one buffer again and again
-        if most is not None and columns[names[0]].rows > most:  # or go on for ever
-            raise DataError(f"{where}: {most} labels for more samples; give exactly one label per sample")
+        if columns[names[0]].rows > n_labels:  # or go on for ever
+            raise DataError(f"{where}: {n_labels} labels for more samples; give exactly one label per sample")
         if request.labels is None:
             labels.append(arrays[LABELS])
     if not columns[names[0]].rows:

@@ -54,8 +54,8 @@ class TableSlice:
     def tables(self) -> Iterator[Any]:
         """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
         pa = load_pyarrow()
-        others = {*self.columns, *self.sample_info.values()}
-        passed = [name for name in (KEY, *STORED) if name in self.files.schema.names and name not in others]
+        read = {*self.columns, *self.sample_info.values()}
+        passed = [name for name in (KEY, *STORED) if name in self.files.schema.names and name not in read]
         names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.sample_info.values()]))
         start = self.first
         for batch in table_batches(self.files, self.name, names, self.groups):
@@ -204,8 +204,8 @@ def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 
     order = rng.permutation(count)
     order = order[np.argsort(classes[order], kind="stable")]  # by class, at random within it
     starts = np.cumsum(counts) - counts
-    wanted = np.maximum(1, np.round(counts * (size / count)).astype(np.int64))
-    return np.sort(np.concatenate([order[start : start + take] for start, take in zip(starts, wanted, strict=True)]))
+    sizes = np.maximum(1, np.round(counts * (size / count)).astype(np.int64))
+    return np.sort(np.concatenate([order[start : start + n] for start, n in zip(starts, sizes, strict=True)]))
 
 
 def _tensors(pa: Any, values: NDArray[Any]) -> Any:

@@ -63,12 +63,12 @@ class Table:
 
     def distinct(self, name: str) -> AnyArray:
         """Return the values of a column, each once; of fractions, which name no classes, nothing."""
-        found: dict[Any, None] = {}
+        values: dict[Any, None] = {}
         for part in self.parts([name]):
             if part[name].dtype.kind == "f":
                 break
-            found.update(dict.fromkeys(part[name].tolist()))
-        return plain_column(cell_array([*found]))
+            values.update(dict.fromkeys(part[name].tolist()))
+        return plain_column(cell_array([*values]))
 
     def columns(self, names: Sequence[str]) -> dict[str, AnyArray]:
         """Read columns whole."""
@@ -119,9 +119,9 @@ def label_of(table: Table, request: Request) -> str | None:
         return find_label_column(names, request.label_column, table.where, classes_in=classes_in)
     except DataError as error:
         needed = sum(_width(spec) or math.inf for spec in request.inputs)
-        left = {*kinds} - {*_ROW_NUMBERS, *request.no_inputs}
+        n_columns = len({*kinds} - {*_ROW_NUMBERS, *request.no_inputs})
         # with a column more than the inputs need, that may be the label under an unknown name
-        if request.label_column is None and len(left) in (1, needed):
+        if request.label_column is None and n_columns in (1, needed):
             raise NoLabels(str(error)) from error
         raise
 
@@ -183,12 +183,12 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
 
 
 def _read(
-    table: Table, inputs: Sequence[InputSpec], columns: Mapping[str, tuple[str, ...]], others: Sequence[str]
+    table: Table, inputs: Sequence[InputSpec], columns: Mapping[str, tuple[str, ...]], further: Sequence[str]
 ) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
     """Read a table once; return the values of each input, whose `columns` are named, and of other columns."""
-    names = dict.fromkeys([*(name for used in columns.values() for name in used), *others])
+    names = dict.fromkeys([*itertools.chain.from_iterable(columns.values()), *further])
     values = {spec.name: GrowingRows(f"{table.where}: column {columns[spec.name][0]!r}") for spec in inputs}
-    stored = {name: GrowingRows(f"{table.where}: column {name!r}") for name in others}
+    stored = {name: GrowingRows(f"{table.where}: column {name!r}") for name in further}
     start = 0
     for part in table.parts([*names]):
         for spec in inputs:
@@ -227,17 +227,17 @@ def _filled(
         wrong = next(name for name in names if kinds[name] != "number")
         cells = enumerate(columns[wrong].tolist())
         odd = (f"{cell!r:.80} in row {row}" for row, cell in cells if not isinstance(cell, numbers.Real))
-        found = next(odd, str(columns[wrong].dtype))
-        raise DataError(f"{where}: column {wrong!r}: expected numbers, found {found}; store numbers")
+        example = next(odd, str(columns[wrong].dtype))
+        raise DataError(f"{where}: column {wrong!r}: expected numbers, found {example}; store numbers")
     values = columns[names[0]]
     if values.dtype.kind == "O":
         values = _joined(f"{where}: column {names[0]!r}", values)
-    whole = values.dtype in (np.int32, np.int64)
-    if not (whole and spec.dtype.kind in "iuf") and not values.dtype.kind == spec.dtype.kind == "f":
+    integers = values.dtype in (np.int32, np.int64)
+    if not (integers and spec.dtype.kind in "iuf") and not values.dtype.kind == spec.dtype.kind == "f":
         return values
     with np.errstate(over="ignore"):
         cast = values.astype(spec.dtype)  # text, lists of Python and pandas know no dtypes of the model
-    wrong = cast != values if whole else np.isinf(cast) & np.isfinite(values)
+    wrong = cast != values if integers else np.isinf(cast) & np.isfinite(values)
     if wrong.any():
         raise DataError(
             f"{where}: column {names[0]!r}: {values[wrong][0]} does not fit into {spec.dtype}, the input's dtype; "
@@ -363,9 +363,8 @@ def _by_user(
             f"{where}: --columns names {len(names)} columns, the model takes {total} ({', '.join(shapes)}); name each "
             "one, in the order in which the model was trained on them"
         )
-    left = iter(names)
-    taken = zip(inputs, widths, strict=True)
-    return {spec.name: tuple(itertools.islice(left, width or 1)) for spec, width in taken}
+    rest = iter(names)
+    return {spec.name: tuple(itertools.islice(rest, width or 1)) for spec, width in zip(inputs, widths, strict=True)}
 
 
 def _require(where: str, names: Sequence[str], kinds: Mapping[str, Kind], flag: str) -> None:
@@ -420,13 +419,13 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
             f"{listed(data_columns) or 'none besides the label'}; name the column after the input, or store arrays as "
             ".npz"
         )
-    others = ""
+    or_drop = ""
     if len(numbers) > (spec.shape[1] or 0):
-        others = ", or leave the others out with --drop-columns"
+        or_drop = ", or leave the others out with --drop-columns"
     raise DataError(
         f"{where}: the model's input {spec.name!r} takes {spec.shape[1]} columns of numbers, the table has "
         f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]} with --columns, in the order of the "
-        f"training{others}"
+        f"training{or_drop}"
     )
 
 

@@ -291,9 +291,9 @@ def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limit
     for file in files:
         stored = table_schema(file)
         with parsing(str(file), "cannot be read as a table", "write it again"):
-            own = pa.schema([stored.field(name) for name in columns], stored.metadata)
-        schema = schema or own
-        if own.types != schema.types:
+            selected_schema = pa.schema([stored.field(name) for name in columns], stored.metadata)
+        schema = schema or selected_schema
+        if selected_schema.types != schema.types:
             raise DataError(f"{file}: its columns differ in type from those of {files[0]}; write them alike")
         max_bytes = limits.expanded_bytes(file.stat().st_size)
         size = 0

@@ -97,10 +97,10 @@ def tokenized(
     samples = list(zip(*texts, strict=True)) if len(texts) > 1 else list(texts[0])
     encoded = tokenizer.encode_batch(samples)
     cut = sum(bool(one.overflowing) for one in encoded)
-    most = max((len(one.ids) for one in encoded), default=0)
-    length = fixed or most
-    if most > length:
-        raise DataError(f"{where}: {most} tokens after cutting, the model takes {length}; use another tokenizer")
+    tokens = max((len(one.ids) for one in encoded), default=0)
+    length = fixed or tokens
+    if tokens > length:
+        raise DataError(f"{where}: {tokens} tokens after cutting, the model takes {length}; use another tokenizer")
     parts = {"ids": ("ids", padding), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
     arrays = {}
     for spec in request.inputs:
