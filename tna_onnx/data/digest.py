@@ -9,21 +9,17 @@ Source: K. Beyer et al., On synopses for distinct-value estimation under multise
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import open_foreign
 from tna_onnx.data.mapped import release
 from tna_onnx.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 
 _PIECE = 1 << 20  # bytes: large enough that hashing, not the calls, takes the time
 

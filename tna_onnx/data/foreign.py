@@ -15,18 +15,15 @@ import os
 import stat
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.options import Limits
 from tna_onnx.errors import DataError, TnaError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 # Windows has no such flags, and no pipes among its files.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

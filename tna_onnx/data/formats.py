@@ -9,31 +9,25 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
-from tna_onnx.data.options import Data, Request
+from tna_onnx.data.options import Data, Limits, Request
 from tna_onnx.data.sample_info import require_beside, with_prior
 from tna_onnx.data.several import LabelSource, PositionSource
-from tna_onnx.data.source import InputSpec
+from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.sources.arrays import open_arrays
 from tna_onnx.data.sources.image_files import open_folder, open_manifest
 from tna_onnx.data.sources.objects import open_object
 from tna_onnx.data.sources.tables import SAVED, SUFFIXES, open_table
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, local_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tna_onnx.data.options import Limits
-    from tna_onnx.data.source import Source
 
 
 @dataclass(frozen=True)

@@ -16,24 +16,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.data.foreign import any_array, cell_array, foreign_json, parse_json, read_npy, read_text, text_lines
 from tna_onnx.data.labels import listed
-from tna_onnx.data.options import DEFAULT_LIMITS
+from tna_onnx.data.options import DEFAULT_LIMITS, Data, Limits, Request
+from tna_onnx.data.source import AnyArray
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from tna_onnx.data.options import Data, Limits, Request
-    from tna_onnx.data.source import AnyArray
 
 LABEL_FILES = (*DELIMITED, ".txt", ".npy")
 

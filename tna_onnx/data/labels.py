@@ -12,20 +12,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tna_onnx.data.foreign import plain_column, repeated
-from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.options import Request
+from tna_onnx.data.source import NO_LABELS, AnyArray, IntArray
 from tna_onnx.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray, IntArray
 
 
 def check_integral(flat: AnyArray, where: str) -> None:

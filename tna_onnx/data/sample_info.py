@@ -8,10 +8,10 @@ or numbered.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,9 @@ from numpy.typing import NDArray
 from tna_onnx.data.foreign import any_array, parse_json, read_text, repeated
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import BESIDE, Data, Limits
+from tna_onnx.data.source import AnyArray, IntArray, Source
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from tna_onnx.data.source import AnyArray, IntArray, Source
 
 # What libraries write where a value is missing; "none" is a word.
 _EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})

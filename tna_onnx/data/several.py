@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labels import check_integral, check_range, check_two_classes, listed
-from tna_onnx.data.options import IGNORED
+from tna_onnx.data.options import IGNORED, Request
 from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, SourceView, split_rows
 from tna_onnx.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from tna_onnx.data.options import Request
 
 POSITIONS = "tna_onnx/positions"
 """Array of a batch: (R,) int64, where its rows are among the positions of its samples, one sample after the other."""

@@ -13,16 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import AnyArray, IntArray
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.outliers import area_under
-
-if TYPE_CHECKING:
-    from tna_onnx.data.options import Data
-    from tna_onnx.data.source import AnyArray, IntArray
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
 # Another order must be better by both. The first leaves out what is not worth a warning. With the second, 0 to 1.2 %

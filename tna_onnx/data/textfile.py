@@ -12,20 +12,17 @@ import itertools
 import math
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.data.foreign import cell_array, parse_json, parsing, plain_column, read_text, repeated, whole_numbers
 from tna_onnx.data.labels import listed
+from tna_onnx.data.options import Limits
+from tna_onnx.data.source import AnyArray
 from tna_onnx.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from tna_onnx.data.options import Limits
-    from tna_onnx.data.source import AnyArray
 
 DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
 

@@ -10,25 +10,19 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from tna_onnx.data.foreign import open_foreign, parsing
-from tna_onnx.data.options import DEFAULT_LIMITS
+from tna_onnx.data.options import DEFAULT_LIMITS, Limits
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-    from concurrent.futures import Future
-    from typing import BinaryIO
-
     from PIL.Image import Image
-
-    from tna_onnx.data.options import Limits
 
 _GREY = ("1", "L", "LA")
 _BYTES_PER_PIXEL = 16  # four channels of 32 bits

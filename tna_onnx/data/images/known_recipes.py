@@ -7,17 +7,15 @@ Wrong preprocessing raises no error, but lowers the accuracy. Normalised pixels 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.data.images.preprocess import PRESETS, Recipe, recipe_text
 from tna_onnx.data.source import InputSpec, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _UNIT = 1 / 255
 _MAX_PIXEL = 255.0

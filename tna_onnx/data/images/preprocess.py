@@ -13,22 +13,18 @@ determines.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.options import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout
-from tna_onnx.data.source import shape_text
+from tna_onnx.data.options import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout, Limits
+from tna_onnx.data.source import AnyArray, InputSpec, shape_text
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from PIL.Image import Image
-
-    from tna_onnx.data.options import Limits
-    from tna_onnx.data.source import AnyArray, InputSpec
 
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.
 FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -385,8 +381,8 @@ def _per_channel(flag: str, values: tuple[float, ...] | None, default: float, n_
 
 def _float(value: float) -> float:
     """Return a number as a float: infinite, or 0, where it is so in float32, in which pixels are prepared."""
-    with np.errstate(over="ignore"):
-        single = float(np.float32(value))
+    with np.errstate(over="ignore"):  # bounded first: a whole number of hundreds of digits has no float
+        single = float(np.float32(min(max(value, -1e39), 1e39)))
     if single and math.isfinite(single):
         return float(value)
     return single

@@ -7,20 +7,16 @@ They are followed as the library itself does for PIL images: timm's `transforms_
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tna_onnx.data.foreign import foreign_json, parse_json, read_text
 from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
-from tna_onnx.data.options import DEFAULT_LIMITS, Data
+from tna_onnx.data.options import DEFAULT_LIMITS, Data, Interpolation, Limits
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import model_folders
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tna_onnx.data.options import Interpolation, Limits
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
 _TIMM_DEFAULTS: dict[str, Any] = {

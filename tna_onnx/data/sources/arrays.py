@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.digest import arrays_sha256, row_digests, stream_sha256
 from tna_onnx.data.foreign import any_array, claimed_bytes, open_foreign, parsing
@@ -29,16 +30,11 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed
 from tna_onnx.data.mapped import release
-from tna_onnx.data.options import IGNORED
+from tna_onnx.data.options import IGNORED, Limits, Request
 from tna_onnx.data.sample_info import columns_beside, values_beside
 from tna_onnx.data.several import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tna_onnx.data.options import Limits, Request
 
 LABELS = "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests

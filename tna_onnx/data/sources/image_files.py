@@ -8,35 +8,28 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
-from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.images.known_recipes import RecipeSearch
+from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labelfile import labels_apart, read_label_file
 from tna_onnx.data.labels import check_labels, class_indices, folder_labels, listed
-from tna_onnx.data.options import DEFAULT_LIMITS
+from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
 from tna_onnx.data.sample_info import values_beside
-from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
+from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, IntArray, classes_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError
 from tna_onnx.files import resolved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from tna_onnx.data.images.known_recipes import RecipeSearch
-    from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.options import Limits, Request
-    from tna_onnx.data.source import AnyArray, Batch, IntArray
 
 T = TypeVar("T")
 ImageFiles: TypeAlias = "FolderImages | TableImages"

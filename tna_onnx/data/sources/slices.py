@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
+from tna_onnx.data.source import IntArray, Source
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 from tna_onnx.data.sources.tables import TableFiles, load_pyarrow, row_groups, table_batches
-
-if TYPE_CHECKING:
-    from tna_onnx.data.source import IntArray, Source
 
 KEY = "key"
 LABEL = "label"

@@ -16,8 +16,10 @@ import itertools
 import math
 import numbers
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -26,20 +28,13 @@ from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
 from tna_onnx.data.labels import listed, named_labels
 from tna_onnx.data.mapped import GrowingRows
-from tna_onnx.data.options import BESIDE
+from tna_onnx.data.options import BESIDE, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.several import check_label_columns, joined_labels, marked_labels
-from tna_onnx.data.source import NO_LABELS, shape_text
+from tna_onnx.data.source import NO_LABELS, AnyArray, InputSpec, IntArray, shape_text
 from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError, NoLabels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 
 Kind: TypeAlias = Literal["number", "list", "text", "image", "other"]
 """What the cells of a column hold."""

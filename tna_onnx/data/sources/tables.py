@@ -15,25 +15,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, open_foreign, optional, parsing
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices, listed
-from tna_onnx.data.options import DEFAULT_LIMITS
+from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
 from tna_onnx.data.sample_info import columns_beside
+from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs
 from tna_onnx.data.sources.arrays import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, resolved
-
-if TYPE_CHECKING:
-    from tna_onnx.data.options import Limits, Request
-    from tna_onnx.data.source import AnyArray
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")
 SAVED = ("state.json", "dataset_dict.json")

@@ -6,24 +6,20 @@ to what model or tokenizer allow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, read_text
 from tna_onnx.data.labels import listed
-from tna_onnx.data.options import Limits
+from tna_onnx.data.options import Limits, Request
+from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources.arrays import require_text
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import model_folders
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tna_onnx.data.options import Request
-    from tna_onnx.data.source import AnyArray
 
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
