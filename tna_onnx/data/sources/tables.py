@@ -27,7 +27,7 @@ from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs
 from tna_onnx.data.sources.arrays import ArraySource, check_arrays
-from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
+from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import is_url, resolved
@@ -132,8 +132,7 @@ def _open_images(table: table_inputs.Table, title: str, name: str, label: str | 
     images = TableImages(Path(where), files, map_column(files, name, request.limits))
     labels = labels_apart(request, None if label is None else table.labels(label, stored[label]))
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
-    columns = {column: stored[column] for column in further}
-    return open_image_files(title, where, images, indices, request, prepared_input(request, where), columns)
+    return open_image_files(title, where, images, indices, request, {column: stored[column] for column in further})
 
 
 def label_names(schema: Any, name: str, where: str, request: Request) -> list[str] | None:
