@@ -13,40 +13,13 @@ from tna_onnx.data.sample_info import with_prior
 from tna_onnx.data.source import Source
 from tna_onnx.errors import DataError, UsageError
 
+pd = pytest.importorskip("pandas")
+
 X = np.random.default_rng(0).random((70, 3))  # more than one batch of items
 LABELS = np.arange(70) % 3
 NAMES = np.array(["setosa", "virginica", "versicolor"])
 ONE = [spec("X", (None, 3))]
 EACH = [spec(name, (None, 1)) for name in "abc"]
-
-
-class Series:
-    """A column of a data frame, of which only this is used."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = np.asarray(values)
-        self.dtype = self.values.dtype
-        self.shape = self.values.shape
-
-    def to_numpy(self) -> Any:
-        return self.values
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self.values
-
-
-class Frame:
-    """What data frames of pandas and polars have in common."""
-
-    __dataframe__ = True  # it is there; nobody calls it
-
-    def __init__(self, columns: dict[Any, Any]) -> None:
-        self.content = columns
-        self.columns = list(columns)
-        self.dtypes = ()
-
-    def __getitem__(self, name: Any) -> Series:
-        return Series(self.content[name])
 
 
 class Items:
@@ -71,18 +44,18 @@ def opened(data: Any, inputs: Any = ONE, **options: Any) -> Source:
 
 
 FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
-    "frame": lambda: (Frame({**parts(), "target": LABELS}), {}),
-    "frame, label first": lambda: (Frame({"label": LABELS, **parts()}), {}),
-    "frame, columns called 0, 1, 2": lambda: (Frame({**dict(enumerate(X.T)), "y": LABELS}), {}),
-    "frame, label column": lambda: (Frame({**parts(), "species": LABELS}), {"label_column": "species"}),
-    "frame, names": lambda: (Frame({**parts(), "class": NAMES[LABELS]}), {"class_names": NAMES}),
-    "frame, labels apart": lambda: (Frame(parts()), {"labels": Series(LABELS)}),
-    "frame, told": lambda: (Frame({**parts("cab"), "n": LABELS, "y": LABELS}), {"columns": ["a", "b", "c"]}),
+    "frame": lambda: (pd.DataFrame({**parts(), "target": LABELS}), {}),
+    "frame, label first": lambda: (pd.DataFrame({"label": LABELS, **parts()}), {}),
+    "frame, columns called 0, 1, 2": lambda: (pd.DataFrame({**dict(enumerate(X.T)), "y": LABELS}), {}),
+    "frame, label column": lambda: (pd.DataFrame({**parts(), "species": LABELS}), {"label_column": "species"}),
+    "frame, names": lambda: (pd.DataFrame({**parts(), "class": NAMES[LABELS]}), {"class_names": NAMES}),
+    "frame, labels apart": lambda: (pd.DataFrame(parts()), {"labels": pd.Series(LABELS)}),
+    "frame, told": lambda: (pd.DataFrame({**parts("cab"), "n": LABELS, "y": LABELS}), {"columns": ["a", "b", "c"]}),
     "X, y": lambda: ((X, LABELS), {}),
     "X, y of float32": lambda: ((X.astype(np.float32), LABELS), {}),
     "X, y of lists": lambda: ((X.tolist(), LABELS.tolist()), {}),
     "X, y of names": lambda: ((X, NAMES[LABELS].astype(object)), {"class_names": NAMES}),
-    "X, y of a frame": lambda: ((Frame(parts()), Series(LABELS)), {}),
+    "X, y of a frame": lambda: ((pd.DataFrame(parts()), pd.Series(LABELS)), {}),
     "X and labels": lambda: (X, {"labels": LABELS}),
     "X and labels of float32": lambda: (X.astype(np.float32), {"labels": LABELS.tolist()}),
     "mapping, names as objects": lambda: (
@@ -101,7 +74,9 @@ def test_forms(name: str) -> None:
     np.testing.assert_array_equal(source.labels, LABELS, strict=True)
 
 
-@pytest.mark.parametrize("data", [Frame({**parts("cba"), "target": LABELS}), (X, LABELS), parts("bca") | {"y": LABELS}])
+@pytest.mark.parametrize(
+    "data", [pd.DataFrame({**parts("cba"), "target": LABELS}), (X, LABELS), parts("bca") | {"y": LABELS}]
+)
 def test_one_input_a_column(data: Any) -> None:
     joined = gather(opened(data, EACH), 16)
     for place, name in enumerate("abc"):
@@ -110,13 +85,13 @@ def test_one_input_a_column(data: Any) -> None:
 
 def test_values_that_are_missing_or_of_python() -> None:
     cells = [1, 2.5, *X[2:, 0].tolist()]
-    source = opened(Frame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
+    source = opened(pd.DataFrame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
     np.testing.assert_array_equal(gather(source, 70)["X"][:, 0], np.array(cells, np.float32))
     cells[7] = None
     with pytest.raises(
         DataError, match="data frame: column 'a': expected a finite number of float32, found nan in row 7"
     ):
-        opened(Frame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
+        opened(pd.DataFrame({"a": np.array(cells, object), **{k: parts()[k] for k in "bc"}, "target": LABELS}))
 
 
 def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
@@ -132,13 +107,13 @@ def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
         ((X[:, :2], LABELS), ONE, DataError, "names 2 columns, the model takes 3"),
         ((np.zeros((70, 3, 2)), LABELS), EACH, DataError, "one array for a model with 3 inputs; give a mapping"),
         (
-            Frame({"a": X[:, 0], "target": LABELS}),
+            pd.DataFrame({"a": X[:, 0], "target": LABELS}),
             EACH,
             DataError,
             "data frame: no column for the model's input 'b', 'c'",
         ),
-        (Frame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
-        (Frame(parts()), ONE, DataError, "data frame: no column is named 'label'"),
+        (pd.DataFrame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
+        (pd.DataFrame(parts()), ONE, DataError, "data frame: no column is named 'label'"),
         ({**parts(), "target": LABELS[:3]}, ONE, DataError, "one row per sample, found lengths"),
         (Items([(X[0], 0), (X[1], 1)]), ONE, UsageError, r"data set, Items; expected its batches: .*DataLoader"),
         (3, ONE, UsageError, "found int"),
@@ -207,7 +182,6 @@ def test_data_frames(library: str) -> None:
 
 
 def test_rows_of_pandas_in_two_orders_are_refused() -> None:
-    pd = pytest.importorskip("pandas")
     x = pd.DataFrame(parts())
     labels = pd.Series(LABELS)
     moved = labels[::-1]
@@ -227,7 +201,6 @@ def test_rows_of_pandas_in_two_orders_are_refused() -> None:
 
 
 def test_frequencies_of_pandas_are_by_class() -> None:
-    pd = pytest.importorskip("pandas")
     labels = np.repeat([0, 1, 2], [5, 20, 45])
     stated = pd.Series(NAMES[labels]).value_counts(normalize=True)  # the most frequent first
     weights = [
