@@ -11,7 +11,7 @@ A message names options as the command line does; `in_words_of_python` makes arg
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "UsageError",
     "count_text",
     "in_words_of_python",
+    "listed",
     "one_line",
     "writing",
 ]
@@ -112,6 +113,22 @@ _FLAG = re.compile(
 )
 _NEXT = re.compile(r"(?<==)(\S+|\([^()]*\)) (?=[a-z_]+=)")  # two arguments, one behind the other
 _ARGUMENTS = {"limit": "the limit", "ray-option": "ray_options"}
+
+_LISTED = 10  # names in a message; more are cut
+_NAME = 120  # characters of a name in a message
+
+
+def listed(names: Iterable[str]) -> str:
+    """List names for a message; of many, only the first ones.
+
+    >>> listed(["cat", "dog"])
+    "'cat', 'dog'"
+    """
+    parts = [repr(name[:_NAME]) for name in names]
+    text = ", ".join(parts[:_LISTED])
+    if len(parts) > _LISTED:
+        text += f", and {len(parts) - _LISTED} more"
+    return text
 
 
 def count_text(number: int, noun: str) -> str:

@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data.foreign import any_array, cell_array, foreign_json, parse_json, read_npy, read_text, text_lines
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import DEFAULT_LIMITS, Data, Limits, Request
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.textfile import DELIMITED, read_columns
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 
 LABEL_FILES = (*DELIMITED, ".txt", ".npy")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from tna_onnx.data.foreign import plain_column, repeated
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import NO_LABELS, AnyArray, IntArray
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 
 
 def check_integral(flat: AnyArray, where: str) -> None:
@@ -64,8 +64,6 @@ def check_two_classes(values: AnyArray, where: str) -> None:
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
 _WHOLE_FLOAT = re.compile(_INTEGER.pattern + r"\.0+")
-_MAX_LISTED = 10  # names in a message; more are cut
-_MAX_NAME = 120  # characters of a name in a message
 
 
 def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -> IntArray:
@@ -224,19 +222,6 @@ def class_called(word: str, names: Sequence[str]) -> int:
     if word.isdecimal() and int(word) < len(names):
         return int(word)
     raise UsageError(f"--positive {word}: the model has no such class; expected {listed(names)}, or its number from 0")
-
-
-def listed(names: Iterable[str]) -> str:
-    """List names for a message; of many, only the first ones.
-
-    >>> listed(["cat", "dog"])
-    "'cat', 'dog'"
-    """
-    parts = [repr(name[:_MAX_NAME]) for name in names]
-    text = ", ".join(parts[:_MAX_LISTED])
-    if len(parts) > _MAX_LISTED:
-        text += f", and {len(parts) - _MAX_LISTED} more"
-    return text
 
 
 def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Sequence[str]) -> dict[str, int]:

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import any_array, parse_json, read_text, repeated
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import BESIDE, Data, Limits
 from tna_onnx.data.source import AnyArray, IntArray, Source
 from tna_onnx.data.textfile import read_columns
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 
 # What libraries write where a value is missing; "none" is a word.
 _EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.foreign import repeated
-from tna_onnx.data.labels import check_integral, check_range, check_two_classes, listed
+from tna_onnx.data.labels import check_integral, check_range, check_two_classes
 from tna_onnx.data.options import IGNORED, Request
 from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, SourceView, split_rows
-from tna_onnx.errors import DataError
+from tna_onnx.errors import DataError, listed
 
 POSITIONS = "tna_onnx/positions"
 """Array of a batch: (R,) int64, where its rows are among the positions of its samples, one sample after the other."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import read_text
-from tna_onnx.data.labels import class_called, listed
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.data.labels import class_called
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance

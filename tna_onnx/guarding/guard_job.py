@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import repeats_of
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Part, Source, clusters_of, drawn_by_weight, group_notes, halves, sample_labels
 from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.engine.scoring import score_model
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.extraction.classifier import Classifier, OpenModel, read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs, open_samples, open_unknown
 from tna_onnx.graph.load import Model, load_model

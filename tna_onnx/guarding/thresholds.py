@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.labels import listed
-from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.errors import DataError, UnsupportedModel, listed
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore

@@ -9,8 +9,8 @@ import numpy as np
 
 from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.preprocess import recipe_text
-from tna_onnx.data.labels import listed
 from tna_onnx.data.several import PositionSource
+from tna_onnx.errors import listed
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.tensors import epsilon, numpy_type

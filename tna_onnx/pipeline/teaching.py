@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.scoring import BatchRunner, with_projections
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
 from tna_onnx.graph.options import ModelOptions

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from tna_onnx.data.images.known_recipes import RecipeSearch
-from tna_onnx.data.labels import listed
+from tna_onnx.errors import listed
 from tna_onnx.graph.linear import class_vectors
 from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.intervals import paired_differences

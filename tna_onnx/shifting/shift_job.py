@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.sample_info import read_prior, restricted
 from tna_onnx.data.source import Source
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import with_projections
-from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs

@@ -28,13 +28,13 @@ from tna_onnx.data.foreign import any_array, claimed_bytes, open_foreign, parsin
 from tna_onnx.data.images.decode import read_ahead
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import class_indices, listed
+from tna_onnx.data.labels import class_indices
 from tna_onnx.data.mapped import release
 from tna_onnx.data.options import IGNORED, Limits, Request
 from tna_onnx.data.sample_info import columns_beside, values_beside
 from tna_onnx.data.several import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
-from tna_onnx.errors import DataError, NoLabels, UsageError
+from tna_onnx.errors import DataError, NoLabels, UsageError, listed
 
 LABELS = "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests

@@ -24,11 +24,11 @@ from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labelfile import labels_apart, read_label_file
-from tna_onnx.data.labels import check_labels, class_indices, folder_labels, listed
+from tna_onnx.data.labels import check_labels, class_indices, folder_labels
 from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
 from tna_onnx.data.sample_info import values_beside
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, IntArray, classes_text, split_rows
-from tna_onnx.errors import DataError, NoLabels, UsageError
+from tna_onnx.errors import DataError, NoLabels, UsageError, listed
 from tna_onnx.files import resolved
 
 T = TypeVar("T")

@@ -21,13 +21,12 @@ import numpy as np
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import listed
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import Request
 from tna_onnx.data.source import NO_LABELS, AnyArray, Source
 from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, check_names, open_columns, open_mapping
 from tna_onnx.data.sources.table_inputs import open_in_memory
-from tna_onnx.errors import DataError, NoLabels, UsageError
+from tna_onnx.errors import DataError, NoLabels, UsageError, listed
 
 
 def open_iterable(data: Any, request: Request) -> ArraySource:

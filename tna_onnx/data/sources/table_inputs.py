@@ -26,7 +26,7 @@ import numpy as np
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
-from tna_onnx.data.labels import listed, named_labels
+from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import BESIDE, Request
 from tna_onnx.data.sample_info import columns_beside
@@ -34,7 +34,7 @@ from tna_onnx.data.several import check_label_columns, joined_labels, marked_lab
 from tna_onnx.data.source import NO_LABELS, AnyArray, InputSpec, IntArray, shape_text
 from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
-from tna_onnx.errors import DataError, NoLabels
+from tna_onnx.errors import DataError, NoLabels, listed
 
 Kind: TypeAlias = Literal["number", "list", "text", "image", "other"]
 """What the cells of a column hold."""

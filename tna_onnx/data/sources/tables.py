@@ -21,7 +21,7 @@ import numpy as np
 
 from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, open_foreign, optional, parsing
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import class_indices, listed
+from tna_onnx.data.labels import class_indices
 from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
@@ -29,7 +29,7 @@ from tna_onnx.data.sources import table_inputs
 from tna_onnx.data.sources.arrays import ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files
 from tna_onnx.data.textfile import DELIMITED, read_columns
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 from tna_onnx.files import is_url, resolved
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc")

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, read_text
-from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Limits, Request
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources.arrays import require_text
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 from tna_onnx.files import model_folders
 
 _TEXT = ("text", "sentence", "content", "review", "question")
