@@ -15,7 +15,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import nodes_of, small_model, stumps, tensor_info
 from tests.conftest import Small
-from tests.pipeline.samples import few, opened
+from tests.pipeline.samples import few, opened, recalibrated
 from tests.support import loaded, outputs_of, with_options
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_tail
@@ -34,20 +34,13 @@ def softened(p: Array) -> Array:
     return labels
 
 
-def recalibrated(proto: onnx.ModelProto, folder: Path, p: Array, x: Array, **options: Any) -> tna_onnx.Report:
-    """Calibrate a model on samples of which it gives the probabilities `p`."""
-    path = folder / "model.onnx"
-    onnx.save(proto, path)
-    data = {"x": x, "labels": softened(p)}
-    report = with_options(
-        tna_onnx.calibrate, path, data, output=folder / "new.onnx", device="cpu", require="nothing", **options
-    )
-    assert tna_onnx.verify(path, folder / "new.onnx").intact
-    return report
+X = np.random.default_rng(1).standard_normal((400, FEATURES)).astype(np.float32)
 
 
-def samples() -> Array:
-    return np.random.default_rng(1).standard_normal((400, FEATURES)).astype(np.float32)
+def softly(proto: onnx.ModelProto, folder: Path, p: Array | None = None, **options: Any) -> tuple[Any, Path]:
+    """Calibrate a model on samples of which it gives the probabilities `p`; by default its output of that name."""
+    labels = softened(outputs_of(proto, X)["p"] if p is None else p)
+    return recalibrated(proto, {"x": X, "labels": labels}, folder, require="nothing", **options)
 
 
 def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
@@ -69,15 +62,12 @@ def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [None, 1])
 def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(opset: int | None, tmp_path: Path) -> None:
-    x, proto = samples(), trees(opset=opset)
-    p = outputs_of(trees(), x)["p"]
-    report = recalibrated(proto, tmp_path, p, x, search="none", map="ts")
+    p = outputs_of(trees(), X)["p"]
+    report, new = softly(trees(opset=opset), tmp_path, p, map="ts")
     assert report.map == "ts"
-    written = onnx.load(tmp_path / "new.onnx")
+    written = onnx.load(new)
     assert [(entry.domain, entry.version) for entry in written.opset_import] == [("ai.onnx.ml", 1), ("", 15)]
-    assert np.abs(outputs_of(tmp_path / "new.onnx", x)["p"] - p).max() > 0.01
-    onnx.save(proto, tmp_path / "source.onnx")
-    assert tna_onnx.verify(tmp_path / "source.onnx", tmp_path / "new.onnx").passed
+    assert np.abs(outputs_of(new, X)["p"] - p).max() > 0.01
 
 
 @pytest.mark.parametrize("names", [[-1, 3, 7], [2, 0, 1]])
@@ -85,16 +75,11 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
     proto = trees(opset=15)
     labels = next(field for field in proto.graph.node[0].attribute if field.name == "classlabels_int64s")
     labels.ints[:] = names
-    x = samples()
-    y = np.array(names)[softened(outputs_of(proto, x)["p"])].astype(str)
-    onnx.save(proto, tmp_path / "model.onnx")
-    new = tmp_path / "new.onnx"
-    report = tna_onnx.calibrate(
-        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", gates=tna_onnx.Gates(require="nothing")
-    )
-    after = tna_onnx.evaluate(new, (x, y)).metrics
+    data = X, np.array(names)[softened(outputs_of(proto, X)["p"])].astype(str)
+    report, new = recalibrated(proto, data, tmp_path, map="ts", require="nothing")
+    after = tna_onnx.evaluate(new, data).metrics
     # a temperature keeps the order of the classes
-    assert after.accuracy == tna_onnx.evaluate(tmp_path / "model.onnx", (x, y)).metrics.accuracy
+    assert after.accuracy == tna_onnx.evaluate(proto, data).metrics.accuracy
     assert after.nll == pytest.approx(report.calibration.after.nll, rel=1e-5)
 
 
@@ -103,19 +88,17 @@ def test_shares_of_a_sum_are_no_unit_vectors() -> None:
     weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
     nodes = nodes_of("MatMul x w > scores; Sigmoid scores > each; LpNormalization each > p axis=1 p=1")
     proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], {"w": weight})
-    x = samples()
-    p = outputs_of(proto, x)["p"]
+    p = outputs_of(proto, X)["p"]
     labels = softened(p)
-    metrics = tna_onnx.evaluate(proto, (x, labels)).metrics
-    assert metrics.nll == pytest.approx(-np.log(p[np.arange(len(x)), labels]).mean(), rel=1e-5)
+    metrics = tna_onnx.evaluate(proto, (X, labels)).metrics
+    assert metrics.nll == pytest.approx(-np.log(p[np.arange(len(X)), labels]).mean(), rel=1e-5)
 
 
 def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path) -> None:
     """Each runtime takes them for another version; an import would change what they mean."""
-    x = samples()
-    proto = trees(cast=True)
+    p = outputs_of(trees(), X)["p"]
     with pytest.raises(UnsupportedModel, match=r"without an opset for them.*convert it to opset 7 or newer$"):
-        recalibrated(proto, tmp_path, outputs_of(trees(), x)["p"], x, search="none", map="ts", output_name="p")
+        softly(trees(cast=True), tmp_path, p, map="ts", output_name="p")
 
 
 def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
@@ -134,10 +117,9 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("opset", "name"), [(7, "ets"), (8, "isotonic"), (18, "aar")])
 def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path: Path, name: str, opset: int) -> None:
-    x = samples()
     proto = old_file(opset=opset)
-    report = recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map=name)
-    written = onnx.load(tmp_path / "new.onnx")
+    report, new = softly(proto, tmp_path, map=name)
+    written = onnx.load(new)
     assert report.verification.checker
     assert written.graph.input == proto.graph.input
     assert [t.name for t in written.graph.initializer] == ["w", "b"]
@@ -145,13 +127,12 @@ def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path
 
 
 def test_a_weight_of_its_own_is_a_node_too(tmp_path: Path) -> None:
-    x = samples()
     proto = old_file(tied=True)
-    recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map="ts")
-    written = onnx.load(tmp_path / "new.onnx")
+    _, path = softly(proto, tmp_path, map="ts")
+    written = onnx.load(path)
     assert written.graph.input == proto.graph.input
     assert (written.graph.node[0].op_type, written.graph.node[0].output[0]) == ("Constant", "tna_onnx/weight")
-    old, new = (outputs_of(model, x)["class vectors"] for model in (proto, tmp_path / "new.onnx"))
+    old, new = (outputs_of(model, X)["class vectors"] for model in (proto, path))
     np.testing.assert_array_equal(new, old)
 
 
@@ -177,20 +158,18 @@ def both(logit: Array) -> Array:
 )
 def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name: str) -> None:
     proto = one_logit(how)
-    x = samples()
-    logit = outputs_of(proto, x)["y"]
+    logit = outputs_of(proto, X)["y"]
     options: dict[str, Any] = {"search": search, "map": name, "output_kind": "logit", "ensemble_size": 4}
-    report = recalibrated(proto, tmp_path, both(logit), x, **options)
-    new = outputs_of(tmp_path / "new.onnx", x)["y"]
+    report, path = softly(proto, tmp_path, both(logit), **options)
+    new = outputs_of(path, X)["y"]
     assert new.shape == logit.shape
     # what the file says of itself is enough for the other commands
-    labels = softened(both(logit))
-    evaluated = tna_onnx.evaluate(tmp_path / "new.onnx", {"x": x, "labels": labels}, device="cpu")
-    expected = -np.log(both(new)[np.arange(len(x)), labels]).mean()
+    data = X, softened(both(logit))
+    evaluated = tna_onnx.evaluate(path, data, device="cpu")
+    expected = -np.log(both(new)[np.arange(len(X)), data[1]]).mean()
     assert evaluated.metrics.nll == pytest.approx(expected, rel=1e-5)
     assert evaluated.output_kind == "positive_logit"
-    data = {"x": x, "labels": labels}
-    moved = tna_onnx.verify(tmp_path / "model.onnx", tmp_path / "new.onnx", data=data, device="cpu")
+    moved = tna_onnx.verify(proto, path, data=data, device="cpu")
     assert moved.outputs.largest == pytest.approx(np.abs(both(new) - both(logit)).max(), abs=1e-6)
     assert report.classes == 2
 
@@ -214,24 +193,22 @@ def logistic(sharpness: float, *, normalizer: bool) -> onnx.ModelProto:
 @pytest.mark.parametrize(("normalizer", "name"), [(False, "ts"), (True, "ets")])
 def test_a_map_goes_in_front_of_a_sigmoid_that_saturates(tmp_path: Path, name: str, normalizer: bool) -> None:
     proto = logistic(30, normalizer=normalizer)
-    x = samples()
-    p = outputs_of(proto, x)["p"]
-    assert np.mean(p == 1) > 0.1
-    report = recalibrated(proto, tmp_path, p, x, search="none", map=name)
-    new = outputs_of(tmp_path / "new.onnx", x)["p"]
+    old = outputs_of(proto, X)
+    saturated = old["p"] == 1
+    assert np.mean(saturated) > 0.1
+    report, path = softly(proto, tmp_path, map=name)
+    new = outputs_of(path, X)
     assert report.verification.max_difference < 1e-6
-    np.testing.assert_array_equal(outputs_of(tmp_path / "new.onnx", x)["label"], outputs_of(proto, x)["label"])
-    assert len(np.unique(new[p[:, 1] == 1])) > 10  # what was one number has its order again
-    stored = next(a for a in onnx.load(tmp_path / "new.onnx").graph.node[0].attribute if a.name == "coefficients")
+    np.testing.assert_array_equal(new["label"], old["label"])
+    assert len(np.unique(new["p"][saturated[:, 1]])) > 10  # what was one number has its order again
+    stored = next(a for a in onnx.load(path).graph.node[0].attribute if a.name == "coefficients")
     np.testing.assert_array_equal(report.weight[-1], np.float32(stored.floats[-FEATURES:]))
 
 
-def test_hidden_scores_without_a_block_are_no_recalibration(tmp_path: Path) -> None:
+def test_hidden_scores_without_a_block_are_no_recalibration() -> None:
     proto = logistic(1, normalizer=False)
-    onnx.save(proto, tmp_path / "old.onnx")
     next(a for a in proto.graph.node[0].attribute if a.name == "post_transform").s = b"NONE"
-    onnx.save(proto, tmp_path / "new.onnx")
-    assert not tna_onnx.verify(tmp_path / "old.onnx", tmp_path / "new.onnx").intact
+    assert not tna_onnx.verify(logistic(1, normalizer=False), proto).intact
 
 
 def with_labels() -> onnx.ModelProto:
@@ -248,11 +225,9 @@ def with_labels() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", ["ts", "ets"])
 def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(tmp_path: Path, name: str) -> None:
-    proto = with_labels()
-    x = samples()
-    recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map=name)
-    new = tmp_path / "new.onnx"
-    np.testing.assert_array_equal(outputs_of(new, x)["label"], outputs_of(new, x)["p"].argmax(axis=1))
+    _, path = softly(with_labels(), tmp_path, map=name)
+    new = outputs_of(path, X)
+    np.testing.assert_array_equal(new["label"], new["p"].argmax(axis=1))
 
 
 def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
@@ -264,13 +239,9 @@ def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: 
     weight = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
     tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
     proto = small_model(nodes, {"x": ["N", FEATURES]}, {"p": ["N", CLASSES]}, tensors)
-    x = samples()
-    labels = softened(outputs_of(proto, x)["p"])
+    data = {"logits": X @ weight, "labels": softened(outputs_of(proto, X)["p"])}
     with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give samples for the inputs"):
-        tna_onnx.calibrate(
-            proto, {"logits": x @ weight, "labels": labels}, search="none", map="ts", output=tmp_path / "new.onnx",
-            device="cpu",
-        )  # fmt: skip
+        recalibrated(proto, data, tmp_path, map="ts")
 
 
 # ---- Calibration and held-out data in different forms: what goes together, and what each `Data` says of itself

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
-from tests.pipeline.samples import few, opened, outputs, probabilities
-from tests.support import with_options
+from tests.pipeline.samples import few, opened, outputs, probabilities, recalibrated
+from tests.support import PLAIN, with_options
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner
 from tna_onnx.graph.options import ModelOptions
@@ -225,13 +225,12 @@ def drawn() -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {**weights, **constants, **whole}, rng.standard_normal((1500, 8)).astype(np.float32)
 
 
-def _form(form: str, constants: dict[str, np.ndarray], folder: Path) -> Path:
+def _form(form: str, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
     head = helper.make_node("Gemm", ["x", "w"], ["s"], name="head", transB=1)
     nodes = [head, *(STAYS | FOLLOWS)[form]]
     used = {name: value for name, value in constants.items() if any(name in node.input for node in nodes)}
     outputs = {"p": ["N", 4], "o": (None, KINDS.get(form, np.float32))}
-    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, used), folder / "m.onnx")
-    return folder / "m.onnx"
+    return small_model(nodes, {"x": ["N", 8]}, outputs, used)
 
 
 @pytest.mark.slow
@@ -242,16 +241,13 @@ def test_an_output_that_is_no_score_stays(
     form: str, map_: str, drawn: tuple[dict[str, np.ndarray], np.ndarray], tmp_path: Path
 ) -> None:
     constants, x = drawn
-    model, written = _form(form, constants, tmp_path), tmp_path / "o.onnx"
+    model = _form(form, constants)
     p, other = outputs(model, x)
     labels = np.argmax(np.log(p) / 6 + np.random.default_rng(6).gumbel(size=p.shape), axis=1)
-    words = {"output_name": "p", "output": written, "device": "cpu", "map": map_}
-    if map_ != "auto":
-        words["search"] = "none"
-    report = with_options(tna_onnx.calibrate, model, {"x": x, "labels": labels}, **words)  # type: ignore[arg-type]
+    search = "auto" if map_ == "auto" else "none"
+    report, written = recalibrated(model, (x, labels), tmp_path, output_name="p", map=map_, search=search)
     q, new = outputs(written, x)
     assert np.abs(p - q).max() > 0.1
-    assert tna_onnx.verify(model, written).passed
     if form in STAYS:
         np.testing.assert_allclose(new, other, rtol=1e-5, atol=1e-6)
         assert report.verification.moved == ()
@@ -270,18 +266,16 @@ def test_features_need_no_samples_to_keep_an_output(
     constants, x = drawn
     labels = np.argmax(x @ constants["w"].T / 6 + np.random.default_rng(6).gumbel(size=(1500, 4)), axis=1)
     for form in ("energy", "entropy", "logits", "the label"):
-        model, written = _form(form, constants, tmp_path), tmp_path / "o.onnx"
-        words = {"output_name": "p", "map": "ts", "search": "none", "device": "cpu", "overwrite": True}
-        with_options(tna_onnx.calibrate, model, {"features": x, "labels": labels}, output=written, **words)  # type: ignore[arg-type]
+        model = _form(form, constants)
+        data = {"features": x, "labels": labels}
+        _, written = recalibrated(model, data, tmp_path, output_name="p", map="ts", overwrite=True)
         stays = form in STAYS or form == "the label"
         assert np.allclose(outputs(model, x)[1], outputs(written, x)[1], rtol=1e-5, atol=1e-6) == stays, form
 
 
-def test_a_search_by_request_moves_them_and_says_so(
-    drawn: tuple[dict[str, np.ndarray], np.ndarray], tmp_path: Path
-) -> None:
+def test_a_search_by_request_moves_them_and_says_so(drawn: tuple[dict[str, np.ndarray], np.ndarray]) -> None:
     constants, x = drawn
-    model = _form("energy", constants, tmp_path)
+    model = _form("energy", constants)
     labels = np.argmax(x @ constants["w"].T / 6 + np.random.default_rng(6).gumbel(size=(1500, 4)), axis=1)
     words = {"output_name": "p", "search": "sparse", "map": "ts", "device": "cpu", "dry_run": True}
     result = with_options(tna_onnx.calibrate, model, {"x": x, "labels": labels}, **words)  # type: ignore[arg-type]
@@ -306,35 +300,22 @@ FORMS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def weight() -> np.ndarray:
-    return 3 * np.random.default_rng(5).standard_normal((5, 8)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def data(weight: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(6)
-    x = rng.standard_normal((1000, 8)).astype(np.float32)
-    labels = np.argmax(x @ weight.T / 6 + rng.gumbel(size=(1000, 5)), axis=1)
-    path = tmp_path_factory.mktemp("types") / "data.npz"
-    np.savez(path, x=x, labels=labels)
-    return path
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_rounding_of_the_output_is_no_error(form: str, weight: np.ndarray, data: Path, tmp_path: Path) -> None:
+def test_rounding_of_the_output_is_no_error(form: str) -> None:
     text, dtype, most = FORMS[form]
+    rng = np.random.default_rng(6)
+    weight = 3 * rng.standard_normal((5, 8)).astype(np.float32)
+    x = rng.standard_normal((1000, 8)).astype(np.float32)
+    data = x, np.argmax(x @ weight.T / 6 + rng.gumbel(size=(1000, 5)), axis=1)
     nodes = nodes_of(f"Gemm x w > s name=head transB=1; {text}")
-    outputs = {"o": (["N", 5], dtype)}
-    model = tmp_path / "m.onnx"
-    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, {"w": weight}), model)
+    model = small_model(nodes, {"x": ["N", 8]}, {"o": (["N", 5], dtype)}, {"w": weight})
     found = tna_onnx.calibrate(model, data, dry_run=True, map="ets", search="none", device="cpu").verification
     assert found.max_difference <= found.bound <= most
     tna_onnx.shift(model, data, target_prior="uniform", dry_run=True, device="cpu")
 
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Sigmoid"])
-def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str, tmp_path: Path) -> None:
+def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str) -> None:
     """Where features of a sample are nearly zero its logits are exact, and its probabilities are rounded."""
     rng = np.random.default_rng(0)
     classes = 1 if kind == "Sigmoid" else 3
@@ -347,9 +328,8 @@ def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str, tmp_
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
     if kind == "Sigmoid":
         labels = (logits[:, 0] > rng.logistic(size=2000)).astype(np.int64)
-    onnx.save(small_model(nodes, *infos, {"w": weight}), tmp_path / "m.onnx")
-    words: dict[str, Any] = {"search": "none", "map": "ts", "trust_labels": True, "device": "cpu", "dry_run": True}
-    found = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **words).verification
+    model = small_model(nodes, *infos, {"w": weight})
+    found = with_options(tna_onnx.calibrate, model, (x, labels), trust_labels=True, dry_run=True, **PLAIN).verification
     assert 1e-4 < found.max_difference <= found.bound
 
 
@@ -363,14 +343,11 @@ def test_an_output_of_a_classifier_that_hides_its_scores_stays(tmp_path: Path) -
     outputs_declared = {"p": ["N", 2], "o": ["N"]}
     nodes = [classifier, *nodes_of("ReduceMax p > o axes=[1] keepdims=0")]
     model = small_model(nodes, {"x": ["N", 3]}, outputs_declared, domains={"ai.onnx.ml": 3})
-    onnx.save(model, tmp_path / "m.onnx")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((600, 3)).astype(np.float32)
-    p, largest = outputs(tmp_path / "m.onnx", x)
+    p, largest = outputs(model, x)
     labels = (np.log(p[:, 1] / p[:, 0]) / 2 > rng.logistic(size=600)).astype(np.int64)
-    options: dict[str, Any] = {"output_name": "p", "map": "ts", "search": "none", "output": tmp_path / "o.onnx"}
-    with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": labels}, **options)
-    q, new = outputs(tmp_path / "o.onnx", x)
+    _, written = recalibrated(model, (x, labels), tmp_path, output_name="p", map="ts")
+    q, new = outputs(written, x)
     assert np.array_equal(new, largest)
     assert np.abs(p - q).max() > 0.1
-    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed
