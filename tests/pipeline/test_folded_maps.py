@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
-import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import Graph
 from tests.graph.samples import FEATURES, Array, Builder, run, softmax
-from tests.pipeline.samples import job_of, outcome_of
-from tests.support import PLAIN, with_options
+from tests.pipeline.samples import job_of, outcome_of, recalibrated
+from tests.support import outputs_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import CalibrationMap
@@ -290,16 +288,11 @@ def test_a_map_of_more_classes_than_metadata_hold(tmp_path: Path) -> None:
     classes = 1100
     weight = rng.standard_normal((classes, 16)).astype(np.float32)
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)]
-    infos = [tensor_info(name, ["N", n]) for name, n in (("x", 16), ("y", classes))]
-    stored = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(weight[:, 0].copy(), "b")]
-    onnx.save(small_model(nodes, infos[:1], infos[1:], stored, opset=17), tmp_path / "m.onnx")
+    proto = small_model(nodes, {"x": ["N", 16]}, {"y": ["N", classes]}, {"w": weight, "b": weight[:, 0].copy()})
     labels = rng.integers(0, 300, 800)
     x = weight[labels] / 2 + 0.7 * rng.standard_normal((800, 16)).astype(np.float32)
-    data = {"x": x.astype(np.float32), "labels": labels}
-    words = {"search": "none", "map": "bias", "trust_labels": True, "device": "cpu"}
-    report = with_options(tna_onnx.calibrate, tmp_path / "m.onnx", data, output=tmp_path / "o.onnx", **words)
+    report, _ = recalibrated(proto, (x, labels), tmp_path, map="bias", trust_labels=True)
     assert report.folded
-    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").intact
 
 
 # --- Maps that read the features in the graph: of another type than the logits, or quantised
@@ -324,15 +317,9 @@ def _steps(g: Graph) -> None:
 def test_a_map_reads_features_of_any_type(fill: Callable[[Graph], None], dtype: str, name: str, tmp_path: Path) -> None:
     graph = Graph(dtype)
     fill(graph)
-    path, written = tmp_path / "model.onnx", tmp_path / "new.onnx"
-    path.write_bytes(graph.proto().SerializeToString())
     feeds: dict[str, Any] = graph.feeds(FEATURE_SAMPLES, np.random.default_rng(1))
-    logits = np.asarray(onnxruntime.InferenceSession(str(path)).run(None, feeds)[0], np.float64)
+    (logits,) = outputs_of(graph.proto(), feeds).values()
     labels = (logits + 3 * np.random.default_rng(2).gumbel(size=logits.shape)).argmax(axis=1)
-    np.savez(tmp_path / "calib.npz", labels=labels, **feeds)
-    report = with_options(
-        tna_onnx.calibrate, path, tmp_path / "calib.npz", output=written, max_accuracy_drop=20, **PLAIN | {"map": name}
-    )
+    report, _ = recalibrated(graph.proto(), {**feeds, "labels": labels}, tmp_path, map=name, max_accuracy_drop=20)
     assert report.map == name
     assert report.verification.max_difference <= report.verification.bound
-    assert tna_onnx.verify(path, written).intact

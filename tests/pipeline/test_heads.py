@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
 from tests.builders import nodes_of, small_model, tensor_info
-from tests.pipeline.samples import nll
+from tests.pipeline.samples import nll, probabilities, recalibrated
 from tests.support import PLAIN, TILTED, cli, ok, outputs_of, with_options
 from tna_onnx.errors import DataError, UnsupportedModel
 
@@ -123,13 +122,10 @@ def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings:
         expected = nll(together[name], data[name])
         assert reports[name].comparison.after.nll == pytest.approx(expected, rel=1e-6)
         assert reports[name].comparison.after.nll < reports[name].comparison.before.nll
-        seen = tna_onnx.evaluate(
-            out, tna_onnx.Data(test, label_column=name), model_options=tna_onnx.ModelOptions(head=name)
-        )
-        assert seen.metrics.nll == pytest.approx(expected, rel=1e-6)
-        checked = tna_onnx.verify(
-            model, out, data=tna_onnx.Data(test, label_column=name), model_options=tna_onnx.ModelOptions(head=name)
-        )
+        labelled, options = tna_onnx.Data(test, label_column=name), tna_onnx.ModelOptions(head=name)
+        evaluation = tna_onnx.evaluate(out, labelled, model_options=options)
+        assert evaluation.metrics.nll == pytest.approx(expected, rel=1e-6)
+        checked = tna_onnx.verify(model, out, data=labelled, model_options=options)
         assert (checked.passed, [note for note in checked.notes if "sha256" in note]) == (True, [])
     assert tna_onnx.verify(model, out).passed
     step = tna_onnx.verify(tmp_path / "step-0.onnx", out, model_options=tna_onnx.ModelOptions(head="shape"))
@@ -175,9 +171,8 @@ def test_a_head_whose_scores_a_calibrated_one_reads_is_refused(tmp_path: Path) -
 def test_a_store_has_the_labels_of_its_own_head(two: Model, tmp_path: Path) -> None:
     """Both heads read the same features, so the tensor's name alone does not tell."""
     model, calib, _ = two
-    with_options(
-        tna_onnx.features, model, tna_onnx.Data(calib, label_column="colour"), tmp_path / "cache", head="colour"
-    )
+    labelled = tna_onnx.Data(calib, label_column="colour")
+    with_options(tna_onnx.features, model, labelled, tmp_path / "cache", head="colour")
     settings = {**PLAIN, "output": tmp_path / "o.onnx"}
     with_options(tna_onnx.calibrate, model, tmp_path / "cache", head="colour", **settings)
     with pytest.raises(DataError, match=r"of another head, '.*', not of '.*'; choose the same head"):
@@ -293,20 +288,13 @@ def test_a_layer_of_two_heads_keeps_the_other(how: str, map_name: str, tmp_path:
         *nodes_of("Softmax a > p axis=1; Softmax b > q axis=1"),
     ]
     tensors = {"w": weight, "bias": bias, **{name: np.array(value, np.int64) for name, value in ends.items()}}
-    onnx.save(small_model(nodes, {"x": ["N", 5]}, {"p": ["N", 4], "q": ["N", 3]}, tensors), tmp_path / "m.onnx")
+    proto = small_model(nodes, {"x": ["N", 5]}, {"p": ["N", 4], "q": ["N", 3]}, tensors)
     x = rng.standard_normal((600, 5)).astype(np.float32)
     scores = (x @ weight + bias)[:, :4]
-    np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
-    words = {"output_name": "p", "search": "none", "map": map_name, "device": "cpu", "require": "nothing"}
-    report = with_options(
-        tna_onnx.calibrate, tmp_path / "m.onnx", tmp_path / "d.npz", output=tmp_path / "new.onnx", **words
-    )
-    old, new = (
-        onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"]).run(["p", "q"], {"x": x})
-        for name in ("m.onnx", "new.onnx")
-    )
-    np.testing.assert_array_equal(new[1], old[1])
+    data = x, np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1)
+    report, path = recalibrated(proto, data, tmp_path, output_name="p", map=map_name, require="nothing")
+    old, new = (outputs_of(model, x) for model in (proto, path))
+    np.testing.assert_array_equal(new["q"], old["q"])
     if map_name == "ts":
-        powers = np.exp(scores / report.parameters["temperature"])
-        np.testing.assert_allclose(new[0], powers / powers.sum(axis=1, keepdims=True), rtol=0, atol=1e-5)
-    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "new.onnx").intact
+        expected = probabilities(scores / report.parameters["temperature"])
+        np.testing.assert_allclose(new["p"], expected, rtol=0, atol=1e-5)

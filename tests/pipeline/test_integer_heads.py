@@ -52,9 +52,8 @@ def quantized(form: str, folder: Path) -> Path:
     source, target = plain(folder), folder / "model.onnx"
     per_channel = "per channel" in form
     if form.startswith("dynamic"):
-        quantization.quantize_dynamic(
-            source, target, per_channel=per_channel, reduce_range=True
-        )  # no overflow on any CPU
+        # `reduce_range`: no overflow on any CPU
+        quantization.quantize_dynamic(source, target, per_channel=per_channel, reduce_range=True)
         return target
     if form == "4 bits":
         tools = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
@@ -76,16 +75,8 @@ def quantized(form: str, folder: Path) -> Path:
 
 def calibrated(path: Path, **settings: Any) -> tuple[Path, tna_onnx.Report]:
     target = path.with_name("new.onnx")
-    report = with_options(
-        tna_onnx.calibrate,
-        path,
-        samples(3),
-        eval=samples(4),
-        output=target,
-        require="nothing",
-        overwrite=True,
-        **settings,
-    )
+    words = {"output": target, "require": "nothing", "overwrite": True, **settings}
+    report = with_options(tna_onnx.calibrate, path, samples(3), eval=samples(4), **words)
     assert report.verification.max_difference <= report.verification.bound
     assert tna_onnx.verify(path, target).intact
     return target, report
@@ -123,14 +114,9 @@ def test_probabilities_in_integers_are_no_logits(tmp_path: Path) -> None:
     last = proto.graph.node.pop()  # DequantizeLinear
     scale, zero = helper.make_tensor("ps", 1, [], [1 / 256]), helper.make_tensor("pz", 3, [], [-128])
     proto.graph.initializer.extend([scale, zero])
-    proto.graph.node.extend(
-        [
-            helper.make_node(
-                "QLinearSoftmax", [*last.input, "ps", "pz"], ["pq"], axis=-1, opset=13, domain="com.microsoft"
-            ),
-            helper.make_node("DequantizeLinear", ["pq", "ps", "pz"], ["logits"]),
-        ]
-    )
+    words = {"axis": -1, "opset": 13, "domain": "com.microsoft"}
+    proto.graph.node.append(helper.make_node("QLinearSoftmax", [*last.input, "ps", "pz"], ["pq"], **words))
+    proto.graph.node.append(helper.make_node("DequantizeLinear", ["pq", "ps", "pz"], ["logits"]))
     if all(each.domain != "com.microsoft" for each in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(proto, path)

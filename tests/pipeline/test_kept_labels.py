@@ -15,6 +15,7 @@ from sklearn.svm import SVC
 
 import tna_onnx
 from tests.builders import nodes_of, small_model, stumps, tensor_info
+from tests.pipeline.samples import recalibrated
 from tests.support import outputs_of, with_options
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.load import load_model
@@ -22,7 +23,6 @@ from tna_onnx.graph.readers import label_outputs
 from tna_onnx.pipeline.other_outputs import _require_kept, _require_likeliest
 
 SAMPLES = 3000
-PLATT: dict[str, Any] = {"search": "none", "map": "platt", "device": "cpu"}
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -33,8 +33,8 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def trees(path: Path, names: list[int] | list[str], *, zipmap: bool = False) -> Path:
-    """Write a TreeEnsembleClassifier of stumps whose scores are those of a model of as many positives as negatives."""
+def trees(names: list[int] | list[str], *, zipmap: bool = False) -> onnx.ModelProto:
+    """Return a TreeEnsembleClassifier of stumps whose scores are those of a model of as many positives as negatives."""
     kind, dtype = ("strings", np.str_) if isinstance(names[0], str) else ("int64s", np.int64)
     leaves = stumps(*[[[-0.35], [0.35]]] * 12, post_transform="LOGISTIC")
     leaves |= {"nodes_featureids": [0] * 36, "nodes_values": np.repeat(np.linspace(-2.5, 2.5, 12), 3).tolist()}
@@ -47,12 +47,11 @@ def trees(path: Path, names: list[int] | list[str], *, zipmap: bool = False) -> 
         labels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         maps = helper.make_map_type_proto(labels, helper.make_tensor_type_proto(1, []))
         outputs[1] = helper.make_value_info("maps", helper.make_sequence_type_proto(maps))
-    onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, opset=15, domains={"ai.onnx.ml": 3}), path)
-    return path
+    return small_model(nodes, {"x": ["N", 1]}, outputs, opset=15, domains={"ai.onnx.ml": 3})
 
 
-def p_of(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    label, p = outputs_of(str(path), x).values()
+def p_of(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    label, p = outputs_of(model, x).values()
     if isinstance(p, list):
         p = np.array([[row[name] for name in sorted(row)] for row in p])
     return np.asarray(label), p
@@ -63,20 +62,19 @@ def test_trees_keep_their_label_and_get_the_right_probabilities(
     names: list[int] | list[str], tmp_path: Path, *, zipmap: bool
 ) -> None:
     x, y = data()
-    model = trees(tmp_path / "m.onnx", names, zipmap=zipmap)
+    model = trees(names, zipmap=zipmap)
     calib = {"x": x[:SAMPLES], "labels": y[:SAMPLES]}
     new, rest = x[SAMPLES:], y[SAMPLES:]
-    report = with_options(tna_onnx.calibrate, model, calib, output=tmp_path / "o.onnx", device="cpu")
-    (label, before), (kept, after) = p_of(model, new), p_of(tmp_path / "o.onnx", new)
+    report, output = recalibrated(model, calib, tmp_path, search="auto")
+    (label, before), (kept, after) = p_of(model, new), p_of(output, new)
     assert np.array_equal(label, kept)
     logits = [np.log(p[:, 1:] / p[:, :1]) for p in (p_of(model, x[:SAMPLES])[1], before)]
     by_hand = LogisticRegression(C=1e9).fit(logits[0], y[:SAMPLES]).predict_proba(logits[1])[:, 1]
     assert log_loss(rest, after[:, 1]) < log_loss(rest, by_hand) + 0.005
     assert log_loss(rest, before[:, 1]) > log_loss(rest, by_hand) + 0.1
-    assert tna_onnx.verify(model, tmp_path / "o.onnx").passed
     assert not report.protected
     assert report.kept_label.text in report.notes
-    calibrated = p_of(tmp_path / "o.onnx", calib["x"])
+    calibrated = p_of(output, calib["x"])
     places = np.array([sorted(names).index(one) for one in calibrated[0].tolist()])  # type: ignore[type-var]
     assert report.kept_label.differing == pytest.approx(np.mean(places != calibrated[1].argmax(axis=1)))
     assert report.kept_label.smallest == pytest.approx(calibrated[1][np.arange(SAMPLES), places].min(), abs=1e-5)
@@ -87,14 +85,14 @@ def test_trees_keep_their_label_and_get_the_right_probabilities(
 
 def test_evaluate_and_compare_give_the_accuracy_of_the_label(tmp_path: Path) -> None:
     x, y = data()
-    model, output = trees(tmp_path / "m.onnx", ["no", "yes"], zipmap=True), tmp_path / "o.onnx"
-    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, output=output, **PLATT)
+    model = trees(["no", "yes"], zipmap=True)
+    _, output = recalibrated(model, (x, y), tmp_path, map="platt")
     label, p = p_of(output, x)
     right, likeliest = np.mean((label == "yes") == y), np.mean(p.argmax(axis=1) == y)
     assert right < likeliest
-    measured = tna_onnx.evaluate(output, {"x": x, "labels": y}, device="cpu").metrics
+    measured = tna_onnx.evaluate(output, (x, y), device="cpu").metrics
     assert (measured.accuracy, measured.accuracy_of_likeliest) == pytest.approx((right, likeliest))
-    compared = tna_onnx.compare([model, output], {"x": x, "labels": y}, device="cpu").models
+    compared = tna_onnx.compare([model, output], (x, y), device="cpu").models
     assert [one.metrics.accuracy for one in compared] == pytest.approx([right, right])
     assert (compared[1].agreement, compared[1].differences["accuracy"].high) == (1, 0)
 
@@ -104,44 +102,39 @@ def test_the_accuracy_of_an_svm_is_that_of_its_label_under_every_map(tmp_path: P
     skl2onnx = pytest.importorskip("skl2onnx")
     x, y = data()
     svm = SVC(probability=True, random_state=0).fit(x[:400], y[:400])
-    path = tmp_path / "m.onnx"
-    made = skl2onnx.to_onnx(svm, x[:1], options={"zipmap": False}, target_opset=17)
-    path.write_bytes(made.SerializeToString())
-    calib = {made.graph.input[0].name: x[400:2400], "labels": y[400:2400]}
+    proto = skl2onnx.to_onnx(svm, x[:1], options={"zipmap": False}, target_opset=17)
+    calib = {proto.graph.input[0].name: x[400:2400], "labels": y[400:2400]}
     right = np.mean(svm.predict(x[400:2400]) == y[400:2400])
     for chosen in ("ts", "platt"):
-        report = with_options(tna_onnx.calibrate, path, calib, map=chosen, output=tmp_path / "o.onnx", device="cpu")
+        words = {"map": chosen, "search": "auto", "overwrite": True}
+        report, output = recalibrated(proto, calib, tmp_path, **words)
         sides = (report.comparison.before, report.comparison.after)
         assert [side.accuracy for side in sides] == pytest.approx([right, right])
         assert (report.kept_label.changing == 0) == (chosen == "ts")
-        measured = tna_onnx.evaluate(tmp_path / "o.onnx", calib, device="cpu").metrics
+        measured = tna_onnx.evaluate(output, calib, device="cpu").metrics
         assert measured.accuracy == pytest.approx(right)
-        _, p = p_of(tmp_path / "o.onnx", x[400:2400])
+        _, p = p_of(output, x[400:2400])
         assert report.kept_label.differing == pytest.approx(np.mean(p.argmax(axis=1) != svm.predict(x[400:2400])))
-        words = {"map": chosen, "predictions": "change", "output": tmp_path / "c.onnx"}
-        with_options(tna_onnx.calibrate, path, calib, device="cpu", **words)
-        label, p = p_of(tmp_path / "c.onnx", x[400:2400])
+        _, output = recalibrated(proto, calib, tmp_path, predictions="change", **words)
+        label, p = p_of(output, x[400:2400])
         assert np.array_equal(label, p.argmax(axis=1))
-        assert tna_onnx.verify(path, tmp_path / "c.onnx").passed
 
 
 def test_change_makes_the_label_the_likeliest_class(tmp_path: Path) -> None:
     names = ["no", "yes"]
     x, y = data()
-    model = trees(tmp_path / "m.onnx", names)
-    output = tmp_path / "o.onnx"
-    with_options(tna_onnx.calibrate, model, {"x": x, "labels": y}, predictions="change", output=output, **PLATT)
+    model = trees(names)
+    _, output = recalibrated(model, (x, y), tmp_path, predictions="change", map="platt")
     label, p = p_of(output, x)
     assert [names[c] for c in p.argmax(axis=1)] == label.tolist()
     assert np.any(label != p_of(model, x)[0])
-    assert tna_onnx.verify(model, output).passed
 
 
 def test_a_shift_leaves_the_label(tmp_path: Path) -> None:
     x, y = data()
-    model = trees(tmp_path / "m.onnx", [0, 1])
+    model = trees([0, 1])
     words: dict[str, Any] = {"source_prior": {"0": 0.5, "1": 0.5}, "target_prior": {"0": 0.95, "1": 0.05}}
-    with_options(tna_onnx.shift, model, {"x": x, "labels": y}, output=tmp_path / "o.onnx", device="cpu", **words)
+    with_options(tna_onnx.shift, model, (x, y), output=tmp_path / "o.onnx", device="cpu", **words)
     (label, before), (kept, after) = p_of(model, x), p_of(tmp_path / "o.onnx", x)
     assert np.array_equal(label, kept)
     odds = before[:, 1] / before[:, 0] * 0.05 / 0.95
@@ -158,14 +151,13 @@ def test_an_argmax_behind_the_probabilities_goes_on_reading_those_of_the_source(
     )
     outputs = {"label": (["N"], np.int64), "p": ["N", 2]}
     constants = {"w": weight, "b": bias, "names": np.array([3, 5])}
-    onnx.save(small_model(nodes, {"x": ["N", 1]}, outputs, constants), tmp_path / "m.onnx")
-    (found,) = label_outputs(load_model(tmp_path / "m.onnx"), "p", 2)
+    model = small_model(nodes, {"x": ["N", 1]}, outputs, constants)
+    (found,) = label_outputs(load_model(model), "p", 2)
     assert found.classes == (3, 5)
-    with_options(tna_onnx.calibrate, tmp_path / "m.onnx", {"x": x, "labels": y}, output=tmp_path / "o.onnx", **PLATT)
-    (label, _), (kept, after) = p_of(tmp_path / "m.onnx", x), p_of(tmp_path / "o.onnx", x)
+    _, output = recalibrated(model, (x, y), tmp_path, map="platt")
+    (label, _), (kept, after) = p_of(model, x), p_of(output, x)
     assert np.array_equal(label, kept)
     assert after[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
-    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").passed
 
 
 def test_a_label_that_is_not_what_was_meant_is_refused(tmp_path: Path) -> None:

@@ -410,14 +410,7 @@ def test_few_samples_of_a_class_are_named(small: Small, tmp_path: Path) -> None:
 def test_labels_in_another_order_end_the_run(small: Small, tmp_path: Path, which: str) -> None:
     data = {"calib": drawn(small), "eval": drawn(small, seed=1)}
     data[which] = {**data[which], "labels": (data[which]["labels"] + 1) % 5}
+    words = {"eval": data["eval"], "output": tmp_path / "o.onnx", "map": "ts", **FAST}
     with pytest.raises(DataError, match=f"{which}: accuracy is .* in another order.*trust_labels"):
-        with_options(
-            tna_onnx.calibrate,
-            small.model,
-            data["calib"],
-            eval=data["eval"],
-            output=tmp_path / "o.onnx",
-            map="ts",
-            **FAST,
-        )
+        with_options(tna_onnx.calibrate, small.model, data["calib"], **words)
     assert list(tmp_path.iterdir()) == []
