@@ -156,4 +156,4 @@ def test_a_class_without_a_sample_keeps_predictions_unless_it_is_said_not_to_occ
         rows = arrays["labels"] != 2
         calib = {"x": arrays["x"][rows], "labels": arrays["labels"][rows]}
     task = opened(small, calib=calib, settings=Settings(search="none", trust_labels=trusted))
-    assert _strategy(Writing(task), check_task_labels(task), []).covered == trusted
+    assert _strategy(Writing(task), check_task_labels(task)).covered == trusted

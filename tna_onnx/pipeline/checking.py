@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from tna_onnx.data.digest import file_sha256
 from tna_onnx.data.several import PositionSource, first_batches
 from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.engine.scoring import BatchRunner
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.independence import (
     VERIFIED,
@@ -264,8 +263,8 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
 
     def run(rows: NDArray[np.int64], size: int) -> Verification:
         part = dataclasses.replace(task, batch_size=size)
-        verification = _check_rows(part, checked, rows, shipped, path, checker=checker)
-        return dataclasses.replace(verification, batch=min(task.batch_size, len(checked.source)))
+        verification = _check_rows(part, checked, rows, shipped, path)
+        return dataclasses.replace(verification, checker=checker, batch=min(task.batch_size, len(checked.source)))
 
     rows = _rows(task, checked)
     in_other_batches = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
@@ -285,15 +284,18 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     return run(rows, task.batch_size)
 
 
-def _check_rows(
-    task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped, path: Path, *, checker: bool
-) -> Verification:
+def _check_rows(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped, path: Path) -> Verification:
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
-    runner = checked.samples.open_written(path, task.opened.output.name, task.device)
+    name = task.opened.output.name
+    runner = checked.samples.open_written(path, name, task.device)
+    batches = checked.source.batches(task.batch_size, rows)
+    written = np.concatenate([runner.run([name], batch)[0] for batch in batches])
     # where nothing else is run through the file, its weights need not lie beside those that are multiplied
-    release = None if outputs_beside(task, checked) else runner.close
-    verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
+    if not outputs_beside(task, checked):
+        runner.close()
+        trim_memory()
+    verification = check_probabilities(task, checked, rows, written, shipped)
     # check 4, within the bound of check 3
     moved = check_other_outputs(task, checked, rows, runner, path, verification.bound, shipped.other_outputs)
     # the comparison multiplies with large weights again
@@ -358,22 +360,9 @@ def require_intact(model: Model, path: Path) -> Proof:
 
 
 def check_probabilities(
-    runner: BatchRunner,
-    task: Task,
-    checked: Collected,
-    rows: NDArray[np.int64],
-    shipped: Shipped,
-    *,
-    checker: bool,
-    release: Callable[[], None] | None = None,
+    task: Task, checked: Collected, rows: NDArray[np.int64], written: NDArray[Any], shipped: Shipped
 ) -> Verification:
-    """Run the written file on some samples and compare with softmax(map(logits))."""
-    output = task.opened.output
-    batches = checked.source.batches(task.batch_size, rows)
-    written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
-    if release is not None:
-        release()
-        trim_memory()
+    """Compare what the written file gives for some samples with softmax(map(logits))."""
     # some samples at a time: probabilities of thousands of classes are large in float64
     count = max(1, _TOGETHER // task.readout.n_classes)
     blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
@@ -382,7 +371,7 @@ def check_probabilities(
         sizes = logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
     parts = []
     for block in blocks:
-        p = output.probabilities(written[block])
+        p = task.opened.output.probabilities(written[block])
         sizes_of_block = None if sizes is None else sizes[block]
         parts.append(_differences(task, checked, rows[block], p, shipped, sizes_of_block))
     difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
@@ -391,7 +380,7 @@ def check_probabilities(
     constant = task.readout.output_step / 2 + task.readout.slack + float(np.mean(np.concatenate(casts)))
     _require_close(task, checked, rows, difference, bound, constant)
     largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(differs)))
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), other_class=int(np.sum(differs)))
 
 
 def _differences(
@@ -427,12 +416,7 @@ def _differences(
 
 
 def _require_close(
-    task: Task,
-    checked: Collected,
-    rows: NDArray[np.int64],
-    difference: FloatArray,
-    bound: FloatArray,
-    constant: float,
+    task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray, constant: float
 ) -> None:
     """Refuse a difference of a sample, or a mean one, that rounding does not explain.
 

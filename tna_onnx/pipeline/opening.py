@@ -116,16 +116,8 @@ def open_computed(
     """
     # labels of features in tables are a column of these, of one class each
     in_tables = data.labels is None and not output.multi_label
-    computed = computed_kind(data, model.inputs, in_tables=in_tables)
-    if output.several or not computed:
+    if output.several or not computed_kind(data, model.inputs, in_tables=in_tables):
         return None
-    recalibrated = UsageError(
-        f"{model.name} is a recalibrated file, and logits may be those before or after recalibration; give features, "
-        f"or samples for its inputs: {', '.join(model.inputs)}"
-    )
-    is_recalibrated = bool(calibrations(model)) or "shift" in provenance(model)
-    if computed == "logits" and is_recalibrated:
-        raise recalibrated
     kind: Any = options.output_kind or STATED_KINDS.get(output.kind)
     options = replace(options, output_name=output.name, output_kind=kind)
     before, options = before_map(model, output.name, options)
@@ -135,8 +127,11 @@ def open_computed(
     opened = OpenModel(before, readout, device, data)
     samples = open_samples(opened, data)
     opened.close()
-    if samples.form == "logits" and is_recalibrated:
-        raise recalibrated
+    if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
+        raise UsageError(
+            f"{model.name} is a recalibrated file, and logits may be those before or after recalibration; give "
+            f"features, or samples for its inputs: {', '.join(model.inputs)}"
+        )
     cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
     session = open_part(model, cut, device)
     _log.info("open: %s behind %s, provider %s", model.name, samples.form, session.provider)

@@ -35,6 +35,8 @@ from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
 from tna_onnx.runtime import Device
 
+FloatArray = NDArray[np.float64]
+
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
 # Samples on which an output is compared with the labels, before anything is fitted.
@@ -73,34 +75,36 @@ def check_other_outputs(
     old = _outputs(source, names, checked.source.batches(task.batch_size, rows))
     p = task.opened.output.probabilities(old[names[0]])
     q = task.opened.output.probabilities(new[names[0]])
-    for name in outputs:
-        if name not in old or name not in new:
-            continue
+    compared = [name for name in outputs if name in old and name in new]
+    for name in compared:
         if name in other_outputs.kept:
             _require_kept(name, old[name], new[name], path, max(_ROUNDING, tolerance))
-            continue
-        if name in other_outputs.likeliest:
+        elif name in other_outputs.likeliest:
             _require_likeliest(name, other_outputs.classes, new[name], q, path)
-            continue
-        # only what held in the source must hold: other outputs are free
-        allowed = max(5 * _SAME, 2 * tolerance)
-        if task.opened.output.multi_label:
-            kind = label_relation(old[name], p, _SAME)
-            holds = label_relation(new[name], q, allowed) == kind
-        else:
-            kind = relation(old[name], p, _SAME)
-            holds = not kind or relation(new[name], q, allowed) == kind
-            if kind == "labels":
-                holds = _labels_hold(old[name], p, new[name], q, tie=min(_TIE, max(_LEAST_TIE, 2 * tolerance)))
-        if kind and not holds:
+        elif kind := _lost_relation(old[name], new[name], p, q, tolerance, labels=task.opened.output.multi_label):
             raise CheckFailed(
                 f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
                 f"in {path.name}: it is computed around the head; use --search none with a map that keeps the order of "
                 "the classes (--map ts or --map ets)"
             )
-    compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
     return (*(output for output in moved if output.moved), *_computed_from(task, {*compared, *other_outputs.kept}))
+
+
+def _lost_relation(
+    old: NDArray[Any], new: NDArray[Any], p: FloatArray, q: FloatArray, tolerance: float, *, labels: bool
+) -> str:
+    """Return what an output said of the probabilities p and no longer says of q; else nothing.
+
+    Only what held in the source must hold: other outputs are free. `labels`: several a sample.
+    """
+    related = label_relation if labels else relation
+    kind = related(old, p, _SAME)
+    if kind == "labels" and not labels:
+        holds = _labels_hold(old, p, new, q, tie=min(_TIE, max(_LEAST_TIE, 2 * tolerance)))
+    else:
+        holds = related(new, q, max(5 * _SAME, 2 * tolerance)) == kind
+    return "" if holds else kind
 
 
 def _require_kept(name: str, old: NDArray[Any], new: NDArray[Any], path: Path, rounding: float) -> None:
@@ -108,9 +112,7 @@ def _require_kept(name: str, old: NDArray[Any], new: NDArray[Any], path: Path, r
     _require_none(name, "the source's", _moved(name, old, new, rounding).moved, len(old), path)
 
 
-def _require_likeliest(
-    name: str, classes: Sequence[int | str], new: NDArray[Any], q: NDArray[np.float64], path: Path
-) -> None:
+def _require_likeliest(name: str, classes: Sequence[int | str], new: NDArray[Any], q: FloatArray, path: Path) -> None:
     """Refuse a file whose labels are not the likeliest of q (N, C)."""
     places = LabelOutput(name, tuple(classes), first=True).places(new)
     # two that tie are as likely
@@ -196,9 +198,7 @@ def _says_the_same(model: Model, readout: Readout, name: str) -> bool:
     return producer is not None and producer is model.maker(readout.logits, PASSED)
 
 
-def _run_label(
-    in_graph: LabelOutput | None, name: str, column: NDArray[Any], p: NDArray[np.float64]
-) -> LabelOutput | None:
+def _run_label(in_graph: LabelOutput | None, name: str, column: NDArray[Any], p: FloatArray) -> LabelOutput | None:
     """Return a label output where samples bear out what the graph shows, or show it by themselves; else None.
 
     `in_graph`: what the graph shows. `column`: (N,) what the output gives. `p`: (N, C).
@@ -247,7 +247,7 @@ def outputs_beside(task: Task, checked: Collected) -> list[str]:
     return [name for name in tensor_outputs(task.model) if name != task.opened.output.name]
 
 
-def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+def relation(values: NDArray[Any], p: FloatArray, tolerance: float) -> str:
     """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing. `p`: (N, C)."""
     n, classes = p.shape
     # integers and texts can be labels only
@@ -265,7 +265,7 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
     return _scores_of(values, p, tolerance, softmax)
 
 
-def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+def label_relation(values: NDArray[Any], p: FloatArray, tolerance: float) -> str:
     """Say what an output is of the probabilities of several labels; `labels` are 1 where p is above 1/2.
 
     `p`: (N, C).
@@ -282,7 +282,7 @@ def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: floa
     return _scores_of(values, p, tolerance, sigmoid)
 
 
-def _scores_of(values: NDArray[Any], p: NDArray[np.float64], tolerance: float, activation: Callable[..., Any]) -> str:
+def _scores_of(values: NDArray[Any], p: FloatArray, tolerance: float, activation: Callable[..., Any]) -> str:
     """Say whether an output holds the probabilities, or what an activation makes them of."""
     if values.size != p.size or not np.all(np.isfinite(values)):
         return ""
@@ -294,9 +294,7 @@ def _scores_of(values: NDArray[Any], p: NDArray[np.float64], tolerance: float, a
     return ""
 
 
-def _labels_hold(
-    old: NDArray[Any], p: NDArray[np.float64], new: NDArray[Any], q: NDArray[np.float64], tie: float
-) -> bool:
+def _labels_hold(old: NDArray[Any], p: FloatArray, new: NDArray[Any], q: FloatArray, tie: float) -> bool:
     """Whether labels are the first class of q wherever the old ones were that of p.
 
     `tie`: distance of the first two classes of q up to which either may be the label.
@@ -313,7 +311,7 @@ def _labels_hold(
     return all(names.get(second[k], after[k]) == after[k] for k in rows)
 
 
-def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] | None:
+def _labels_of(values: NDArray[Any], p: FloatArray) -> dict[int, Any] | None:
     """Return class -> label, if the labels are the first class of almost all samples, one label a class."""
     labels = values.reshape(len(p))
     first = p.argmax(axis=1)

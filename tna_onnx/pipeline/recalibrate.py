@@ -1,13 +1,11 @@
 """What happens inside `calibrate`, in order: open, search and fit, write, check, compare, report."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
-
-import numpy as np
 
 from tna_onnx.engine.placement import computing
 from tna_onnx.errors import UnsupportedModel
@@ -15,7 +13,6 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.clamp import Clamped
 from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import collect_details
 from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, require_plausible
@@ -62,17 +59,8 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
     # refused before the search and not after it: a map that the graph cannot hold, or that lacks classes
     writing.require(task.settings.resolved_map)
     labels.require(task.settings.resolved_map)
-    choices: list[str] = []
-    if task.settings.resolved_map == "auto":
-        choices = [name for name in writing.choices if labels.covers(name)]
-    clamps: list[str] = []
-    if choices and tells_apart(task):
-        clamps = [name for name in writing.clamps if name in choices]
-    strategy = _strategy(writing, labels, choices, clamps)
+    strategy = _strategy(writing, labels)
     outcome = _search(task, strategy, progress)
-    if isinstance(outcome.fitted, Clamped) and _changes_some(task, outcome):
-        strategy = _strategy(writing, labels, choices)
-        outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
     rewritten = writing.write(outcome, provenance_entries(writing, outcome))
@@ -80,8 +68,10 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
         rewritten = unchanged(task.model, task.readout)
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
-    write_options = {"verbatim": outcome.unchanged, "keep": finish is None}
-    with pending(task.model, rewritten.proto, target, large_values=rewritten.large_values, **write_options) as path:
+    with pending(
+        task.model, rewritten.proto, target, large_values=rewritten.large_values, verbatim=outcome.unchanged,
+        keep=finish is None,
+    ) as path:  # fmt: skip
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()
@@ -110,18 +100,15 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
     return report
 
 
-def _changes_some(task: Task, outcome: Outcome) -> bool:
-    """Whether a map that keeps predictions changes that of any sample."""
-    for collected in filter(None, (task.calibration, task.held_out)):
-        logits = task.logits(task.weight, on=collected)
-        if np.any(logits.predictions() != logits.predictions(outcome.fitted)):
-            return True
-    return False
-
-
-def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clamps: Sequence[str] = ()) -> Strategy:
+def _strategy(writing: Writing, labels: LabelCheck) -> Strategy:
     task = writing.task
     settings = task.settings
+    choices: list[str] = []
+    if settings.resolved_map == "auto":
+        choices = [name for name in writing.choices if labels.covers(name)]
+    clamps: list[str] = []
+    if choices and tells_apart(task):
+        clamps = [name for name in writing.clamps if name in choices]
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
@@ -134,7 +121,7 @@ def _strategy(writing: Writing, labels: LabelCheck, choices: Sequence[str], clam
         search = "none"
     # of two classes and several labels, the best probabilities may need other predictions
     if settings.predictions == "change" or (settings.predictions == "auto" and (free or task.readout.n_classes == 2)):
-        clamps = ()
+        clamps = []
     if threshold and search == "auto":
         # what reads features, or turns the weight, is no function of one logit: no threshold would keep decisions
         search = "none"

@@ -118,7 +118,7 @@ class Verification:
     samples: int
     max_difference: float
     bound: float
-    checker: bool
+    checker: bool = True
     other_class: int = 0
     moved: tuple[MovedOutput, ...] = ()
     batch: int = 0

@@ -8,7 +8,7 @@ axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tna_onnx.results.as_json import Displayed, Record
@@ -252,7 +252,7 @@ class Studies(Displayed):
     versions: dict[str, str]
     studies: tuple[Study, ...]
     notes: tuple[str, ...] = ()
-    folder: str = field(default="")
+    folder: str = ""
 
     def __repr__(self) -> str:
         """Say in one line what it is."""
