@@ -18,12 +18,11 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tna_onnx.errors import UsageError
-from tna_onnx.numerics.checks import check_choice, check_numbers
 
 T = TypeVar("T")
 
@@ -185,3 +184,70 @@ def documented(cls: type[T]) -> type[T]:
     )
     cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{lines}" + (heading + raises).removeprefix("\n")
     return cls
+
+
+MAX_LEVEL = 99.9
+"""Largest confidence level, per cent: a normal distribution does not tell what lies further out."""
+
+LEVEL = "Level of the intervals in the report. At 95, about 95 of 100 such intervals contain the true value."
+"""What a confidence level is, in the help."""
+
+_NUMBERS: dict[str, tuple[type, ...]] = {
+    # abstract types: NumPy's scalars count too
+    "a whole number": (Integral,),
+    "a number": (Real,),
+    "a number or None": (Real, type(None)),
+}
+
+
+def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **values: object) -> None:
+    """Refuse arguments that are not numbers; truth values and texts are not.
+
+    >>> check_numbers("a whole number", bins=15, seed=1.5)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
+    """
+    for name, value in values.items():
+        # bool is a subclass of int
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
+            raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
+
+
+def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
+    """Refuse a word that is none of the choices.
+
+    >>> check_choice("map", "tss", ("none", "ts"))
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: map 'tss' is not known; expected none, ts
+    """
+    allowed = tuple(choices)
+    if word not in allowed:
+        raise UsageError(f"{name} '{word}' is not known; expected {', '.join(allowed)}")
+
+
+def check_limits(kind: str, limits: Mapping[str, object]) -> None:
+    """Refuse limits that are not finite numbers of at least 0.
+
+    >>> check_limits("data", {"overlap": -1})
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: data limit overlap must be a finite number of at least 0, got -1
+    """
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise UsageError(f"{kind} limit {name} must be a finite number of at least 0, got {value!r}")
+
+
+def check_share(**per_cent: float | None) -> None:
+    """Refuse a share below 1 %, where nobody means one: it is a fraction, which would be met by anything.
+
+    >>> check_share(coverage=0.9)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: --coverage 0.9 is less than 1 %, and its unit is per cent; for 90 %: --coverage 90
+    """
+    for name, value in per_cent.items():
+        if value is not None and 0 < value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            meant = f"{100 * value:g}"
+            raise UsageError(
+                f"{flag} {value:g} is less than 1 %, and its unit is per cent; for {meant} %: {flag} {meant}"
+            )

@@ -264,7 +264,7 @@ def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.M
     data = problem(samples=150)
     monkeypatch.setattr(recalibrations, "GRID_STEP", 5.0)
     # one average at a time
-    monkeypatch.setattr(averages_module, "_TOGETHER", 1)
+    monkeypatch.setattr(averages_module, "_MOST_BYTES", 1)
     made: list[weakref.ref[Any]] = []
     alive: list[int] = []
 

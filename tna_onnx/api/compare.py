@@ -29,7 +29,6 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readers import answer_of
 from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.guarding.measure import outlier_scores, score_guarded
-from tna_onnx.numerics.checks import check_batch_size, check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -38,6 +37,7 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.opening import batch_notes
 from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
@@ -283,12 +283,11 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    level = check_level(confidence_level)
-    check_numbers("a whole number", bins=bins)
+    Settings(bins=bins, confidence_level=confidence_level)  # refuses what is out of range
+    level = confidence_level / 100
     options = model_options or ModelOptions()
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
-    check_batch_size(batch_size)
     sources = named_models(models)
     arguments.check_targets(json, report, others=[labelled, *sources.values()])
     where = parse_device(device)

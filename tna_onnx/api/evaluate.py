@@ -28,7 +28,6 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readers import answer_of
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
-from tna_onnx.numerics.checks import check_batch_size, check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.positive import Classes, PositiveSide
 from tna_onnx.numerics.reference import Reference
@@ -36,6 +35,7 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import read_reference
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
@@ -109,9 +109,8 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    check_numbers("a whole number", bins=bins)
+    Settings(bins=bins)  # refuses what is no number of bins
     gates = arguments.limits_of(gates, "evaluate", *LIMITS, "min_recall")
-    check_batch_size(batch_size)
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
     arguments.check_targets(json, others=[model, labelled])

@@ -45,7 +45,6 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import Collection
 from tna_onnx.runtime import parse_device
@@ -104,7 +103,6 @@ def features(
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    check_batch_size(batch_size)
     fields = FeatureFields(engine, ray_options or None, max_samples, stratify)
     check_settings(fields)
     if stratify and max_samples is None:

@@ -21,7 +21,6 @@ from tna_onnx.graph.nodes import calibrated_heads, head_provenance, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import KIND_WORDS, STATED_KINDS, Head, Readout
 from tna_onnx.graph.scores import choose_head, class_output, find_heads, find_readout
-from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.record import Proof, prove
@@ -86,7 +85,6 @@ def verify(
     samples = _samples(data, reading, gates)
     where = parse_device(device)
     options = model_options or ModelOptions()
-    check_batch_size(batch_size)
     arguments.check_targets(json, others=[original, recalibrated, samples])
     old = load_model(original, options.model_limits)
     new = load_model(recalibrated, options.model_limits)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import CheckFailed, DataError, UsageError
-from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.fields import check_limits, check_settings, check_share, documented, setting
 from tna_onnx.files import is_url, local_path, name_problem
-from tna_onnx.numerics.checks import check_limits, check_share
 
 if TYPE_CHECKING:
     from tna_onnx.data.images.preprocess import Recipe

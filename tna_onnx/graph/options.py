@@ -6,8 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from tna_onnx.fields import check_settings, documented, setting
-from tna_onnx.numerics.checks import check_limits
+from tna_onnx.fields import check_limits, check_settings, documented, setting
 
 _MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
 _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size

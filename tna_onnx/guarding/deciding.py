@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from tna_onnx.data.foreign import read_text
 from tna_onnx.data.labels import class_called
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
+from tna_onnx.fields import check_numbers
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readout import ClassOutput, Readout
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (
     BOUNDS,

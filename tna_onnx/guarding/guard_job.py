@@ -20,7 +20,6 @@ from tna_onnx.graph.readout import ClassOutput, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.deciding import rule_of
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.conformal import samples_needed
 from tna_onnx.pipeline.job import Job, ModelJob, refuse_finished, target_of
 from tna_onnx.pipeline.opening import Opened, batch_notes
@@ -73,7 +72,6 @@ class GuardSamples(Opened):
 
 def open_guard(job: GuardJob) -> GuardSamples:
     """Open model and data, and refuse samples that decided on something before."""
-    check_batch_size(job.batch_size)
     if job.unknown is not None and "ood" not in job.settings.add:
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     model, output = read_classifier(job.model, job.options)

@@ -8,8 +8,16 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.data.options import TRUST_LABELS
 from tna_onnx.errors import UsageError
-from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_share
+from tna_onnx.fields import (
+    LEVEL,
+    MAX_LEVEL,
+    check_choice,
+    check_settings,
+    check_share,
+    documented,
+    setting,
+    settings_of,
+)
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]

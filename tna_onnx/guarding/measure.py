@@ -23,7 +23,6 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readers import LabelOutput, tensor_outputs
 from tna_onnx.graph.readout import ClassOutput, require_rows
 from tna_onnx.guarding.guard_settings import ADDITIONS
-from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
 from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
@@ -161,7 +160,7 @@ def measure(
     `confidence_level`: of intervals, in per cent. `fresh`: whether no threshold was chosen on them; None where nobody
     knows.
     """
-    level = check_level(confidence_level)
+    level = confidence_level / 100
     figures: dict[str, Any] = {}
     if "confidence" in decided.values:
         errors = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
@@ -223,7 +222,7 @@ def measure_detection(expected: Values, unknown: Values, confidence_level: float
         n=len(unknown),
         auroc=area_under(expected.values["ood"], unknown.values["ood"]),
         detected=float(alarms.mean()),
-        detected_interval=share_interval(alarms, check_level(confidence_level)),
+        detected_interval=share_interval(alarms, confidence_level / 100),
     )
 
 

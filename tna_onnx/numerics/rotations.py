@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.numerics.checks import MAX_N_T
+
+MAX_N_T = 10_000
+"""Most rotations between two looks at mRC: with fewer than 1,000 features, so many turn a weight past any angle."""
 
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
 _LAST_COSINE = 0.01

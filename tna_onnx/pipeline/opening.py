@@ -33,7 +33,6 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, requantized
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.pipeline.job import (
     Collected,
     Job,
@@ -268,7 +267,6 @@ def _collected(
 
 def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
     """Return the model with its head, and the path to write: a path that cannot be used costs no run."""
-    check_batch_size(job.batch_size)
     # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
         raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
-from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.fields import LEVEL, MAX_LEVEL, check_numbers, check_settings, documented, setting
 from tna_onnx.maps import CLAMPED, MAPS, MapName
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_numbers
 from tna_onnx.numerics.metric import Objective
 
 if TYPE_CHECKING:

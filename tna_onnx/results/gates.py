@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import CheckFailed, UsageError
-from tna_onnx.fields import check_settings, documented, setting, settings_of
-from tna_onnx.numerics.checks import check_numbers, check_share
+from tna_onnx.fields import check_numbers, check_settings, check_share, documented, setting, settings_of
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE, Metric
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.labels import class_called
 from tna_onnx.errors import UsageError
-from tna_onnx.numerics.checks import MAX_LEVEL
+from tna_onnx.fields import MAX_LEVEL
 from tna_onnx.numerics.conformal import Z, wilson_interval
 from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE

@@ -21,7 +21,6 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.save import written_files
 from tna_onnx.graph.tensors import epsilon
-from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import RULED_OUT, disagreement, log_ratio
@@ -200,7 +199,7 @@ def _effect(
     output = opened.output
     sides = (score_model(side, output, data, opened.batch_size, progress)[0] for side in (opened.session, session))
     before, after = (scores.resolved(output.resolution, output.n_classes) for scores in sides)
-    level = check_level(job.settings.confidence_level)
+    level = job.settings.confidence_level / 100
     differences = paired_differences(before, after, _BINS, level=level, seed=job.settings.seed)
     counts = np.bincount(data.labels, minlength=len(target)) / len(data)
     distance = disagreement(counts, target)

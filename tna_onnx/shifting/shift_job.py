@@ -27,7 +27,6 @@ from tna_onnx.graph.nodes import PREFIX, provenance
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.numerics import prior_shift
-from tna_onnx.numerics.checks import check_batch_size
 from tna_onnx.numerics.reference import LEAST, MOST_CLASSES, Reference
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened
@@ -83,7 +82,6 @@ class ShiftSamples(Opened):
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
     """Open model and data, cheapest first."""
-    check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
     _refuse_earlier_work(model)
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")

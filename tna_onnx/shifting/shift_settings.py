@@ -7,8 +7,7 @@ from typing import Literal, TypeAlias
 
 from tna_onnx.data.options import TRUST_LABELS, Frequencies
 from tna_onnx.errors import UsageError
-from tna_onnx.fields import check_settings, documented, setting
-from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL
+from tna_onnx.fields import LEVEL, MAX_LEVEL, check_settings, documented, setting
 
 Estimator: TypeAlias = Literal["em", "bbse"]
 

@@ -21,11 +21,8 @@ from tests.engine.features_data import MODEL
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics import averages as averages_module
-from tna_onnx.numerics import tilt as stops_module
-from tna_onnx.numerics import tilt as tilt_module
-from tna_onnx.numerics.averages import Draws, Ensemble, averages
+from tna_onnx.numerics.averages import Draws, Ensemble, Stops, averages, find_stops, tilted_means
 from tna_onnx.numerics.rotations import ClassVectors, Rotations, TiltParameters, levels
-from tna_onnx.numerics.tilt import Stops, find_stops, tilted_means
 
 Array = NDArray[Any]
 PAPER = TiltParameters()
@@ -325,7 +322,7 @@ def test_the_number_of_classes_does_not_make_the_angle_depend_on_the_window(
     for seed in range(2):
         found = []
         for window in (1, 2, 7, 50, 200):
-            monkeypatch.setattr(stops_module, "_WINDOW", window)
+            monkeypatch.setattr(averages_module, "_WINDOW", window)
             found.append(stops_of(weight, seed, [1.0]))
         assert len({(one.rotations[0, 0], one.reached[0, 0]) for one in found}) == 1
 
@@ -342,11 +339,9 @@ def test_memory_does_not_change_a_bit(
     draws = Draws(seed, antithetic)
     plenty = list(averages(weight, [10, 30, 50], members, draws))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tilt_module, "_NARROW", 1)
-        patch.setattr(tilt_module, "_HELD", 2**bits)
-        for module in (tilt_module, stops_module, averages_module):
-            patch.setattr(module, "_TOGETHER", 2**bits)
-        patch.setattr(stops_module, "_LOSSES", 2**bits)
+        patch.setattr(averages_module, "_NARROW", 1)
+        for name in ("_HELD", "_TOGETHER", "_MOST_BYTES", "_LOSSES"):
+            patch.setattr(averages_module, name, 2**bits)
         little = list(averages(weight, [10, 30, 50], members, draws))
     for one, other in zip(plenty, little, strict=True):
         assert (one.angle, one.rotations, one.reached) == (other.angle, other.rotations, other.reached)
