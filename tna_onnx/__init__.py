@@ -18,16 +18,13 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
 if TYPE_CHECKING:
-    from tna_onnx.api.calibrate import calibrate
+    from tna_onnx.api.calibrate import calibrate, card, study
     from tna_onnx.api.calibrator import Calibrator, fit
-    from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
-    from tna_onnx.api.guard import edit_decision, guard
+    from tna_onnx.api.guard import edit_decision, guard, shift
     from tna_onnx.api.inspect import inspect
-    from tna_onnx.api.shift import shift
-    from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
     from tna_onnx.data.images.preprocess import PRESETS, Recipe
     from tna_onnx.data.options import Data, Limits
@@ -96,16 +93,13 @@ __all__ = [
 
 # Module -> the public names in it.
 _MODULES = {
-    "api.calibrate": "calibrate",
+    "api.calibrate": "calibrate card study",
     "api.calibrator": "Calibrator fit",
-    "api.card": "card",
     "api.compare": "compare",
     "api.evaluate": "evaluate",
     "api.features": "features",
-    "api.guard": "edit_decision guard",
+    "api.guard": "edit_decision guard shift",
     "api.inspect": "inspect",
-    "api.shift": "shift",
-    "api.study": "study",
     "api.verify": "verify",
     "data.images.preprocess": "PRESETS Recipe",
     "data.options": "Data Limits",

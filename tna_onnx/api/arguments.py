@@ -11,10 +11,11 @@ import dataclasses
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
 from tna_onnx.fields import annotated, check_numbers, check_type, plain_type, settings_of
@@ -201,6 +202,12 @@ def beside_of(samples: Any, calib: Data, reading: Mapping[str, Any]) -> Data | N
     plain = dataclasses.replace(calib, **nothing)  # type: ignore[arg-type]  # None is the default of each
     return held_out_of(samples, plain, {name: value for name, value in reading.items() if name not in nothing})
 
+
+PresetWord = Recipe | str | Path | None
+"""Preprocessing of images: a recipe, the name of one in `PRESETS`, or the path of a file with one."""
+
+ClassNames = Sequence[str] | str | Path | None
+"""Class names in the model's order, or a file with them."""
 
 ProgressWord = Progress | bool | None
 """A callback that gets (stage, done, total); True for bars on standard error; None and False for nothing."""

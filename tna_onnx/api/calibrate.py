@@ -1,23 +1,32 @@
-"""`calibrate`: recalibrate a classifier and write it as a drop-in file."""
+"""`calibrate`: recalibrate a classifier and write it as a drop-in file; `card` describes that file to others, and
+`study` makes the paper's experiments on one model.
+
+The work loads with the first call, so that the names of the functions are there at once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
+from tna_onnx.files import open_regular, resolved
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused
 from tna_onnx.pipeline.settings import MapChoice, Predictions, Search, Settings
 from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.studies.settings import StudySettings
 
 if TYPE_CHECKING:
-    from tna_onnx.results.report import Report
+    from tna_onnx.results.report import Card, Report
+    from tna_onnx.results.study import Studies
+
+_MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
 
 
 @arguments.checked
@@ -34,8 +43,8 @@ def calibrate(
     predictions: Predictions | None = None,
     seed: int | None = None,
     labels: Any = None,
-    preset: Recipe | str | Path | None = None,
-    classes: Sequence[str] | str | Path | None = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
     settings: Settings | None = None,
     data: Data | None = None,
     gates: Gates | None = None,
@@ -105,7 +114,6 @@ def calibrate(
         raise UsageError("y and labels are both given; give one")
     run_settings = arguments.combined(settings, Settings, map=map, search=search, predictions=predictions, seed=seed)
     decisions = None if guard is None else _decisions(guard, run_settings)
-    # the work loads with the first call, so that the names of the functions are there at once
     from tna_onnx.pipeline.job import Job
 
     reading = arguments.reading_of(data, labels=labels if y is None else y, preprocessing=preset, classes=classes)
@@ -176,3 +184,139 @@ def _write(result: Report, page: str | Path | None, figures: str | Path | None) 
         from tna_onnx.render.figures import write_figures
 
         write_figures(result, Path(figures))
+
+
+def card(
+    result: Report | str | Path,
+    output: str | Path | None = None,
+    *,
+    task: str | None = None,
+    license: str | None = None,  # noqa: A002 - the word of the command line, and of the Hub
+    base_model: str | None = None,
+    overwrite: bool = False,
+) -> Card:
+    """Write a model card for the Hugging Face Hub.
+
+    Args:
+        result: the report of `calibrate`, or the path of what its `--json` wrote.
+        output: Markdown file to write; None for none.
+        task: task of the model on the Hub, such as `image-classification`.
+        license: identifier of the model's licence on the Hub.
+        base_model: name of the input model on the Hub.
+        overwrite: replace a file that is there.
+
+    Raises:
+        UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost.
+        ResultError: a file cannot be written.
+    """
+    from tna_onnx.render.model_card import model_card
+    from tna_onnx.results.report import Card, Report
+
+    arguments.check_targets(output)
+    if output is not None and not overwrite and Path(output).exists():
+        raise UsageError(f"{output}: is there already; choose another name, or say --overwrite")
+    report = result
+    if not isinstance(report, Report):
+        report = _read_report(Path(report))
+    if report.missed or report.dry_run:
+        raise UsageError("the result is of a run that wrote no model; give the result of a run that wrote one")
+    # the same network with other numbers in its last layer: of the Hub's words the nearest
+    relation = "finetune" if base_model else None
+    header = {"license": license, "base_model": base_model, "base_model_relation": relation, "pipeline_tag": task}
+    text = model_card(report, header)
+    if output is not None:
+        arguments.write_text(output, text)
+    return Card(text)
+
+
+def _read_report(path: Path) -> Report:
+    from tna_onnx.results.as_json import from_json
+    from tna_onnx.results.report import Report
+
+    try:
+        with open_regular(resolved(path)) as stream:
+            return from_json(Report, loads(stream.read(_MAX_BYTES)))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path}: is not the JSON of a calibration ({error}); write one with `tna-onnx calibrate --json FILE`"
+        ) from error
+
+
+@arguments.checked
+def study(
+    model: ModelSource,
+    calib: Any,
+    *,
+    eval: Any = None,  # noqa: A002 - the word of the command line
+    out: str | Path | None = None,
+    only: Sequence[str] = (),
+    repeats: int | None = None,
+    seed: int | None = None,
+    labels: Any = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
+    settings: StudySettings | None = None,
+    data: Data | None = None,
+    model_options: ModelOptions | None = None,
+    device: str = "auto",
+    batch_size: int = 64,
+    cache: str | Path | None = None,
+    json: str | Path | None = None,
+    progress: arguments.ProgressWord = None,
+) -> Studies:
+    """Make the paper's experiments on an ONNX classifier: tables and curves of one model.
+
+    Args:
+        model: an ONNX model with a linear head, as for `calibrate`.
+        calib: labelled calibration data, as for `calibrate`.
+        eval: held-out data to score, likewise; they are needed, and are read as `calib` is, but for what a `Data` says
+            of its own. Studies that repeat splits split both sets together.
+        out: folder for each study's CSV and JSON; without it nothing is written.
+        only: names of studies: `table`, `rotations`, `angles`, `members`, `angle`, `samples`, `dimension`;
+            all of them by default.
+        repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2; 5 by default.
+        seed: of all random draws; the same seed gives the same numbers.
+        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
+        preset: preprocessing of images, as for `calibrate`.
+        classes: class names in the model's order, or a file with them.
+        settings: all of the studies and their searches.
+        data: how `calib` and `eval` are read, without samples.
+        model_options: which head or output.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run.
+        cache: folder in which features are kept.
+        json: JSON file to write.
+        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+
+    Raises:
+        TypeError: an unknown keyword; the message names the dataclass that has it.
+        UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
+        UnsupportedModel: no linear head that can be tilted.
+        DataError: the data do not fit the model.
+        DeviceError: ONNX Runtime or the device is missing.
+        ResultError: a file cannot be written.
+    """
+    study_settings = arguments.combined(settings, StudySettings, repeats=repeats, seed=seed)
+    if isinstance(only, str):  # a sequence of letters
+        only = only.split(",")
+    reading = arguments.reading_of(data, labels=labels, preprocessing=preset, classes=classes)
+    calibration = arguments.samples_of(calib, reading)
+    calibration.refuse_beside("study")
+    held_out = arguments.held_out_of(eval, calibration, reading)
+    if held_out is None:
+        raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
+    from tna_onnx.studies.run import StudyJob, run_studies
+
+    job = StudyJob(
+        model=model,
+        calib=calibration,
+        held_out=held_out,
+        only=tuple(only),
+        settings=study_settings,
+        options=model_options or ModelOptions(),
+        folder=None if out is None else Path(out),
+        device=device,
+        batch_size=batch_size,
+        cache=cache,
+    )
+    return arguments.run_with_progress(run_studies, job, progress, json)

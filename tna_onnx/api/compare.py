@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data.images.known_recipes import preprocessing_notes
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples
 from tna_onnx.data.suspicion import checked_labels, warnings_of
@@ -236,8 +235,8 @@ def compare(
     data: Any,
     *,
     labels: Any = None,
-    preset: Recipe | str | Path | None = None,
-    classes: Sequence[str] | str | Path | None = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
     confidence_level: float = 95.0,
     bins: int = 15,
     positive: str = "",
@@ -260,8 +259,7 @@ def compare(
             whose `by` compares the models in subgroups too. For models with different inputs they are opened several
             times and must give the same samples in the same order.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
-            preprocessor_config.json (Hugging Face) or config.json (timm).
+        preset: preprocessing of images, as for `calibrate`.
         classes: class names in the model's order, or a file with them.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
 from tna_onnx.data.images.known_recipes import preprocessing_notes, source_search
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples
 from tna_onnx.data.suspicion import warnings_of
@@ -66,8 +65,8 @@ def evaluate(
     data: Any,
     *,
     labels: Any = None,
-    preset: Recipe | str | Path | None = None,
-    classes: Sequence[str] | str | Path | None = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
     bins: int = 15,
     positive: str = "",
     gates: Gates | None = None,
@@ -87,8 +86,7 @@ def evaluate(
             (N,), splits the samples into subgroups; features or logits of the model, or of the one that it is a
             recalibration of, go through the nodes behind them alone.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
-            preprocessor_config.json (Hugging Face) or config.json (timm).
+        preset: preprocessing of images, as for `calibrate`.
         classes: class names in the model's order, or a file with them.
         bins: bins of ECE and AdaECE.
         positive: of two classes the one that P(positive) is about, by name or number; the second without it.

@@ -15,7 +15,6 @@ from tna_onnx.api import arguments
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.formats import request_of
 from tna_onnx.data.images.known_recipes import preprocessing_notes
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import BESIDE, Data, FeatureFields, Request
 from tna_onnx.data.sample_info import columns_beside
@@ -58,8 +57,8 @@ def features(
     *,
     output: str | Path | None = None,
     labels: Any = None,
-    preset: Recipe | str | Path | None = None,
-    classes: Sequence[str] | str | Path | None = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
     max_samples: int | None = None,
     stratify: bool = False,
     engine: str = "local",
@@ -82,8 +81,7 @@ def features(
         cache: folder of feature stores; made if it is missing.
         output: new folder, or URL, of Parquet files; either this or `cache`.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
-            preprocessor_config.json (Hugging Face) or config.json (timm).
+        preset: preprocessing of images, as for `calibrate`.
         classes: class names in the model's order, or a file with them.
         max_samples: samples to choose at random, before the network runs; all by default. With `output`.
         stratify: choose them class by class, so that each keeps its share.

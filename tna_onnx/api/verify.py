@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tna_onnx.api import arguments
 from tna_onnx.data.images.known_recipes import preprocessing_notes
-from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.scoring import FilePair, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -40,8 +39,8 @@ def verify(
     *,
     data: Any = None,
     labels: Any = None,
-    preset: Recipe | str | Path | None = None,
-    classes: Sequence[str] | str | Path | None = None,
+    preset: arguments.PresetWord = None,
+    classes: arguments.ClassNames = None,
     gates: Gates | None = None,
     model_options: ModelOptions | None = None,
     device: str = "auto",
@@ -57,8 +56,7 @@ def verify(
         data: labelled samples on which both are run, as for `calibrate`, or a `tna_onnx.Data`; without them, nothing is
             run.
         labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images: a `Recipe`, the name of one in `PRESETS`, or the path of a
-            preprocessor_config.json (Hugging Face) or config.json (timm).
+        preset: preprocessing of images, as for `calibrate`.
         classes: class names in the model's order, or a file with them.
         gates: the limits `max_ece`, `max_nll` and `min_accuracy`.
         model_options: head or output of the original, where the recalibrated file does not tell them.

@@ -176,7 +176,7 @@ def card(result: str, output: str | None, **arguments: Any) -> None:
       tna-onnx calibrate model.onnx data/ --json result.json
       tna-onnx card result.json -o README.md
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.card import card as run
+    from tna_onnx.api.calibrate import card as run
     from tna_onnx.cli.process import loaded, standard_output
 
     check_result_file(output, result, kind="card")

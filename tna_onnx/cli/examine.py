@@ -176,7 +176,7 @@ def study(**arguments: Any) -> None:
     Example:
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.study import study as run
+    from tna_onnx.api.calibrate import study as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import study_text
 

@@ -111,7 +111,7 @@ def shift(**arguments: Any) -> None:
     Example:
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.shift import shift as run
+    from tna_onnx.api.guard import shift as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import shift_text
 
