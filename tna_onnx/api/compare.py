@@ -14,28 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
-from tna_onnx.api.evaluate import doubtful_logits
-from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import InputSpec, Source, group_notes, require_samples
-from tna_onnx.data.suspicion import checked_labels, warnings_of
-from tna_onnx.engine.scoring import with_quantum
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.files import resolved
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.readers import answer_of
 from tna_onnx.graph.readout import ClassOutput
-from tna_onnx.guarding.measure import outlier_scores, score_guarded
+from tna_onnx.guarding.measure import opened_to_score, score_opened
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.pipeline.opening import batch_notes
-from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
@@ -137,43 +130,30 @@ def run_model(
     name: str, classifier: Classifier, samples: ComparedSamples, data: Data, size: int, level: float, progress: Progress
 ) -> Run:
     """Run one model over the samples. `size`: samples per run; `level`: of intervals, per cent."""
-    model = classifier.model
     data, source = classifier.preparation.settle(data, samples.open(classifier))
-    session = classifier.session
-    notes = batch_notes(classifier, source, size, outlier_scores(model, classifier.output))
-    output = with_quantum(session, classifier.output, source, size)
-    scores, classes, decisions = score_guarded(
-        session,
-        model,
-        output,
-        source,
-        size,
-        lambda _, done, total: progress(name, done, total),  # each model has a bar of its own
-        level,
-        names=classifier.names,
-        label=answer_of(model, output),
-    )
-    suspicion = checked_labels(
-        data, classes, source.labels, classifier.names, output.n_classes, lambda: scores.confidence
-    )
-    notes += (
-        *warnings_of(suspicion, classifier.names),
-        *doubtful_logits(output, scores, classes),
-        *preprocessing_notes(source, classifier.inputs, data.preprocessing),
-        *decided_on(model, DigestedSamples.of(source), data.limits),
-    )
+    opened = opened_to_score(classifier, data, source, size)
+    # each model has a bar of its own
+    scored = score_opened(opened, lambda _, done, total: progress(name, done, total), level)
     about = {
         "name": name,
-        "model": model.name,
-        "model_sha256": model.sha256,
-        "output": output.name,
-        "output_kind": output.kind,
+        "model": opened.model.name,
+        "model_sha256": opened.model.sha256,
+        "output": opened.output.name,
+        "output_kind": opened.output.kind,
         "preprocessing": source.recipe(),
-        "provider": session.provider,
-        "decisions": decisions,
+        "provider": opened.session.provider,
+        "decisions": scored.decisions,
     }
-    names = classifier.names or tuple(map(str, range(output.n_classes)))
-    return Run(about, output, scores, classes, source.labels, notes, names, source.sample_info.get("by"))
+    return Run(
+        about,
+        opened.output,
+        scored.scores,
+        scored.predicted,
+        source.labels,
+        scored.notes,
+        opened.names,
+        source.sample_info.get("by"),
+    )
 
 
 def reduced(run: Run, first: Run, bins: int, level: float, positive: str = "") -> measured.ComparedModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,38 +15,30 @@ from tna_onnx.api import arguments
 from tna_onnx.data.images.known_recipes import preprocessing_notes, source_search
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples
-from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import with_projections, with_quantum
+from tna_onnx.engine.scoring import with_projections
 from tna_onnx.errors import DataError, NoLabels, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import local_npz, open_inputs
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import cut_at
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.readers import answer_of
-from tna_onnx.graph.readout import STATED_KINDS, ClassOutput
-from tna_onnx.guarding.measure import guards_about, outlier_scores, score_guarded
+from tna_onnx.guarding.measure import Scored, guards_about, opened_to_score, score_opened
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.positive import Classes, PositiveSide
 from tna_onnx.numerics.reference import Reference
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
-from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import read_reference
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import LIMITS, GateMissed, Gates
-from tna_onnx.results.outcomes import ClassFrequency, Decisions
+from tna_onnx.results.outcomes import ClassFrequency
 from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
 
 _log = logging.getLogger("tna_onnx")
-
-# Probability of a logit of 1, up to rounding.
-_LARGEST = 1 / (1 + math.exp(-1)) + 1e-6
 
 _LEVEL = 0.05
 
@@ -128,17 +119,12 @@ def evaluate(
             except UnsupportedModel as error:
                 raise type(missing)(f"{missing}. Without labels: {error}") from error
             return _finished(replace(expected, missed=gates.expected_missed(expected)), json)
-        scores, predicted, decisions = _scored(opened, advance)
-    scores = scores.resolved(opened.output.resolution, opened.output.n_classes)
-    notes = (
-        *opened.notes,
-        *warnings_of(opened.suspicion(predicted, lambda: scores.confidence), opened.classifier.names),
-    )
-    notes += doubtful_logits(opened.output, scores, predicted)
+        scored = score_opened(opened, advance)
+    scored = replace(scored, scores=scored.scores.resolved(opened.output.resolution, opened.output.n_classes))
     classes_read = measured.named_classes(positive, opened.names, labels=opened.output.multi_label)
-    evaluation = _evaluation(opened, scores, decisions, bins, classes_read, gates, notes)
+    evaluation = _evaluation(opened, scored, bins, classes_read, gates)
     if gates.min_recall:
-        recall = _recall(opened, scores, decisions)
+        recall = _recall(opened, scored)
         missed = gates.classes_missed(recall, f"{evaluation.metrics.n:,} samples")
         evaluation = replace(evaluation, missed=(*evaluation.missed, *missed))
     return _finished(evaluation, json)
@@ -154,27 +140,12 @@ def _finished(evaluation: measured.Evaluation, json: str | Path | None) -> measu
     return evaluation
 
 
-def doubtful_logits(output: ClassOutput, scores: SampleScores, predicted: NDArray[np.int64]) -> tuple[str, ...]:
-    """Say that an output which was said to hold single logits has values from 0 to 1 alone, as probabilities do.
-
-    Such a logit gives the second class a probability from a half to `_LARGEST`.
-    """
-    inside = (scores.confidence <= 0.5) | ((predicted == 1) & (scores.confidence <= _LARGEST))
-    if output.kind not in STATED_KINDS or not np.all(inside):
-        return ()
-    word = STATED_KINDS[output.kind].replace("logits", "probabilities").replace("logit", "probability")
-    return (
-        f"output '{output.name}' should hold logits, and all its values lie between 0 and 1: if they are "
-        f"probabilities, the numbers are wrong; say --output-kind {word}",
-    )
-
-
-def _recall(opened: Opened, scores: SampleScores, decisions: Decisions | None) -> dict[str, float | None]:
+def _recall(opened: Opened, scored: Scored) -> dict[str, float | None]:
     """Return the recall of each class: of the output `decision`, or of predictions where there is none."""
-    if decisions is not None and decisions.decision is not None:
-        return {result.name: result.recall for result in decisions.decision.classes}
-    names = opened.names
-    recall = Recall.of(scores.labelled(opened.source.labels), scores, names, same_predictions=True)
+    if scored.decisions is not None and scored.decisions.decision is not None:
+        return {result.name: result.recall for result in scored.decisions.decision.classes}
+    labelled = scored.scores.labelled(opened.source.labels)
+    recall = Recall.of(labelled, scored.scores, opened.names, same_predictions=True)
     return {result.name: result.after for result in recall.classes}
 
 
@@ -193,43 +164,16 @@ def _open(model: ModelSource, data: Data, options: ModelOptions, device: Device,
             source = samples.source
             form = samples.form
     require_samples(source, bins)
-    outlier_outputs = outlier_scores(classifier.model, classifier.output)
-    notes = batch_notes(classifier, source, batch_size, outlier_outputs)
-    classifier.output = with_quantum(classifier.session, classifier.output, source, batch_size)
-    about_images = preprocessing_notes(source, classifier.inputs, data.preprocessing)
-    notes = (*notes, *group_notes(source), *about_images)
-    return Opened(classifier, data, source, None, batch_size, notes, form=form)
+    opened = opened_to_score(classifier, data, source, batch_size, form)
+    return replace(opened, notes=(*group_notes(source), *opened.notes))
 
 
-def _scored(opened: Opened, progress: Progress) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    gave_thresholds = decided_thresholds(opened.model, opened.digested, opened.data.limits)
-    return score_guarded(
-        opened.session,
-        opened.model,
-        opened.output,
-        opened.source,
-        opened.batch_size,
-        progress,
-        fresh=None if gave_thresholds is None else not gave_thresholds,
-        names=opened.classifier.names,
-        label=None if opened.form else answer_of(opened.model, opened.output),
-    )
-
-
-def _evaluation(
-    opened: Opened,
-    scores: SampleScores,
-    decisions: Decisions | None,
-    bins: int,
-    classes: Classes,
-    gates: Gates,
-    notes: tuple[str, ...],
-) -> measured.Evaluation:
+def _evaluation(opened: Opened, scored: Scored, bins: int, classes: Classes, gates: Gates) -> measured.Evaluation:
     source = opened.source
-    scores = scores.labelled(source.labels)
+    scores = scored.scores.labelled(source.labels)
     metrics = replace(Metrics.of(scores, bins), positive=PositiveSide.of(scores, classes, bins).worst(bins))
     parts = source.sample_info.get("by")
-    notes += decided_on(opened.model, opened.digested, opened.data.limits)
+    notes = scored.notes
     subgroups: tuple[measured.Subgroup, ...] = ()
     if parts is not None:
         subgroups = measured.subgroups_of(scores, parts, classes, bins)
@@ -249,7 +193,7 @@ def _evaluation(
         notes=(*notes, *measured.resolution_notes(opened.output.resolution, opened.output.n_classes)),
         resolution=opened.output.resolution,
         missed=gates.limits_missed(metrics, ""),
-        decisions=decisions,
+        decisions=scored.decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),
         estimates=measured.estimates_of(scores, classes, bins),
         subgroups=subgroups,

@@ -6,6 +6,7 @@ One pass over the samples collects scores and decisions; `check_decisions` compa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,15 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.images.known_recipes import preprocessing_notes
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, Source, clusters_of, rows_by_weight
-from tna_onnx.engine.scoring import BatchRunner, score_model
+from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.engine.scoring import BatchRunner, score_model, with_quantum
 from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.decisions import decision_outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.readers import LabelOutput, tensor_outputs
-from tna_onnx.graph.readout import ClassOutput, require_rows
+from tna_onnx.graph.readers import answer_of, tensor_outputs
+from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, require_rows
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
@@ -29,9 +34,10 @@ from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_val
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.opening import Opened, batch_notes
+from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results import outcomes
-from tna_onnx.runtime import Session
 
 Floats = NDArray[np.float32]
 
@@ -326,44 +332,78 @@ def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
     return decision_outputs(model, {role: f"{prefix}{role}" for role in _ROLES})
 
 
-def outlier_scores(model: Model, output: ClassOutput) -> list[str]:
-    """Return the graph outputs that hold an outlier score about the classes of an output."""
-    return [name for role, name in guards_about(model, output).items() if role == "ood"]
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a model says of labelled samples."""
+
+    scores: SampleScores
+    predicted: NDArray[np.int64]  # classes (N,)
+    decisions: outcomes.Decisions | None  # of a guarded model; None where it decides nothing
+    notes: tuple[str, ...]  # on the samples, the model, and what it says of them
 
 
-def score_guarded(
-    session: Session,
-    model: Model,
-    output: ClassOutput,
-    source: Source,
-    batch_size: int,
-    progress: Progress,
-    level: float = 95.0,
-    fresh: bool | None = None,
-    names: Sequence[str] | None = None,
-    label: LabelOutput | None = None,
-) -> tuple[SampleScores, NDArray[np.int64], outcomes.Decisions | None]:
-    """Score a model as `score_model` does, and measure what a guarded model decides in the same run.
+def opened_to_score(classifier: Classifier, data: Data, source: Source, batch_size: int, form: str = "") -> Opened:
+    """Return a classifier with its samples, whose scores do not depend on the batch. `form`: as of `Opened`."""
+    model = classifier.model
+    outliers = [name for role, name in guards_about(model, classifier.output).items() if role == "ood"]
+    notes = batch_notes(classifier, source, batch_size, outliers)
+    classifier.output = with_quantum(classifier.session, classifier.output, source, batch_size)
+    notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
+    return Opened(classifier, data, source, None, batch_size, notes, form=form)
 
-    Gives (scores, predicted classes (N,), decisions; None where the model decides nothing). `level`: of intervals, in
-    per cent. `fresh`: whether no threshold comes from the samples; None where nobody knows. `label`: of `score_model`.
-    """
+
+def score_opened(opened: Opened, progress: Progress, level: float = 95.0) -> Scored:
+    """Score a model, and measure what it decides in the same run. `level`: of intervals, in per cent."""
+    model = opened.model
+    output = opened.output
+    source = opened.source
     guards = guards_about(model, output)
-    if not guards:
-        scores, predicted = score_model(session, output, source, batch_size, progress, label)
-        return scores, predicted, None
-    recorder = RecordingRunner(session, guards, source.labels, source.describe())
-    scores, predicted = score_model(recorder, output, source, batch_size, progress, label)
+    recorder = RecordingRunner(opened.session, guards, source.labels, source.describe()) if guards else None
+    # behind features and logits, nodes that give labels do not run
+    label = None if opened.form else answer_of(model, output)
+    scores, predicted = score_model(recorder or opened.session, output, source, opened.batch_size, progress, label)
+    notes = (
+        *opened.notes,
+        *warnings_of(opened.suspicion(predicted, lambda: scores.confidence), opened.classifier.names),
+        *_doubtful_logits(output, scores, predicted),
+        *decided_on(model, opened.digested, opened.data.limits),
+    )
+    decisions = None if recorder is None else _decisions(opened, recorder, scores, level)
+    return Scored(scores, predicted, decisions, notes)
+
+
+def _decisions(opened: Opened, recorder: RecordingRunner, scores: SampleScores, level: float) -> outcomes.Decisions:
+    """Measure what a model decided while it was scored."""
+    source = opened.source
     decided = Values(source.labels, scores.hit, scores.confidence, recorder.columns, recorder.sizes, scores.clusters)
     described = source.describe()
     rows = rows_by_weight(source)
     if rows is not None:
         decided = decided.take(rows)
         described += f", of which {len(rows):,} drawn by their weights"
-    called = names or tuple(map(str, range(output.n_classes)))
-    cost = cost_in_file(provenance(model))
-    decisions = measure(decided, called, level, described, fresh=fresh, cost=cost)
-    return scores, predicted, decisions
+    gave_thresholds = decided_thresholds(opened.model, opened.digested, opened.data.limits)
+    fresh = None if gave_thresholds is None else not gave_thresholds
+    cost = cost_in_file(provenance(opened.model))
+    return measure(decided, opened.names, level, described, fresh=fresh, cost=cost)
+
+
+# Probability of a logit of 1, up to rounding.
+_LARGEST = 1 / (1 + math.exp(-1)) + 1e-6
+
+
+def _doubtful_logits(output: ClassOutput, scores: SampleScores, predicted: NDArray[np.int64]) -> tuple[str, ...]:
+    """Say that an output which was said to hold single logits has values from 0 to 1 alone, as probabilities do.
+
+    Such a logit gives the second class a probability from a half to `_LARGEST`.
+    """
+    inside = (scores.confidence <= 0.5) | ((predicted == 1) & (scores.confidence <= _LARGEST))
+    if output.kind not in STATED_KINDS or not np.all(inside):
+        return ()
+    word = STATED_KINDS[output.kind].replace("logits", "probabilities").replace("logit", "probability")
+    return (
+        f"output '{output.name}' should hold logits, and all its values lie between 0 and 1: if they are "
+        f"probabilities, the numbers are wrong; say --output-kind {word}",
+    )
 
 
 _MAX_CHANGE = 1e-5
