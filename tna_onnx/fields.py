@@ -63,9 +63,9 @@ class _Names(dict[str, Any]):
         return Any
 
 
-def annotated(thing: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+def annotated(owner: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
     """Return the types in the annotations of a class or function, by the names of its module."""
-    return typing.get_type_hints(thing, localns=_Names({**vars(builtins), **scope}))
+    return typing.get_type_hints(owner, localns=_Names({**vars(builtins), **scope}))
 
 
 @functools.cache

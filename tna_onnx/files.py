@@ -253,8 +253,8 @@ def _remove_leftover(path: Path) -> None:
 
         lock = os.open(path, _READ)
         try:
-            here = match[1] == _machine()
-            if not (here or time.time() - os.fstat(lock).st_mtime > _OLD) or not _lock(lock):
+            on_this_machine = match[1] == _machine()
+            if not (on_this_machine or time.time() - os.fstat(lock).st_mtime > _OLD) or not _lock(lock):
                 return
             if stat.S_ISDIR(os.fstat(lock).st_mode):
                 shutil.rmtree(path, ignore_errors=True)

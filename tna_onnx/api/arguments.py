@@ -64,8 +64,8 @@ def _hint(function: Callable[..., Any], keyword: str) -> str:
     places = [f"{name}=tna_onnx.{cls.__name__}" for name, cls in holders.items() if keyword in settings_of(cls)]
     if places:
         return f"'{keyword}'; it is a field of a dataclass: give {' or '.join(places)}(..., {keyword}=...)"
-    known = {*inspect.signature(function).parameters}.union(*map(settings_of, holders.values()))
-    close = difflib.get_close_matches(keyword, sorted(known), n=1)
+    words = {*inspect.signature(function).parameters}.union(*map(settings_of, holders.values()))
+    close = difflib.get_close_matches(keyword, sorted(words), n=1)
     return f"'{keyword}'" + "".join(f"; did you mean '{name}'?" for name in close)
 
 
@@ -127,11 +127,11 @@ def combined(value: V | None, cls: type[V], **keywords: Any) -> V:
     fields: dict[str, Any] = {}
     if value is not None:
         fields = stated_in(value)
-    given = {name: item for name, item in keywords.items() if item is not None}
-    for name in given:
+    by_keyword = {name: item for name, item in keywords.items() if item is not None}
+    for name in by_keyword:
         if name in fields:
             raise UsageError(f"{name} is given twice, as a keyword and in {cls.__name__}({name}=...); give it once")
-    return cls(**fields, **given)
+    return cls(**fields, **by_keyword)
 
 
 def gates_of(gates: Gates | None, settings: Settings) -> Gates:
@@ -192,8 +192,8 @@ def held_out_of(samples: Any, calib: Data, reading: Mapping[str, Any]) -> Data |
     of_calib = {"labels", "groups", "weights", "expect_accuracy"}
     if not isinstance(reading.get("by"), str):
         of_calib.add("by")
-    own = stated_in(samples)
-    return Data(**{**{name: value for name, value in reading.items() if name not in of_calib}, **own})
+    stated = stated_in(samples)
+    return Data(**{**{name: value for name, value in reading.items() if name not in of_calib}, **stated})
 
 
 def beside_of(samples: Any, calib: Data, reading: Mapping[str, Any]) -> Data | None:
@@ -230,27 +230,27 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
 _READ = ("samples", "labels", "classes", "preprocessing")  # of `Data`, which may be files
 
 
-def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> None:
+def check_targets(*targets: str | Path | None, in_use: Iterable[Any] = ()) -> None:
     """Refuse names that no file can have, targets that cannot be written, and one that is another file of the call.
 
-    `others`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
+    `in_use`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
     """
-    described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in others]
+    described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in in_use]
     paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not is_url(str(path))]
     files = [target for target in targets if target is not None]
     for problem in map(name_problem, (*paths, *files)):
         if problem:
             raise UsageError(problem)
-    taken = {resolved(path) for path in paths}
+    used = {resolved(path) for path in paths}
     for target in files:
         file = Path(target).absolute()
         if not file.parent.is_dir():
             raise UsageError(f"{target}: folder {file.parent} does not exist; create it or choose another")
         if file.is_dir():
             raise UsageError(f"{target}: is a folder; expected the name of a file")
-        if resolved(file) in taken:
+        if resolved(file) in used:
             raise UsageError(f"{target}: is one of the other files of this call; choose another name")
-        taken.add(resolved(file))
+        used.add(resolved(file))
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -276,7 +276,7 @@ def files_of(job: ModelJob) -> list[Any]:
 
 def run_with_progress(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
     """Run a job with its progress shown, and write its result as JSON if that is asked for."""
-    check_targets(json, others=files_of(job))
+    check_targets(json, in_use=files_of(job))
     with progress_callback(progress) as advance:
         result = run(job, advance)
     return save_json(json, result)

@@ -138,8 +138,8 @@ def calibrate(
         if decisions is not None:
             raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    arguments.check_targets(report, json, others=[*arguments.files_of(job), teacher])
-    arguments.check_targets(output, others=[teacher])
+    arguments.check_targets(report, json, in_use=[*arguments.files_of(job), teacher])
+    arguments.check_targets(output, in_use=[teacher])
     if figures is not None and Path(figures).is_file():
         raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
     missed: GateMissed | None = None

@@ -210,9 +210,9 @@ def calibrated(data: Data, scores: ScoresWord, settings: Mapping[str, Any], **ke
     from tna_onnx.graph.nodes import scores_model
 
     model = scores_model(data.samples["scores"].shape[1])
-    chosen = Settings(**{**settings, "search": "none"})
+    run_settings = Settings(**{**settings, "search": "none"})
     options = ModelOptions(output_kind=scores)
-    return calibrate(model, data, settings=chosen, model_options=options, device="cpu", **keywords)
+    return calibrate(model, data, settings=run_settings, model_options=options, device="cpu", **keywords)
 
 
 def checked_scores(X: Any, scores: str, name: str = "X") -> NDArray[np.float32]:
@@ -255,8 +255,8 @@ def _kind_of(X: Any) -> ScoresWord:
     values = any_array(X)
     if values.dtype.kind not in "iuf" or not values.size or values.min() < 0 or values.max() > 1:
         return "logits"
-    several = values.ndim == 2 and values.shape[1] > 1
-    if several and np.any(np.abs(values.sum(axis=1, dtype=np.float64) - 1) > _ROUNDING):
+    in_columns = values.ndim == 2 and values.shape[1] > 1
+    if in_columns and np.any(np.abs(values.sum(axis=1, dtype=np.float64) - 1) > _ROUNDING):
         return "logits"
     return "probabilities"
 
@@ -328,20 +328,20 @@ def fit(
     for name in stated:
         if name not in (*FIT_SETTINGS, "map_objective", "confidence_level"):
             raise UsageError(f"{name} is about the head of a model, and fit has scores alone; leave it out")
-    given = data if isinstance(data, Data) else Data(data)
-    for name in stated_in(given):
+    source = data if isinstance(data, Data) else Data(data)
+    for name in stated_in(source):
         if name not in ("samples", "label_column", "group_column", "weight_column", "class_prior"):
             raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
-    check_targets(output, json, others=[given])
-    sample_info = {"groups": given.group_column, "weights": given.weight_column}
-    kind, stored, stored_labels, parts = open_scores(given.samples, scores, given.label_column, sample_info)
-    place = "" if isinstance(given.samples, Mapping) else f"{given.samples}: "
+    check_targets(output, json, in_use=[source])
+    sample_info = {"groups": source.group_column, "weights": source.weight_column}
+    kind, stored, stored_labels, parts = open_scores(source.samples, scores, source.label_column, sample_info)
+    place = "" if isinstance(source.samples, Mapping) else f"{source.samples}: "
     values = checked_scores(stored, kind, f"{place}{kind}")
     labels, _ = column_numbers(stored_labels, values, f"{place}labels")
-    known = Data(
+    samples = Data(
         {"scores": values, "labels": labels},
         groups=parts.get("groups"),
         weights=parts.get("weights"),
-        class_prior=given.class_prior,
+        class_prior=source.class_prior,
     )
-    return calibrated(known, kind, stated, output=output, json=json, progress=progress)
+    return calibrated(samples, kind, stated, output=output, json=json, progress=progress)

@@ -267,7 +267,7 @@ def compare(
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
     sources = named_models(models)
-    arguments.check_targets(json, report, others=[labelled, *sources.values()])
+    arguments.check_targets(json, report, in_use=[labelled, *sources.values()])
     where = parse_device(device)
 
     # all of them before the first one runs; none is kept
@@ -277,10 +277,10 @@ def compare(
     with arguments.progress_callback(progress) as advance:
         for name, source in sources.items():
             # the accuracy that the user expects is the baseline's
-            said = replace(labelled, expect_accuracy=None) if runs else labelled
+            described = replace(labelled, expect_accuracy=None) if runs else labelled
             # one after the other: a session is closed before the next is opened
-            classifier = Classifier(*read_classifier(source, options), where, said)
-            runs.append(run_model(name, classifier, samples, said, batch_size, confidence_level, advance))
+            classifier = Classifier(*read_classifier(source, options), where, described)
+            runs.append(run_model(name, classifier, samples, described, batch_size, confidence_level, advance))
             del classifier
     # of the coarsest: else a model would gain by probabilities that come in smaller steps
     coarsest = max(run.output.resolution for run in runs)

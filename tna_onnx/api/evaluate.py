@@ -102,15 +102,15 @@ def evaluate(
     gates = arguments.limits_of(gates, "evaluate", *LIMITS, "min_recall")
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
-    arguments.check_targets(json, others=[model, labelled])
+    arguments.check_targets(json, in_use=[model, labelled])
     options = model_options or ModelOptions()
     with arguments.progress_callback(progress) as advance:
         place = parse_device(device)
         try:
             opened = _open(model, labelled, options, place, batch_size, bins)
         except NoLabels as missing:
-            said = arguments.stated_in(labelled) | arguments.stated_in(gates) | {"positive": positive or None}
-            needed = [name for name in _NEED_LABELS if said.get(name) is not None]
+            stated = arguments.stated_in(labelled) | arguments.stated_in(gates) | {"positive": positive or None}
+            needed = [name for name in _NEED_LABELS if stated.get(name) is not None]
             if needed:
                 option = f"--{needed[0].replace('_', '-')}"
                 raise UsageError(f"{option} needs labels, and there are none; leave it out. {missing}") from missing
@@ -217,11 +217,11 @@ def _unlabelled(
     notes = batch_notes(classifier, source, batch_size)
     notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
     values = with_projections(session, output, further, source, batch_size, "evaluate", progress)
-    known = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
+    expected = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
     notes += (
         f"the test is for one look; if you look k times, such as weekly, only p below {_LEVEL:g} / k is an alarm",
     )
-    if known.alarm:
+    if expected.alarm:
         size = min(measured.LABELLED, len(source))
         notes += (f"label {size} of these samples, drawn at random, and run: tna-onnx evaluate {loaded.name} FILE",)
     return measured.Evaluation(
@@ -236,7 +236,7 @@ def _unlabelled(
         preprocessing=source.recipe(),
         provider=session.provider,
         notes=notes,
-        without_labels=known,
+        without_labels=expected,
     )
 
 

@@ -112,7 +112,7 @@ def features(
     options = model_options or ModelOptions()
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)
-    arguments.check_targets(json, others=[model, labelled, cache, output])
+    arguments.check_targets(json, in_use=[model, labelled, cache, output])
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
         raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
@@ -307,8 +307,8 @@ def _table_slices(
     if computed and not computed & {spec.name for spec in opened.inputs}:
         raise UsageError(f"{where}: holds computed features or logits already")
     inputs = {*(spec.name for spec in opened.inputs), *data.columns}
-    others = [name for name in files.schema.names if name not in inputs]
-    label = find_label_column(label_candidates(others, request.no_inputs, data.label_column), data.label_column, where)
+    further = [name for name in files.schema.names if name not in inputs]
+    label = find_label_column(label_candidates(further, request.no_inputs, data.label_column), data.label_column, where)
     columns, image, _ = table_columns(files.schema, request, label, where)
     extractor.columns = tuple(map(input_column, columns))
     extractor.limits = data.limits

@@ -147,7 +147,7 @@ def edit_decision(
 
     if not thresholds:
         raise UsageError("expected a class and its threshold, such as {'spam': 0.7}")
-    arguments.check_targets(json, others=[model, output])
+    arguments.check_targets(json, in_use=[model, output])
     file = load_model(model)
     target = file_beside(file, output, ".guard.onnx", overwrite=overwrite)
     before, proto = with_thresholds(file, thresholds)

@@ -83,7 +83,7 @@ def verify(
     samples = _samples(data, reading, gates)
     where = parse_device(device)
     options = model_options or ModelOptions()
-    arguments.check_targets(json, others=[original, recalibrated, samples])
+    arguments.check_targets(json, in_use=[original, recalibrated, samples])
     old = load_model(original, options.model_limits)
     new = load_model(recalibrated, options.model_limits)
     if provenance(old).get("source_sha256") == new.sha256:
@@ -95,7 +95,7 @@ def verify(
     if proof.intact:
         reason = reason or _complaint(old, new)
     notes: tuple[str, ...] = ()
-    if not files.known:
+    if not files.entries:
         notes = (f"{new.name} does not say that tna-onnx wrote it",)
     outputs: OutputDifference | None = None
     missed: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def verify(
         original_sha256=files.old.sha256,
         recalibrated=files.new.name,
         recalibrated_sha256=files.new.sha256,
-        source_sha256=files.known.get("source_sha256", ""),
+        source_sha256=files.entries.get("source_sha256", ""),
         head=files.readout.node if files.readout else "",
         nodes=len(files.old.proto.graph.node),
         tensors=len(files.old.proto.graph.initializer),
@@ -124,17 +124,17 @@ def verify(
 
 def _samples(data: Any, reading: Mapping[str, Any], gates: Gates) -> Data | None:
     """Return the samples to run both files on; None if there are none, and nothing is said of them."""
-    said = dict(reading)
+    stated = dict(reading)
     if isinstance(data, Data):
-        said = {**arguments.stated_in(data), **reading}
+        stated = {**arguments.stated_in(data), **reading}
     for word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior"):
-        if word in said:
+        if word in stated:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
     if data is not None and not (isinstance(data, Data) and data.samples is None):
         return arguments.samples_of(data, reading)
-    said |= arguments.stated_in(gates)
+    stated |= arguments.stated_in(gates)
     for word in ("preprocessing", "labels", "expect_accuracy", *LIMITS):
-        if word in said:
+        if word in stated:
             flag = word if word == "preprocessing" else f"--{word.replace('_', '-')}"
             raise UsageError(f"{flag} is about samples, and there are none to run the files on; add --data")
     return None
@@ -154,17 +154,17 @@ def _compared(
     """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
     options = files.options
     old = files.old
-    kind = options.output_kind or _missing_kind(files.readout, files.known)
+    kind = options.output_kind or _missing_kind(files.readout, files.entries)
     output = class_output(old, options.head, options.output_name, kind)
     classifier = Classifier(old, output, device, data)
     # the recalibrated file says how the images were prepared that it was fitted to
     preparation = Preparation(files.new, output, classifier.session)
     data, source = preparation.settle(data, read_inputs(classifier, data))
-    both = FilePair(old, classifier.session, files.new, files.readouts, output)
+    pair = FilePair(old, classifier.session, files.new, files.readouts, output)
     notes: tuple[str, ...] = ()
     try:
         notes += tuple(preprocessing_notes(source, classifier.inputs, data.preprocessing))
-        moved = run_both(both, device, source, batch_size, progress)
+        moved = run_both(pair, device, source, batch_size, progress)
         data.check_accuracy(moved.outputs.accuracy_before, moved.outputs.samples)
     except NotFinite as error:
         return None, (str(error),), notes
@@ -187,7 +187,7 @@ class _Files:
     new: Model  # the recalibrated file
     options: ModelOptions  # on the original, completed by what the new file says about itself
     readout: Readout | None  # the original's head, or its tensor of scores; None where there is neither
-    known: dict[str, str]  # provenance of the new file; empty if tna-onnx did not write it
+    entries: dict[str, str]  # provenance of the new file; empty if tna-onnx did not write it
     heads: tuple[str, ...]  # graph outputs of several heads that were recalibrated in it
 
     @classmethod
@@ -199,13 +199,13 @@ class _Files:
             output = options.head
         if heads and output is None and options.head is None:
             output = heads[0]
-        known = head_provenance(new, output)
+        entries = head_provenance(new, output)
         # the user's words go before those of the file
-        if output is None and options.head is None and known.get("output") in old.outputs:
-            output = known["output"]
+        if output is None and options.head is None and entries.get("output") in old.outputs:
+            output = entries["output"]
         options = replace(options, output_name=output)
-        readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
-        return cls(old, new, options, readout, known, heads)
+        readout = _readout(old, options.head, output, options.output_kind or _plain_kind(entries))
+        return cls(old, new, options, readout, entries, heads)
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
@@ -231,20 +231,20 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
         return None
 
 
-def _plain_kind(known: dict[str, str]) -> str | None:
+def _plain_kind(entries: dict[str, str]) -> str | None:
     """Return what the provenance says that the output holds, in the words of `--output-kind`."""
-    kind = known.get("output_kind")
+    kind = entries.get("output_kind")
     if kind is None:
         return None
     return KIND_WORDS.get(kind, "logits")
 
 
-def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
+def _missing_kind(readout: Readout | None, entries: dict[str, str]) -> str | None:
     """Return the same where the original's graph does not tell, or tells otherwise."""
     if not isinstance(readout, Head):
-        return _plain_kind(known)
+        return _plain_kind(entries)
     kind = readout.class_output.kind
     # of logits without their Sigmoid only the provenance tells
-    if kind not in STATED_KINDS and kind == known.get("output_kind", kind):
+    if kind not in STATED_KINDS and kind == entries.get("output_kind", kind):
         return None
-    return _plain_kind(known)
+    return _plain_kind(entries)

@@ -248,7 +248,7 @@ def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list
     return [*(file for file in files if isinstance(file, str) and file != "uniform"), *models, output]
 
 
-def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:
+def check_result_file(path: str | None, *files: str | None, kind: str = "JSON") -> None:
     """Check that a result can be written to `path`. `path`: of the result; None is not checked."""
     if path is None:
         return
@@ -270,7 +270,7 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
     # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
     if file.is_socket() or file.is_block_device():
         raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
-    if _is_one_of(file, others):
+    if _is_one_of(file, files):
         raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")
     if file.suffix.lower() == ".onnx":
         raise UsageError(f"{path}: is the name of a model; expected the name of a file for the {kind}")

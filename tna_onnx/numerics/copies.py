@@ -81,8 +81,8 @@ def near_copies(features: NDArray[Any], *, equal: bool = False) -> Pairs:
     # of the samples that distances are measured to, and of a projection
     rng = np.random.default_rng(0)
     # of very wide features fewer, which are copied
-    most = min(_OTHERS, max(4 * _NEIGHBOURS, _MOST_NUMBERS // features.shape[1]))
-    references = np.sort(rng.permutation(n)[:most])
+    n_references = min(_OTHERS, max(4 * _NEIGHBOURS, _MOST_NUMBERS // features.shape[1]))
+    references = np.sort(rng.permutation(n)[:n_references])
     probes = np.sort(rng.permutation(n)[:_PROBES])
     closer, width = _neighbours(features, probes, references)
     usable = closer > 0

@@ -183,7 +183,7 @@ def paired_differences(
             ends = _calibration_error(before, after, bins, z, seed, SHARES[name], cross_fit)
         else:
             losses = _by_sample(after, MEANS[name])
-            change, of_fits = (losses - _by_sample(other, MEANS[name]) for other in (before, fitted))
+            change, of_fits = (losses - _by_sample(reference, MEANS[name]) for reference in (before, fitted))
             ends = _mean(change, of_fits, z, before.clusters, before.weights)
         differences[name] = Interval(*ends, level, groups, errors, likelier and name == "nll")
     return differences
@@ -244,10 +244,10 @@ def _mean(
     if clusters is not None:
         deviations = cluster_sums(deviations, clusters)
     _, error_of_fits = mean_and_error(of_fits, clusters, weights)
-    whole = math.hypot(error, math.sqrt(_OF_FITS) * error_of_fits)
+    total_error = math.hypot(error, math.sqrt(_OF_FITS) * error_of_fits)
     # what fits add is not skewed
-    skewness = float(np.sum(deviations**3) / np.sum(deviations**2) ** 1.5) * (error / whole) ** 3
-    reach = [_unskewed(q, skewness) * whole for q in (z, -z)]
+    skewness = float(np.sum(deviations**3) / np.sum(deviations**2) ** 1.5) * (error / total_error) ** 3
+    reach = [_unskewed(q, skewness) * total_error for q in (z, -z)]
     return mean, mean - reach[0], mean - reach[1]
 
 

@@ -153,7 +153,7 @@ def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]
         if last - first < 2:
             continue
         (x0, y0, _), (x1, y1, _) = knots[first], knots[last]
-        excess = [abs(y0 + (u - x0) / (x1 - x0) * (y1 - y0) - v) / most for u, v, most in knots[first + 1 : last]]
+        excess = [abs(y0 + (u - x0) / (x1 - x0) * (y1 - y0) - v) / limit for u, v, limit in knots[first + 1 : last]]
         worst = max(excess)
         if worst > 1:
             corner = first + 1 + excess.index(worst)

@@ -66,8 +66,8 @@ class DecisionRule:
             first = p.argmax(axis=1)
             return np.where(p.max(axis=1) >= thresholds[first], first, -1)
         scores = self.scores(p, thresholds)
-        chosen = np.asarray(scores.argmax(axis=1), np.int64)
-        return np.where(chosen == p.shape[1], -1, chosen)
+        actions = np.asarray(scores.argmax(axis=1), np.int64)
+        return np.where(actions == p.shape[1], -1, actions)
 
     def scores(self, p: Floats, thresholds: Floats) -> Floats:
         """Return the score of each action, (N, A): minus its cost under p / thresholds, or p / thresholds."""
@@ -94,18 +94,18 @@ def goal_value(counts: Counts, goal: str, cost: Floats | None = None) -> NDArray
     n = counts.astype(np.float64)
     classes = n.shape[-2]
     right = np.diagonal(n[..., :classes], axis1=-2, axis2=-1)
-    true, chosen = n.sum(axis=-1), n.sum(axis=-2)[..., :classes]
+    true, decided = n.sum(axis=-1), n.sum(axis=-2)[..., :classes]
     total = np.maximum(true.sum(axis=-1), 1)
     if goal == "cost":
         assert cost is not None  # noqa: S101 - a cost is of a matrix
         return np.asarray(-(n[..., : cost.shape[1]] * cost).sum(axis=(-2, -1)) / total)
     if goal in ("f1", "macro-f1"):
-        f1 = 2 * right / np.maximum(true + chosen, 1)
-        return np.asarray(f1[..., -1] if goal == "f1" else _mean(f1, true + chosen > 0))
+        f1 = 2 * right / np.maximum(true + decided, 1)
+        return np.asarray(f1[..., -1] if goal == "f1" else _mean(f1, true + decided > 0))
     if goal == "balanced-accuracy":
         return _mean(right / np.maximum(true, 1), true > 0)
-    joint = total * right.sum(axis=-1) - (true * chosen).sum(axis=-1)
-    spread = (total**2 - (true**2).sum(axis=-1)) * (total**2 - (chosen**2).sum(axis=-1))
+    joint = total * right.sum(axis=-1) - (true * decided).sum(axis=-1)
+    spread = (total**2 - (true**2).sum(axis=-1)) * (total**2 - (decided**2).sum(axis=-1))
     return np.asarray(joint / np.sqrt(np.maximum(spread, 1)))
 
 
@@ -118,9 +118,9 @@ def _of_one(counts: Counts, rule: DecisionRule) -> Counts:
     if rule.kind != "positive":
         return counts
     k = rule.positive
-    hits, true, chosen = counts[..., k, k], counts[..., k, :].sum(axis=-1), counts[..., :, k].sum(axis=-1)
-    rest = counts.sum(axis=(-2, -1)) - true - chosen + hits
-    return np.stack([np.stack([rest, chosen - hits], -1), np.stack([true - hits, hits], -1)], -2)
+    hits, true, decided = counts[..., k, k], counts[..., k, :].sum(axis=-1), counts[..., :, k].sum(axis=-1)
+    rest = counts.sum(axis=(-2, -1)) - true - decided + hits
+    return np.stack([np.stack([rest, decided - hits], -1), np.stack([true - hits, hits], -1)], -2)
 
 
 def _best_cut(scores: Floats, positive: NDArray[np.bool_], goal: str) -> np.float32:
@@ -152,10 +152,10 @@ def best_thresholds(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], go
     if rule.kind == "labels":
         cut = [_best_cut(p[:, c], labels[:, c] == 1, goal) for c in range(p.shape[1])]
         # nothing is known of a label that all samples have, or none
-        known = (labels.min(axis=0) == 0) & (labels.max(axis=0) == 1)
-        return np.where(known, np.array(cut, np.float32), np.float32(0.5))
-    most = max(1, _MAX_NUMBERS // p.shape[1])
-    p, labels = p[:most], labels[:most]
+        mixed = (labels.min(axis=0) == 0) & (labels.max(axis=0) == 1)
+        return np.where(mixed, np.array(cut, np.float32), np.float32(0.5))
+    n_samples = max(1, _MAX_NUMBERS // p.shape[1])
+    p, labels = p[:n_samples], labels[:n_samples]
     classes = p.shape[1]
     if classes == 2:
         direction, reach = np.array([0.0, 1.0]), np.linspace(-6, 6, _STEPS)
@@ -302,21 +302,21 @@ class Recalls:
             before, after = (scores.take(before.weights > 0) for scores in (before, after))
         labels, clusters = _groups(before)
         old, new = (scores.right.reshape(-1).astype(np.float64) for scores in (before, after))
-        classes, own = np.unique(labels, return_inverse=True)
-        weights = np.repeat(before.weigh(np.ones(len(before))), len(own) // len(before))
+        classes, place = np.unique(labels, return_inverse=True)
+        weights = np.repeat(before.weigh(np.ones(len(before))), len(place) // len(before))
         if before.weights is not None:
             # relative to the largest of a class: equal ones count as samples do, and not all squares are zero
             largest = np.zeros(len(classes))
-            np.maximum.at(largest, own, weights)
-            weights = weights / largest[own]
-        mass = np.bincount(own, weights)
+            np.maximum.at(largest, place, weights)
+            weights = weights / largest[place]
+        mass = np.bincount(place, weights)
         # as many of equal weight as would know a recall as well
-        count: NDArray[Any] = mass**2 / np.bincount(own, weights**2)
-        weights = weights * (count / mass)[own]
-        first, second = (np.bincount(own, weights * hits) / count for hits in (old, new))
-        deviations = weights * (new - old - (second - first)[own])
-        squares, groups = _by_cluster(deviations, own, len(classes), clusters)
-        weighted = deviations / (len(classes) * count[own])
+        count: NDArray[Any] = mass**2 / np.bincount(place, weights**2)
+        weights = weights * (count / mass)[place]
+        first, second = (np.bincount(place, weights * hits) / count for hits in (old, new))
+        deviations = weights * (new - old - (second - first)[place])
+        squares, groups = _by_cluster(deviations, place, len(classes), clusters)
+        weighted = deviations / (len(classes) * count[place])
         total = weighted if clusters is None else cluster_sums(weighted, clusters)
         return cls(classes, count, np.minimum(count, groups), first, second, squares, math.sqrt(float(total @ total)))
 
@@ -380,13 +380,13 @@ def _groups(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64] 
 
 
 def _by_cluster(
-    deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None
+    deviations: FloatArray, place: NDArray[Any], k: int, clusters: NDArray[np.int64] | None
 ) -> tuple[FloatArray, NDArray[np.int64]]:
     """Return for each of k classes the squared sums of its clusters, added up, and the number of these clusters."""
     if clusters is None:
-        return np.asarray(np.bincount(own, deviations**2, k), np.float64), np.bincount(own, minlength=k)
+        return np.asarray(np.bincount(place, deviations**2, k), np.float64), np.bincount(place, minlength=k)
     _, number = np.unique(clusters, return_inverse=True)
-    pairs, pair = np.unique(own * (number.max() + 1) + number, return_inverse=True)
+    pairs, pair = np.unique(place * (number.max() + 1) + number, return_inverse=True)
     classes = pairs // (number.max() + 1)
     squares = np.asarray(np.bincount(classes, np.bincount(pair, deviations) ** 2, k), np.float64)
     return squares, np.bincount(classes, minlength=k)

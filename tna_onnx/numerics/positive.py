@@ -162,8 +162,8 @@ def with_slope(positive: Positive, scores: SampleScores, level: float = 0.95) ->
         return positive
     z = quantile((1 + level) / 2, scores.clusters, scores.weights)
     lines = slope_and_intercept(scores.confidence, scores.hit, z, scores.clusters, scores.weights)
-    found = {name: None if line is None else Estimate(*line, level) for name, line in lines.items()}
-    return replace(positive, slope=found["slope"], intercept=found["intercept"])
+    estimates = {name: None if line is None else Estimate(*line, level) for name, line in lines.items()}
+    return replace(positive, slope=estimates["slope"], intercept=estimates["intercept"])
 
 
 # Of calibration slopes: the smallest doubt that float32 tells, steps of Newton's method, and where it ends.
@@ -252,12 +252,12 @@ def worst_positive(
     worst = _worst(positives)
     scores = alone[worst]
     diagram = Bins.of_scores(scores, bins)
-    found = replace(with_slope(positives[worst], scores, level), reliability=diagram)
+    described = replace(with_slope(positives[worst], scores, level), reliability=diagram)
     if len(positives) == 1:
-        return found
+        return described
     chances = [_Chance(chance_variances(label, bins), label.total) for label in alone]
     return replace(
-        found,
+        described,
         ece_expected=_largest(chances),
         ece_mean=float(np.mean([label.ece for label in positives])),
         p=min(1.0, len(positives) * min(label.p for label in positives)),
@@ -335,18 +335,18 @@ def positive_difference(
     The difference is E_a(after) - E_a(before) + E_a(before) - E_b(before), of the same estimator.
     """
     first, last = (_worst(side.positives) for side in (before, after))
-    each = level if len(before.positives) == 1 else 1 - (1 - level) / len(before.positives)
+    level_of_one = level if len(before.positives) == 1 else 1 - (1 - level) / len(before.positives)
 
     def of_label(c: int) -> Interval:
         fit = after.cross_fits[c] if after.cross_fits else None
         sides = (before.alone[c], after.alone[c])
-        return paired_differences(*sides, bins, level=each, seed=seed, cross_fit=fit, names=["ece"])["ece"]
+        return paired_differences(*sides, bins, level=level_of_one, seed=seed, cross_fit=fit, names=["ece"])["ece"]
 
     interval = of_label(first)
     if last != first:
         of_last = of_label(last)
         sides = (before.alone[first], before.alone[last])
-        apart = paired_differences(*sides, bins, seed=seed, names=["ece"])["ece"].difference
-        interval = replace(interval.holding(of_last), difference=of_last.difference + apart)
+        distance = paired_differences(*sides, bins, seed=seed, names=["ece"])["ece"].difference
+        interval = replace(interval.holding(of_last), difference=of_last.difference + distance)
         interval = interval.holding(replace(interval, low=interval.difference, high=interval.difference))
     return replace(interval, level=level)

@@ -136,8 +136,8 @@ class Reference:
         """
         solve = np.linalg.inv(self.probabilities)  # a column for each class
         new = (probabilities @ solve).var(axis=0) / len(probabilities)
-        most = self.probabilities @ solve**2 - (self.probabilities @ solve) ** 2
-        error = Z * np.sqrt(new + (q**2 / self.counts) @ most)
+        variances = self.probabilities @ solve**2 - (self.probabilities @ solve) ** 2
+        error = Z * np.sqrt(new + (q**2 / self.counts) @ variances)
         return np.asarray(np.clip(np.stack([q, q - error, q + error], axis=1), 0, 1), np.float64)
 
     def _p(self, residuals: FloatArray, spread: FloatArray) -> float:
@@ -148,9 +148,9 @@ class Reference:
         if not varies.any():
             return 1.0
         values, axes = np.linalg.eigh(self.correlations[np.ix_(varies, varies)])
-        kept = values > _RANK * len(values)
-        distance = np.sum((residuals[varies] / spread[varies] @ axes[:, kept]) ** 2 / values[kept])
-        return max(float(stats.chi2.sf(distance, np.count_nonzero(kept))), _SMALLEST)
+        varying = values > _RANK * len(values)
+        distance = np.sum((residuals[varies] / spread[varies] @ axes[:, varying]) ** 2 / values[varying])
+        return max(float(stats.chi2.sf(distance, np.count_nonzero(varying))), _SMALLEST)
 
     def text(self) -> str:
         """Return the reference as JSON of six digits, for the metadata of a file."""

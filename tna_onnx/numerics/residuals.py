@@ -59,7 +59,7 @@ def order_dependence(values: NDArray[Any], labels: NDArray[np.int64], predicted:
     _, number = np.unique(labels, return_inverse=True)
     rest = values - (np.bincount(number, values) / np.bincount(number))[number]
     lags = range(1, min(_LAGS, len(rest) - 1) + 1)
-    found = [_above_zero([rest[lag:] * rest[:-lag] for lag in lags])]
+    tests = [_above_zero([rest[lag:] * rest[:-lag] for lag in lags])]
     if len(labels) < _LAGS * (1 + np.count_nonzero(labels[1:] != labels[:-1])):
         y, k = np.unique([labels, predicted], return_inverse=True)[1].reshape(2, -1)
         wrong = (y != k).astype(np.float64)
@@ -69,12 +69,12 @@ def order_dependence(values: NDArray[Any], labels: NDArray[np.int64], predicted:
         products = []
         for lag in lags:
             (y1, k1, w1, a1), (y2, k2, w2, a2) = (
-                [each[rows] for each in (y, k, wrong, along)] for rows in (slice(lag, None), slice(-lag))
+                [column[rows] for column in (y, k, wrong, along)] for rows in (slice(lag, None), slice(-lag))
             )
             alike = (y1 == y2) + 1.0 * (k1 == k2) - (y1 == k2) - (k1 == y2)
             products.append(w1 * w2 * alike - a1 - a2)
-        found.append(_above_zero(products))
-    return max(found)
+        tests.append(_above_zero(products))
+    return max(tests)
 
 
 def _above_zero(products: list[NDArray[np.float64]]) -> float:
