@@ -289,7 +289,6 @@ def study(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
         UnsupportedModel: no linear head that can be tilted.
         DataError: the data do not fit the model.

@@ -319,7 +319,6 @@ def fit(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, is about a head to search, or is given both ways.
         DataError: there are no such scores or labels, or no map can be fitted on them.
         CheckFailed: the file does not verify.

@@ -252,7 +252,6 @@ def compare(
         progress: True for bars on standard error, or a function that is called with (model, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, fewer than two models, or different numbers of classes.
         UnsupportedModel: a file is no classifier that can be read.
         DataError: the data do not fit a model, or models read different samples.

@@ -90,7 +90,6 @@ def evaluate(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: the file is no classifier that can be read.
         DataError: the data do not fit the model.

@@ -94,7 +94,6 @@ def features(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, no room, or another process is filling the same store.
         UnsupportedModel: the model is no classifier that can be read.
         DataError: the data do not fit the model.

@@ -81,7 +81,6 @@ def guard(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
         UnsupportedModel: the file is no classifier that can be read, or its opset is too old.
         DataError: the data do not fit the model, were seen by its calibration, or are too few for a level.
@@ -213,7 +212,6 @@ def shift(
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass; or
             frequencies that are given and to be estimated, or neither.
         UnsupportedModel: the file is no classifier that can be read, has been shifted or guarded before, or has no

@@ -70,7 +70,6 @@ def verify(
         `ModelDifference.passed`.
 
     Raises:
-        TypeError: an unknown keyword; the message names the dataclass that has it.
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no ONNX file, several heads and no word on which, or no classifier to run.
         DataError: the data do not fit the model.

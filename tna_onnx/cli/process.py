@@ -267,9 +267,6 @@ def check_result_file(path: str | None, *files: str | None, kind: str = "JSON") 
     # A new file needs the right to the folder, behind a link too; one that is there can be written as it is.
     if is_replaced(file) and not file.exists() and not os.access(resolved(file).parent, os.W_OK):
         raise UsageError(f"{path}: cannot be written: the folder {resolved(file).parent} is not writable")
-    # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
-    if file.is_socket() or file.is_block_device():
-        raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
     if _is_one_of(file, files):
         raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")
     if file.suffix.lower() == ".onnx":

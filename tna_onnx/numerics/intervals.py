@@ -148,22 +148,15 @@ def paired_differences(
     """Differences `after - before` on the same samples with their intervals, per name in `names`, of `METRICS`.
 
     The difference of a calibration error is the centre of its interval: that of the plug-in values has their bias.
-
-    How often they hold the true difference, docs/explanation/intervals.md says. Coverage is above its level where both
-    models err alike, and for cross-fitted means where fitting gains much. Where a cross-fitted interval misses, it
-    mostly understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the
-    residuals of all bins alternated in sign at 1 to 1.5 standard errors each.
+    How often they hold the true difference, docs/explanation/intervals.md says.
 
     Source: for accuracy Bonett & Price (2012).
 
     `before`: scores of N samples, with their clusters if they have any. `level`: confidence level, a fraction. `seed`:
     of the draws behind the standard errors of calibration errors. `cross_fit`: where `after` is cross-fitted in five
-    folds, the fit on all N samples, which the intervals are then for. Mean losses have the noise of the folds' fits,
-    too (`_mean`). A fit follows losses, not hits: accuracy needs no such noise. Residuals are off to first order by the
-    mean of the folds' fits, the fit on all N: calibration errors need none either, but that of `numerics.residuals`
-    before their bias is taken out, which moves the centre. `same_predictions`: whether both models are known to predict
-    the same classes: accuracy then cannot differ. `kind`: of the intervals of ECE and AdaECE; with several labels a
-    sample they are debiased.
+    folds, the fit on all N samples, which the intervals are then for. Mean losses then have the noise of the folds'
+    fits, too (`_mean`); hits do not follow a fit, and residuals are corrected by `numerics.residuals`.
+    `same_predictions`: whether both models are known to predict the same classes: accuracy then cannot differ.
     """
     if len(before) != len(after):
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
@@ -352,10 +345,7 @@ def top_label_errors(
 ) -> TopLabelErrors:
     """Return the errors of the top label with their intervals.
 
-    Measured at a level of 95 %, N = 200, 1,000 and 5,000, 200 runs each, for confidences that are calibrated, and for
-    those of logits that are 0.6 and 1.8 times as large, nine cases with an accuracy of about 60 to 82 %: the interval
-    of the ECE held it in 95 to 100 %, that of the NLL in 92 to 97 %. With few errors that of the NLL would not hold:
-    in 75 % where 1 % of 200 samples are wrong, in 13 % where 0.1 % are. It is left out there.
+    With few errors that of the NLL would not hold: in 75 % where 1 % of 200 samples are wrong. It is left out there.
 
     `confidence`: (N,) stated probabilities that the sample is classified right. `hit`: (N,) whether it is. `level`: of
     the intervals, a fraction. `clusters`: numbers of the groups that samples come in, (N,); None where they are

@@ -247,9 +247,6 @@ class CrossFit:
 def corrected_errors(crossed: SampleScores, cross_fit: CrossFit, bins: int = 15) -> dict[str, float]:
     """ECE and AdaECE of cross-fitted scores, corrected, fractions by the names of the metrics.
 
-    Measured at commit b90a60d (November 2026) for 10 classes: mean errors against new samples of up to -0.36 points
-    (isotonic, ts, 400 and 1,000 samples) become at most 0.05 +- 0.08; only AdaECE of bias on 400 stays at 0.17.
-
     `crossed`: scores of N samples, each by a fit without its fold.
 
     >>> sure, half = np.float32([0.9, 0.9]), np.array([True, False])
@@ -273,14 +270,7 @@ def fit_error(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return x_j, (B,), and how the error of the fit spreads over the bins: (K, B), whose squares add up to v_j."""
     n = crossed.total
-    if not len(crossed) == len(cross_fit.fitted) == len(cross_fit.fold):
-        raise ValueError(
-            f"cross-fitted and fitted scores and folds of the same samples expected, got {len(crossed)}, "
-            f"{len(cross_fit.fitted)} and {len(cross_fit.fold)}"
-        )
     folds = cross_fit.folds
-    if folds < 2:
-        raise ValueError("at least two folds expected, got one")
     mean, weight, weight_squares, moved, moved_squares = _sums(crossed, cross_fit, shares)
     # e_kj^2 from pairs; a single sample, whose pairs have a weight of rounding, has none
     pairs = weight**2 - weight_squares
