@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,60 +43,23 @@ INSTALL = re.compile(r"python3 -m venv .venv && .venv/bin/pip install (-e )?'\.\
 SAME_OUTPUT = {"README.md": "docs/tutorial.md"}
 
 NOT_RUN = {
-    "README.md": ["python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"],
-    "docs/data.md": [
-        "import webdataset as wds",
-        "import h5py",
-        "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt",
-    ],
-    "docs/how-to/binary.md": ["pip install '.[cpu]' scikit-learn skl2onnx lightgbm xgboost onnxmltools"],
-    "docs/how-to/cluster.md": [
-        "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
-        *["from pathlib import Path"] * 2,
-    ],
-    "docs/how-to/gpu.md": [
-        "pip uninstall -y onnxruntime",
-        "pip install '.[gpu]' -c .ci/constraints.txt",
-        "tna-onnx calibrate model.onnx data/ --device cuda",
-    ],
-    "docs/how-to/hugging-face.md": [
-        "pip install '.[cpu,text]' 'optimum-onnx[onnxruntime]'",
-        "optimum-cli export onnx --model distilbert/distilbert-base-uncased-finetuned-sst-2-english sst2/",
-        "tna-onnx calibrate sst2/model.onnx reviews.csv --eval heldout.csv --report report.html",
-        "optimum-cli export onnx --model google/vit-base-patch16-224 vit/",
-        "tna-onnx calibrate vit/model.onnx photos/ --preset vit/preprocessor_config.json --classes classes.txt",
-    ],
-    "docs/how-to/pipelines.md": [
-        "docker build --target cpu -t tna-onnx .",
-        'docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
-    ],
-    "docs/how-to/pytorch.md": ["pip install '.[cpu]' torch onnxscript"],
-    "docs/how-to/sharing.md": [
-        "from huggingface_hub import HfApi",
-        "openssl ecparam -name prime256v1 -genkey -noout -out key.pem",
-        "openssl ec -in key.pem -pubout -out key.pub",
-        "model_signing sign key release --private_key key.pem --signature release.sig",
-        "model_signing verify key release --public_key key.pub --signature release.sig",
-    ],
-    "docs/how-to/systems.md": [
-        r'py -m venv .venv; .venv\Scripts\pip install ".[cpu]"; .venv\Scripts\tna-onnx --version'
-    ],
-    "docs/how-to/text.md": ["tna-onnx calibrate model.onnx reviews.csv --tokenizer model_folder/"],
-    "docs/how-to/serving.md": [
-        'docker run --rm -p 8000:8000 -v "$PWD/repository:/models" nvcr.io/nvidia/tritonserver:24.08-py3 '
-        "tritonserver --model-repository=/models",
-        "trtexec --onnx=model.tna.onnx --saveEngine=model.plan --fp16",
-    ],
-    "docs/how-to/trackers.md": ["import json", "from olive.workflows import run"],
-    "docs/contributing.md": [
-        "git clone REPOSITORY tna-onnx && cd tna-onnx",
-        "python3 -m venv .venv && . .venv/bin/activate",
-        "pip install -U pip && pip install -e '.[test]' --group dev",
-        "python -m pytest tests/maps",
-    ],
-    "docs/tutorial.md": ["python3 -m venv .venv && .venv/bin/pip install '.[cpu]'", ". .venv/bin/activate"],
+    "README.md": 1,
+    "docs/data.md": 3,
+    "docs/how-to/binary.md": 1,
+    "docs/how-to/cluster.md": 3,
+    "docs/how-to/gpu.md": 3,
+    "docs/how-to/hugging-face.md": 5,
+    "docs/how-to/pipelines.md": 2,
+    "docs/how-to/pytorch.md": 1,
+    "docs/how-to/sharing.md": 5,
+    "docs/how-to/systems.md": 1,
+    "docs/how-to/text.md": 1,
+    "docs/how-to/serving.md": 2,
+    "docs/how-to/trackers.md": 2,
+    "docs/contributing.md": 4,
+    "docs/tutorial.md": 2,
 }
-"""All commands that no test executes, and the first line of Python; each is marked on its page, with the reason."""
+"""Page -> how many commands, and blocks of Python, no test executes; each is marked on its page, with the reason."""
 
 
 @dataclass
@@ -256,14 +220,13 @@ def quickly(calibrate: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-def test_what_is_not_run_is_listed() -> None:
-    found: dict[str, list[str]] = {}
+def test_what_is_not_run_is_counted() -> None:
+    found: Counter[str] = Counter()
     for page in PAGES:
         for block in blocks(page):
             if block.remark_after("not run") is not None:
                 assert block.remark_after("not run"), f"{block.where}: say why it is not run"
-                lines = commands(block.text)
-                found.setdefault(block.page, []).extend(lines if block.language in SHELL else lines[:1])
+                found[block.page] += len(commands(block.text)) if block.language in SHELL else 1
     assert found == NOT_RUN
 
 

@@ -174,29 +174,15 @@ def multi_label_page() -> World:
     return World()
 
 
-def scikit_learn_page() -> World:
-    """docs/how-to/tabular.md needs what writes the models of scikit-learn."""
-    pytest.importorskip("skl2onnx")
-    return World()
+def needing(*libraries: str) -> Callable[[], World]:
+    """Return what makes the world of a page that needs libraries of others."""
 
+    def page() -> World:
+        for library in libraries:
+            pytest.importorskip(library)
+        return World()
 
-def notebook_page() -> World:
-    """docs/how-to/notebook.md shows tables of pandas."""
-    pytest.importorskip("pandas")
-    return World()
-
-
-def sharing_page() -> World:
-    """docs/how-to/sharing.md needs the library of the Hub."""
-    pytest.importorskip("huggingface_hub")
-    return World()
-
-
-def pytorch_page() -> World:
-    """docs/how-to/pytorch.md exports a network."""
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    return World()
+    return page
 
 
 def hugging_face_page() -> World:
@@ -359,14 +345,6 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
     others = 3 * np.random.default_rng(9).standard_normal(images.shape).astype(np.float32)
     np.savez("heldout.npz", input=others)
     np.save("heldout-labels.npy", drawn(logits_of(others.mean(axis=(2, 3)))[1], 6))
-    np.savez("arrays.npz", images=images, labels=labels)
-    Path("my_project.py").write_text(
-        "import numpy as np\n\n"
-        "class Tensor:\n    def __init__(self, values):\n        self.numpy = lambda: values\n\n"
-        f"stored = np.load({str(Path('arrays.npz').resolve())!r})\n"
-        "my_data_loader = [(Tensor(stored['images'][k:k + 30]), Tensor(stored['labels'][k:k + 30]))"
-        f" for k in range(0, {N}, 30)]\n"
-    )
     table, text_weight = text_model(rng)
     input_ids = rng.integers(0, 50, (N, 7))
     attention_mask = (np.arange(7) < rng.integers(2, 8, N)[:, None]).astype(np.int64)
@@ -403,11 +381,11 @@ WORLDS: dict[str, Callable[[], World]] = {
     "docs/how-to/binary.md": binary_page,
     "docs/how-to/multi-label.md": multi_label_page,
     "docs/how-to/positions.md": positions_page,
-    "docs/how-to/pytorch.md": pytorch_page,
+    "docs/how-to/pytorch.md": needing("torch", "onnxscript"),
     "docs/how-to/text.md": data_page,
-    "docs/how-to/notebook.md": notebook_page,
-    "docs/how-to/sharing.md": sharing_page,
-    "docs/how-to/tabular.md": scikit_learn_page,
+    "docs/how-to/notebook.md": needing("pandas"),
+    "docs/how-to/sharing.md": needing("huggingface_hub"),
+    "docs/how-to/tabular.md": needing("skl2onnx"),
     "docs/models.md": models_page,
     "docs/reference/calibrate.md": read_me,
 }
