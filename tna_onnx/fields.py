@@ -251,3 +251,15 @@ def check_share(**per_cent: float | None) -> None:
             raise UsageError(
                 f"{flag} {value:g} is less than 1 %, and its unit is per cent; for {meant} %: {flag} {meant}"
             )
+
+
+def check_batch_size(size: object) -> None:
+    """Refuse a number of samples per run that is not a whole number of at least 1.
+
+    >>> check_batch_size(0)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: batch_size must be at least 1, got 0
+    """
+    check_numbers("a whole number", batch_size=size)
+    if not size >= 1:  # type: ignore[operator]  # a whole number
+        raise UsageError(f"batch_size must be at least 1, got {size}")

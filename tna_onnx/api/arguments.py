@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
-from tna_onnx.fields import annotated, check_numbers, check_type, plain_type, settings_of
+from tna_onnx.fields import annotated, check_batch_size, check_type, plain_type, settings_of
 from tna_onnx.files import is_url, name_problem, resolved, write_file
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
@@ -49,10 +49,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         hints = annotated(function, function.__globals__)
         for name, value in inspect.signature(function).bind_partial(*args, **kwargs).arguments.items():
             check_type(name, value, hints[name])
-        batch_size: Any = kwargs.get("batch_size", 1)
-        check_numbers("a whole number", batch_size=batch_size)
-        if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, got {batch_size}")
+        check_batch_size(kwargs.get("batch_size", 1))
         return function(*args, **kwargs)
 
     return call

@@ -32,11 +32,11 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import Collector, require_finite
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.store import model_key
+from tna_onnx.fields import check_batch_size, check_choice
 from tna_onnx.graph.load import IN_MEMORY, Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.numerics.checks import check_batch_size, check_choice
 from tna_onnx.runtime import parse_device
 
 # Threads of one process share its extractor: one of them opens the session.
