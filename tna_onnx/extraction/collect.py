@@ -198,16 +198,14 @@ class ByLength(SourceView):
             yield {name: np.ascontiguousarray(array[:, used]) for name, array in batch.items()}
 
 
-def _collected_by_length(
-    opened: OpenModel, collector: Collector, new_array: NewArray, progress: Progress
-) -> FeatureTable | None:
+def _collected_by_length(collector: Collector, new_array: NewArray, progress: Progress) -> FeatureTable | None:
     """Collect features without most of the padding, where the shortest samples show that it changes rounding only.
 
     The check of a written file compares samples with all of their padding.
     """
     source, readout, size = collector.source, collector.readout, collector.batch_size
     linear = isinstance(readout, Head) and readout.linear
-    if not linear or not is_verified_in_other_batches(opened.model, readout, source, collector.provider):
+    if not linear or not is_verified_in_other_batches(collector.model, readout, source, collector.provider):
         return None
     view = ByLength.of(source)
     if view is None:
@@ -260,7 +258,7 @@ def collect_features(
         def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
             return allocate(None, (len(source), *shape), dtype)
 
-        return _collected_by_length(opened, collector, new_array, progress) or collector.run(new_array, progress)
+        return _collected_by_length(collector, new_array, progress) or collector.run(new_array, progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
     classes = opened.names
     if classes is None:

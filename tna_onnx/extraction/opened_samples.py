@@ -123,7 +123,9 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     if data.labels is None and not readout.multi_label:
         files = open_feature_files(path, request, at_most)
         if files is not None:
-            return _from_files(opened, files, data)
+            if data.columns or data.tokenizer is not None:
+                raise UsageError(f"{path}: {files.kind} are used as they are; leave --columns and --tokenizer out")
+            return _entered(opened, files, data)
     elif not data.columns and (kind := feature_kind(path, [spec.name for spec in opened.inputs])):
         raise _labels_elsewhere(path, kind)
     with local_npz(data) as place:
@@ -221,19 +223,7 @@ def open_unknown(model: Classifier, data: Data, labelled: Source) -> Source:
     return model.preparation.settle(data, opened)[1]
 
 
-def _from_files(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
-    """Take features or logits from files, where the writer's metadata, if there are any, are those of the model."""
-    readout = opened.readout
-    where = str(data.samples)
-    if data.columns or data.tokenizer is not None:
-        raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
-    if computed.writer:
-        tensor = readout.main if computed.kind == "features" else readout.logits
-        _require_origin(opened, where, computed.writer, computed.kind, tensor)
-    return _entered(opened, computed, data)
-
-
-def _require_origin(opened: OpenModel, where: object, key: Mapping[str, Any], kind: str, tensor: str) -> None:
+def _require_origin(opened: OpenModel, where: object, key: Mapping[str, Any], kind: str) -> None:
     """Refuse features or logits of another model, tensor or head, by what their writer says of them."""
     model, readout = opened.model, opened.readout
     if not _computed_with(model, key, kind):
@@ -242,9 +232,9 @@ def _require_origin(opened: OpenModel, where: object, key: Mapping[str, Any], ki
             f"{str(key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
         )
     # heads that read the same features have labels of their own; a store calls the tensor `features`
-    expected = {"tensor": tensor, "head": readout.node if isinstance(readout, Head) else None}
+    expected = {"tensor": readout.main, "head": readout.node if isinstance(readout, Head) else None}
     if kind == "logits":
-        expected = {"tensor": tensor, "holds": readout.holds}
+        expected = {"tensor": readout.logits, "holds": readout.holds}
     stated = {"tensor": key.get("features"), **key}
     for word, value in expected.items():
         if word in stated and stated[word] != value:
@@ -269,6 +259,9 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
 
 def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
+    """Take features or logits, where their writer, if it is known, had this model."""
+    if computed.writer:
+        _require_origin(opened, data.samples, computed.writer, computed.kind)
     source = computed.source
     return _enter(
         opened, computed.values, computed.labels, computed.kind, data, source.title, source.sample_info, source.notes
@@ -279,12 +272,11 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
     readout = opened.readout
     stored = read_stored(folder)
     kind = "features" if isinstance(readout, Head) else "logits"
-    tensor = readout.main
-    _require_origin(opened, stored.folder, stored.key, kind, tensor)
+    _require_origin(opened, stored.folder, stored.key, kind)
     if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.features.ndim != 2:
         raise DataError(
-            f"{stored.folder}: the head reads several rows of '{tensor}' a sample, one after the other; give the data "
-            "themselves, with --cache for the features"
+            f"{stored.folder}: the head reads several rows of '{readout.main}' a sample, one after the other; give the "
+            "data themselves, with --cache for the features"
         )
     further: dict[str, Any] = {}
     for role, column in data.sample_info.items():

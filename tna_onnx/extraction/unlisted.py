@@ -47,10 +47,10 @@ _MANY = 600  # images on which what they ask for is compared
 
 
 class _Direction(NamedTuple):
-    """A change of prepared channels: a step times `signs` times a function of their standardised values z."""
+    """A change of prepared channels: a step, times a weight for each, times a function of its standardised values z."""
 
     function: Callable[[FloatArray], FloatArray]
-    signs: tuple[float, float, float]
+    weights: tuple[float, float, float]
     step: float  # standard deviations
     bend: float  # nats by which the NLL of a network of photographs usually bends within a step
     off: float  # steps by which a recipe that is not the right one usually is off
@@ -166,8 +166,8 @@ def _changed(resolved: ResolvedRecipe, coefficients: FloatArray, values: NDArray
     changed: NDArray[Any] = np.array(values)
     for coefficient, direction in zip(coefficients, _DIRECTIONS, strict=True):
         if coefficient:
-            signs = np.expand_dims(np.array(direction.signs[: len(mean)]), aside)
-            changed += float(coefficient) * (spread * signs).astype(values.dtype) * direction.function(z)
+            weights = np.expand_dims(np.array(direction.weights[: len(mean)]), aside)
+            changed += float(coefficient) * (spread * weights).astype(values.dtype) * direction.function(z)
     return changed
 
 
@@ -188,7 +188,7 @@ def _moved(images: TrialImages, trial: Trial, budget: int) -> tuple[Trial, str] 
     Whole steps may be wrong, where directions depend on one another. Along a small one the NLL falls for all that, and
     images hardly differ in by how much.
     """
-    used = [k for k, direction in enumerate(_DIRECTIONS) if len(trial.resolved.mean) > 1 or direction.signs == _ALL]
+    used = [k for k, direction in enumerate(_DIRECTIONS) if len(trial.resolved.mean) > 1 or direction.weights == _ALL]
     count = min(_SLOPES, len(images.rows) // 3)
     if count < _FEW or (2 * len(used) + 3) * count > budget:
         return None

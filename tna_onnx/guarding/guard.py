@@ -29,6 +29,7 @@ from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of,
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, halves_to_guard, open_guard
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.measure import (
+    RecordingRunner,
     Values,
     check_decisions,
     collect_values,
@@ -108,7 +109,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         output=str(target or ""),
         files=files,
         class_output=opened.output.name,
-        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
+        outputs=new_outputs(thresholds, of_sets, opened.output.n_classes, score, promise, whom),
         set_penalty=set_score.weight,
         set_free_classes=set_score.free,
         data=opened.source.describe(),
@@ -148,7 +149,7 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
         require_independence(
             opened.model, runner, opened.output, opened.source, opened.batch_size, extra_outputs=[tensors["ood"]]
         )
-    scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
+    scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress, "score")
     rows = opened.deciding(settings.seed)
     fresh = opened.fresh[rows]
     where = opened.source.describe()
@@ -161,15 +162,19 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
 
 def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
-    names = plan.thresholds.settings.outputs
+    source = opened.source
     size = opened.batch_size
     # in the batches that the scores were computed in
-    first = first_rows(opened.source, size)
-    decided = collect_values(written, opened.output, names, opened.source, size, progress, rows=first, stage="check")
+    first = first_rows(source, size)
+    names = plan.thresholds.settings.outputs
+    recorder = RecordingRunner(written, names, source.labels[first], source.describe())
+    for done, batch in enumerate(source.batches(size, first)):
+        recorder.run([opened.output.name], batch)
+        progress("check", min((done + 1) * size, len(first)), len(first))
     scores = plan.scores.take(slice(len(first)))
-    check_decisions(decided, scores, plan.thresholds.values, opened.source.describe(), plan.guarded.decision)
+    check_decisions(recorder.columns, scores, plan.thresholds.values, source.describe(), plan.guarded.decision)
     source_session = open_model(opened.model, opened.device)
-    return largest_change(opened.model, source_session, written, opened.source, first, size)
+    return largest_change(opened.model, source_session, written, source, first, size)
 
 
 def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> Decisions:
@@ -180,9 +185,7 @@ def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Pro
     cost = rule.cost if rule is not None and rule.cost.size else None
 
     def decided(source: Source) -> Values:
-        return collect_values(
-            written, opened.output, settings.outputs, source, opened.batch_size, progress, stage="decide"
-        )
+        return collect_values(written, opened.output, settings.outputs, source, opened.batch_size, progress, "decide")
 
     values = decided(reported)
     detection = None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.images.known_recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Batch, Source, clusters_of, rows_by_weight
+from tna_onnx.data.source import Batch, Source, rows_by_weight
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import BatchRunner, score_model, with_quantum
 from tna_onnx.errors import CheckFailed, DataError
@@ -107,10 +107,10 @@ class RecordingRunner:
         """Role -> (N,)."""
         return {role: np.concatenate(parts) for role, parts in self._parts.items()}
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Classes in each set, (N,); empty without sets."""
-        return np.concatenate(self._sizes)
+    def values(self, scores: SampleScores) -> Values:
+        """Return what the outputs say, with the scores of the output that classifies."""
+        sizes = np.concatenate(self._sizes)
+        return Values(self._labels, scores.hit, scores.confidence, self.columns, sizes, scores.clusters)
 
 
 def collect_values(
@@ -120,32 +120,18 @@ def collect_values(
     source: Source,
     batch_size: int,
     progress: Progress,
-    *,
-    rows: NDArray[np.int64] | None = None,
-    stage: str = "score",
+    stage: str,
 ) -> Values:
     """Run a model over samples."""
-    if rows is None:
-        rows = np.arange(len(source))
-    labels = source.labels[rows]
-    recorder = RecordingRunner(session, names, labels, source.describe())
-    hits: list[NDArray[np.bool_]] = []
-    confidences: list[NDArray[np.floating[Any]]] = []
-    done = 0
-    for batch in source.batches(batch_size, rows):
-        values = recorder.run([output.name], batch)[0]
-        p = output.probabilities(values)
-        hits.append(output.predicted(values) == labels[done : done + len(p)])
-        confidences.append(p.max(axis=1))
-        done += len(p)
-        progress(stage, done, len(rows))
-    columns = recorder.columns
-    for role, column in columns.items():
+    where = source.describe()
+    recorder = RecordingRunner(session, names, source.labels, where)
+    scores, _ = score_model(recorder, output, source, batch_size, lambda _, done, total: progress(stage, done, total))
+    values = recorder.values(scores)
+    for role, column in values.values.items():
         if not np.all(np.isfinite(column)):
-            row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
-            raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
-    clusters = rows_of(clusters_of(source), rows)
-    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, recorder.sizes, clusters)
+            row = int(np.flatnonzero(~np.isfinite(column))[0])
+            raise DataError(f"{where}: the {role} score of sample {row} is not a finite number")
+    return values
 
 
 _GROUPS = 5  # of samples by confidence, equally large: enough to see where sets are large
@@ -375,7 +361,7 @@ def score_opened(opened: Opened, progress: Progress, level: float = 95.0) -> Sco
 def _decisions(opened: Opened, recorder: RecordingRunner, scores: SampleScores, level: float) -> outcomes.Decisions:
     """Measure what a model decided while it was scored."""
     source = opened.source
-    decided = Values(source.labels, scores.hit, scores.confidence, recorder.columns, recorder.sizes, scores.clusters)
+    decided = recorder.values(scores)
     described = source.describe()
     rows = rows_by_weight(source)
     if rows is not None:
@@ -411,11 +397,15 @@ _MAX_CHANGE = 1e-5
 
 
 def check_decisions(
-    decided: Values, scores: Values, level: Mapping[str, Floats], where: str, rule: DecisionRule | None = None
+    decided: Mapping[str, NDArray[Any]],
+    scores: Values,
+    level: Mapping[str, Floats],
+    where: str,
+    rule: DecisionRule | None = None,
 ) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 
-    `level`: role -> threshold. `rule`: of the decision; None without one.
+    `decided`: role -> what the file decides, (N,). `level`: role -> threshold.
     """
     expected: dict[str, NDArray[Any]] = {**scores.values}
     if "accept" in level:
@@ -429,7 +419,7 @@ def check_decisions(
         expected["ood_alarm"] = scores.values["ood"] > level["ood"]
     if rule is not None:
         expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
-    for role, actual in decided.values.items():
+    for role, actual in decided.items():
         different = np.flatnonzero((actual != expected[role]).reshape(len(actual), -1).any(axis=1))
         if role == "decision" and rule is not None and rule.cost.size:
             # sums of products are rounded in another order

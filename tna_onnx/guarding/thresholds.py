@@ -186,15 +186,10 @@ def _of_sets(
 
 
 def new_outputs(
-    settings: GuardSettings,
-    thresholds: Thresholds,
-    n: int,
-    classes: int,
-    score: SetScore | None,
-    decision: str,
-    whom: str,
+    thresholds: Thresholds, n: int, classes: int, score: SetScore | None, decision: str, whom: str
 ) -> tuple[GuardOutput, ...]:
     """Describe the new outputs. `score`: of which sets are made; None without sets. `whom`: the promises are for."""
+    settings = thresholds.settings
     words = {
         "decision": decision,
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",

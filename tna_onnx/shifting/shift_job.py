@@ -173,7 +173,11 @@ def find_frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) ->
     if settings.only:
         details["target"] = restricted(source, settings.only, opened.classifier.names)
     features = _features(opened)
-    old, *projected = _scored(opened, opened.source, features, "source", progress)
+
+    def scored(samples: Source, stage: str) -> list[NDArray[Any]]:
+        return with_projections(opened.session, opened.output, features, samples, opened.batch_size, stage, progress)
+
+    old, *projected = scored(opened.source, "source")
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
     suspicion = opened.suspicion(old.argmax(axis=1), lambda: old.max(axis=1))
     warnings = checked_warnings(suspicion, opened.classifier.names, where, trusted=settings.trust_labels)
@@ -181,7 +185,7 @@ def find_frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) ->
     notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
         return FoundFrequencies(source, details["target"], old, notes)
-    new, *new_projected = _scored(opened, opened.unlabelled, features, "target", progress)
+    new, *new_projected = scored(opened.unlabelled, "target")
     observed = prior_shift.Observed(labels, old, new, source, counted="source" not in details)
     estimated = estimate(observed, settings, opened.unlabelled.describe(), note, (projected, new_projected))
     _log.info("target: %s samples", f"{len(new):,}")
@@ -194,12 +198,6 @@ def _features(opened: ShiftSamples) -> list[str]:
     if not isinstance(head, Head) or head.features_transposed or not head.features_type.startswith("float"):
         return []
     return [name for name in opened.session.outputs if name == head.features]
-
-
-def _scored(
-    opened: ShiftSamples, source: Source, features: list[str], stage: str, progress: Progress
-) -> list[NDArray[Any]]:
-    return with_projections(opened.session, opened.output, features, source, opened.batch_size, stage, progress)
 
 
 # Over all classes, a calibrated model gets a note once in a hundred runs; and only where it matters.
