@@ -179,7 +179,7 @@ def check_readout(
     if bad.size:
         raise DataError(f"{model.name}: logits '{readout.logits}' of sample {bad[0]} hold NaN or infinite values")
     _refuse_probabilities(model, readout, raw)
-    if session is not None and opened.is_whole(session):
+    if readout.output in tensors and _is_checked(model, readout):
         _check_output(model, readout, logits, tensors)
     run_later = verified and is_verified_enough(source, batch_size)
     run_later &= is_verified_in_other_batches(model, readout, source, session.provider if session else "")
@@ -304,8 +304,6 @@ def _is_checked(model: Model, readout: Readout) -> bool:
 
 def _check_output(model: Model, readout: Readout, logits: NDArray[Any], tensors: Batch) -> None:
     """Compare an output that comes after the logits with what it should be."""
-    if not _is_checked(model, readout) or readout.output not in tensors:
-        return
     output = readout.class_output
     values = tensors[readout.output]
     coarse = 1e-3 + 16 * epsilon(readout.logits_type) * max(1.0, float(np.abs(logits).max())) + readout.output_step

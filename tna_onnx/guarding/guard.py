@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.data.options import Data
-from tna_onnx.data.source import Part, Source
+from tna_onnx.data.source import Source
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import open_model, open_part
@@ -46,7 +45,7 @@ from tna_onnx.guarding.thresholds import (
     set_score_of,
 )
 from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
-from tna_onnx.pipeline.job import Job, target_of
+from tna_onnx.pipeline.job import Job, ModelJob, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.record import DecisionStep, write_decisions
 from tna_onnx.pipeline.sample_checks import digests_in_file
@@ -231,68 +230,47 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, progress: Progress)
             raise UsageError("--min-recall beside --decide needs --eval: the thresholds are chosen on the samples")
         gates = replace(gates, min_recall=None)  # of the decision, which the recalibration does not make
     target, fit, decide = halves_to_guard(job, settings)
-    finish = functools.partial(_with_decisions, job, settings, fit, decide, target, progress)
-    return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, finish)
-
-
-def _data(data: Data, part: Part) -> Data:
-    """Describe a part of samples that are open already: their labels are settled."""
-    return replace(data, samples=part, labels=None)
+    # labels of samples that are open already are settled
+    calib = replace(job.calib, samples=fit, labels=None)
+    shared = {entry.name: getattr(job, entry.name) for entry in dataclasses.fields(ModelJob)}
+    shared |= {"calib": replace(calib, samples=decide, expect_accuracy=None), "output": target, "overwrite": True}
+    note = (
+        f"decisions: {len(fit):,} of the {len(fit.source):,} samples fit weight and map, the other {len(decide):,} "
+        "give the thresholds"
+    )
+    guard_job = GuardJob(**shared, fit=calib, settings=settings)
+    finish = functools.partial(_with_decisions, guard_job, job.gates, note, progress)
+    return recalibrate(replace(job, calib=calib, gates=gates), progress, finish)
 
 
 def _with_decisions(
-    job: Job,
-    settings: GuardSettings,
-    fit: Part,
-    decide: Part,
-    target: Path,
-    progress: Progress,
-    path: Path,
-    report: Report,
-    final: FinalFile,
+    job: GuardJob, gates: Gates, note: str, progress: Progress, path: Path, report: Report, final: FinalFile
 ) -> Report:
-    """Add decisions to the recalibrated file at `path`, and write the result to `target`."""
-    report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
-    gated = bool(settings.decide and job.gates.min_recall)
-    job_of_decisions = GuardJob(
-        model=path,
-        calib=replace(_data(job.calib, decide), expect_accuracy=None),
-        held_out=job.held_out,
-        fit=_data(job.calib, fit),
-        # it says itself what its output is
-        options=job.options,
-        settings=settings,
-        output=target,
-        overwrite=True,
-        dry_run=job.dry_run,
-        device=job.device,
-        batch_size=job.batch_size,
-    )
+    """Add decisions to the recalibrated file at `path`, and write the result to the output of the job."""
+    report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(gates)})
+    gated = bool(job.settings.decide and gates.min_recall)
     reports: list[Report] = []
 
     def check(written: Path, decisions: Decisions) -> None:
         if gated:
-            _require_recall(job.gates, report, decisions)
+            _require_recall(gates, report, decisions)
         reports.append(final.report(report, written))
 
     try:
-        guarded = guard(job_of_decisions, progress, check)
+        guarded = guard(replace(job, model=path), progress, check)
     except NotReached as error:
-        if settings.if_unreachable == "fail" or gated:
+        if job.settings.if_unreachable == "fail" or gated:
             raise
         # the recalibrated file alone
         model = load_model(path)
-        with pending(model, model.proto, None if job.dry_run else target, verbatim=True) as written:
+        target = None if job.dry_run or job.output is None else Path(job.output)
+        with pending(model, model.proto, target, verbatim=True) as written:
             report = final.report(report, written)
         return replace(report, notes=(*report.notes, f"no decision is added: {error}"))
     except GateMissed:
         raise
     except TnaError as error:
-        raise type(error)(str(error).replace(str(path), str(target))) from error
-    note = (
-        f"decisions: {len(fit):,} of the {len(fit.source):,} samples fit weight and map, the other {len(decide):,} "
-        "give the thresholds"
-    )
+        raise type(error)(str(error).replace(str(path), str(job.output))) from error
     guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
     (report,) = reports
     return replace(report, guard=guarded, notes=tuple(dict.fromkeys((*report.notes, note, *guarded.notes))))
