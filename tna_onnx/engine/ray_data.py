@@ -1,13 +1,13 @@
 """`--engine ray`: features by a pipeline of Ray Data, on a cluster or on this machine.
 
-    read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
+    slices -> map_batches(_tables) in tasks -> map_batches(TableExtractor) in actors -> write_parquet
 
 A plain connection tries the cluster first: `ray.init` may wait for minutes and hear no signal.
 """
 
-import inspect
 import logging
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -109,34 +109,20 @@ def _mapped(slices: Sequence[Slice], tables: TableExtractor, options: Mapping[st
         reading = {"num_cpus": words["num_cpus"]}
     if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
         words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
-    if "num_cpus" not in inspect.signature(ray.data.read_datasource).parameters:  # before Ray 2.60
-        reading = {"ray_remote_args": reading}
-    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), **reading)
+    parts = [{"slice": pickle.dumps(part)} for part in slices]
+    samples = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
+        _tables, batch_size=None, **reading
+    )
     made_of = [tables.extractor, tables.writer]  # in each actor, whose session stays open
     return samples.map_batches(
         TableExtractor, fn_constructor_args=made_of, batch_size=None, batch_format="pyarrow", **words
     )
 
 
-def _slices_source(slices: Sequence[Slice]) -> Any:
-    """Return the slices as a data source of Ray: a read task for each."""
-    from ray.data import Datasource, ReadTask  # noqa: PLC0415 - optional
-    from ray.data.block import BlockMetadata  # noqa: PLC0415
-
-    def task(part: Slice) -> Any:
-        metadata = BlockMetadata(num_rows=len(part) or None, size_bytes=None, exec_stats=None)
-        return ReadTask(part.tables, metadata)
-
-    class Slices(Datasource):  # type: ignore[misc, unused-ignore]  # no types
-        """What Ray asks of a source."""
-
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:  # noqa: ARG002 - Ray's word
-            return [task(part) for part in slices]
-
-    return Slices()  # type: ignore[no-untyped-call, unused-ignore]
+def _tables(batch: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the tables of slices; a task of Ray."""
+    for part in batch["slice"]:
+        yield from pickle.loads(part).tables()  # noqa: S301 - of the driver
 
 
 @contextmanager
@@ -173,15 +159,10 @@ def _connected(address: str) -> Iterator[None]:
 def _cause(error: BaseException) -> TnaError:
     """Return what ended a task, as an error of ours: Ray makes a class for each, whose text is a traceback."""
     link: BaseException | None = error
-    ours: TnaError | None = None
     while link is not None:
-        inner = getattr(link, "cause", None)
-        if isinstance(link, TnaError):
-            ours = link
-            link = inner
-        else:
-            link = inner or link.__cause__
-    if ours is not None:
-        return ours
+        inner = getattr(link, "cause", None)  # of Ray's own classes, which are of ours too
+        if inner is None and isinstance(link, TnaError):
+            return link
+        link = inner or link.__cause__
     *_, last = type(error).__name__, *str(error).strip().splitlines()
     return DeviceError(f"Ray has given up: {last}")

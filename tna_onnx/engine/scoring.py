@@ -49,7 +49,7 @@ def score_model(
     scores = []
     predicted = []
     answers = []
-    names = [each.name for each in (output, label) if each is not None]
+    names = [item.name for item in (output, label) if item is not None]
     done = 0
     where = source.describe()  # counts the classes of all labels
     # batch by batch: outputs of all samples are never in memory together
@@ -181,7 +181,7 @@ def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, pr
     joined = [SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores]
     before_scores, after_scores = (part.resolved(output.resolution, output.n_classes) for part in joined)
     downstream = _downstream(pair.old, pair.readouts)
-    others = tuple(
+    other_outputs = tuple(
         OtherOutput(name, name in downstream, tally.values, tally.differing, tally.largest)
         for name, tally in tallies.items()
     )
@@ -191,7 +191,7 @@ def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, pr
         output=output.name,
         output_kind=output.kind,
         **sums.means(),
-        others=others,
+        others=other_outputs,
         preprocessing=source.recipe(),
         provider=new_session.provider,
     )
@@ -212,14 +212,14 @@ class _Sums:
         moved = np.abs(p - q)
         if labels.ndim == 2:
             same = np.all((p > 0.5) == (q > 0.5), axis=1)
-            confidence = [np.mean(np.maximum(each, 1 - each), axis=1) for each in (p, q)]
-            hits = [np.mean((each > 0.5) == labels, axis=1) for each in (p, q)]
+            confidence = [np.mean(np.maximum(side, 1 - side), axis=1) for side in (p, q)]
+            hits = [np.mean((side > 0.5) == labels, axis=1) for side in (p, q)]
         else:
             same = p.argmax(axis=1) == q.argmax(axis=1)
-            confidence = [each.max(axis=1) for each in (p, q)]
-            hits = [each.argmax(axis=1) == labels for each in (p, q)]
+            confidence = [side.max(axis=1) for side in (p, q)]
+            hits = [side.argmax(axis=1) == labels for side in (p, q)]
         self.largest = max(self.largest, float(np.max(moved, initial=0)))
-        self.sums += [float(np.sum(each)) for each in (moved, same, *confidence, *hits)]
+        self.sums += [float(np.sum(values)) for values in (moved, same, *confidence, *hits)]
         self.samples += len(labels)
         self.values += moved.size
 

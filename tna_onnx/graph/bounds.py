@@ -174,8 +174,8 @@ def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onn
     except (RuntimeError, ValueError):
         # The walk then stops at the call of the function, and says so.
         return model, ()
-    left = {(function.domain, function.name) for function in flat.functions}  # of other versions
-    gone = {(function.domain, function.name) for function in model.functions} - left
+    remaining = {(function.domain, function.name) for function in flat.functions}  # of other versions
+    gone = {(function.domain, function.name) for function in model.functions} - remaining
     if any((node.domain, node.op_type) in gone for function in flat.functions for node in all_nodes(function)):
         return model, ()
     return flat, tuple(sorted(function for _, function in gone))
@@ -201,14 +201,14 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _calls_made(called: Sequence[onnx.NodeProto], calls: Mapping[_Key, list[onnx.NodeProto]]) -> list[onnx.NodeProto]:
     """Return the calls of the graph, and of all functions that are reached from it."""
-    made = [*called]
+    reached = [*called]
     looked_at = set()
-    for node in made:  # it grows
+    for node in reached:  # it grows
         key = _called(node)
         if key not in looked_at:
             looked_at.add(key)
-            made += calls[key]
-    return made
+            reached += calls[key]
+    return reached
 
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
@@ -239,10 +239,10 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
     depth: dict[_Key, int] = {}
     for key in _callees_first(name, calls):
         inner = [_called(call) for call in calls[key]]
-        places = sum(bool(each.ref_attr_name) for node in all_nodes(functions[key]) for each in node.attribute)
-        nodes[key] = len(functions[key].node) + sum(nodes[each] for each in inner)
-        size[key] = functions[key].ByteSize() + places * largest + sum(size[each] for each in inner)
-        depth[key] = 1 + max((depth[each] for each in inner), default=0)
+        places = sum(bool(item.ref_attr_name) for node in all_nodes(functions[key]) for item in node.attribute)
+        nodes[key] = len(functions[key].node) + sum(nodes[callee] for callee in inner)
+        size[key] = functions[key].ByteSize() + places * largest + sum(size[callee] for callee in inner)
+        depth[key] = 1 + max((depth[callee] for callee in inner), default=0)
     total = sum(nodes[_called(call)] for call in called)
     total_size = sum(size[_called(call)] for call in called)
     limit = limits.inlined_size(model.ByteSize())

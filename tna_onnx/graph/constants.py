@@ -42,8 +42,8 @@ class Quantized:
         value = value.astype(np.float64)
         scale = self.fixed_scale
         if scale is None:  # with which the largest value, of each channel or of all, takes the limit
-            others = tuple(k for k in range(value.ndim) if k != self.axis)
-            scale = np.max(np.abs(value), axis=others, initial=0) / self.limit
+            other_axes = tuple(k for k in range(value.ndim) if k != self.axis)
+            scale = np.max(np.abs(value), axis=other_axes, initial=0) / self.limit
         scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)  # zeros alone: any scale will do
         middle = 0
         if self.dtype.kind == "u":
@@ -272,11 +272,11 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
     part = onnx.helper.make_graph(
         computed, "constant", [], [onnx.ValueInfoProto(name=tensor)], [*tensors, *dequantized.values()]
     )
-    for held in all_tensors(part):
-        if is_external(held):  # the evaluator would look for it where the process stands
-            held.CopyFrom(model.loaded(held))
-        elif (data := model.large_value(held)) is not None:
-            held.raw_data = data
+    for stored in all_tensors(part):
+        if is_external(stored):  # the evaluator would look for it where the process stands
+            stored.CopyFrom(model.loaded(stored))
+        elif (data := model.large_value(stored)) is not None:
+            stored.raw_data = data
     return onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import, graph=part)
 
 

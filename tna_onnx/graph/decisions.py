@@ -195,8 +195,8 @@ def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:
     graph = proto.graph
     nodes = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
     outputs = [output for output in graph.output if output.name not in gone]
-    for values, left in ((graph.node, nodes), (graph.output, outputs)):
-        copies = [value.__class__.FromString(value.SerializeToString()) for value in left]
+    for values, remaining in ((graph.node, nodes), (graph.output, outputs)):
+        copies = [value.__class__.FromString(value.SerializeToString()) for value in remaining]
         del values[:]
         values.extend(copies)
     return proto

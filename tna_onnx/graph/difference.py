@@ -175,7 +175,7 @@ def _named(sides: _Sides, part: str, before: _Items, after: _Items) -> Iterator[
             yield from _changes(sides, part, name, item, new[name])
     yield from (Difference(part, name, "added", _text(item)) for name, item in after if name not in old)
     shared = ([name for name, _ in before if name in new], [name for name, _ in after if name in old])
-    moved = [name for name, other in zip(*shared, strict=True) if name != other]
+    moved = [name for name, new_name in zip(*shared, strict=True) if name != new_name]
     if moved:
         yield Difference(part, moved[0], "moved")
 
@@ -311,10 +311,14 @@ class WrittenValues:
 
     def taken_attribute(self, node: onnx.NodeProto, name: str) -> NDArray[np.float32]:
         """Return the numbers in an attribute of a node, as many as it has."""
-        own = next(len(a.floats) for a in node.attribute if a.name == name)
-        for other in self.model.proto.graph.node:
-            if (other.op_type, other.name, list(other.input)) == (node.op_type, node.name, list(node.input)):
-                values = [np.array(a.floats, np.float32) for a in other.attribute if a.name == name]
-                if len(values) == 1 and len(values[0]) == own and np.all(np.isfinite(values[0])):
+        count = next(len(a.floats) for a in node.attribute if a.name == name)
+        for candidate in self.model.proto.graph.node:
+            if (candidate.op_type, candidate.name, list(candidate.input)) == (
+                node.op_type,
+                node.name,
+                list(node.input),
+            ):
+                values = [np.array(a.floats, np.float32) for a in candidate.attribute if a.name == name]
+                if len(values) == 1 and len(values[0]) == count and np.all(np.isfinite(values[0])):
                     return values[0]
-        raise NotRebuilt(f"expected {own:,} finite numbers in the attribute '{name}' of node '{node.name}'")
+        raise NotRebuilt(f"expected {count:,} finite numbers in the attribute '{name}' of node '{node.name}'")

@@ -360,7 +360,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto)
     # what this tool, and others, write first of it
-    start = onnx.ModelProto(**{each.name: value for each, value in proto.ListFields() if each.number < _GRAPH})
+    start = onnx.ModelProto(**{part.name: value for part, value in proto.ListFields() if part.number < _GRAPH})
     _refuse_own_format(name, start.SerializeToString())
     if (rest := len(data) - tensors.total_size(proto, large_values)) > 0:
         raise UnsupportedModel(

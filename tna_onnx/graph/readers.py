@@ -122,8 +122,8 @@ def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput 
             return LabelOutput(name, classes, first=True) if related and len(classes) == n_classes else None
         elif node.domain == "ai.onnx.ml" and tensor == node.output[0] and node.op_type.endswith("Classifier"):
             named = class_labels(node)
-            own = model.producers[tensor] in scores and len(named) == n_classes
-            return LabelOutput(name, named, first=False) if own else None
+            of_scores = model.producers[tensor] in scores and len(named) == n_classes
+            return LabelOutput(name, named, first=False) if of_scores else None
         else:
             return None
     return None
@@ -185,10 +185,10 @@ def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block
     shared = {k for name in model.outputs if name not in names for k in ancestors(model, name)}
     nodes = model.proto.graph.node
     copied = [k for k in path if k in shared]
-    made = [str(name) for k in copied for name in nodes[k].output if name]
-    moved = {name: f"{block}/new/{name}" for name in made if name in names}
+    results = [str(name) for k in copied for name in nodes[k].output if name]
+    moved = {name: f"{block}/new/{name}" for name in results if name in names}
     renamed = {tensor: raw, **{new: name for name, new in moved.items()}}
-    renamed |= {name: f"{block}/label/{name}" for name in made if name not in names}
+    renamed |= {name: f"{block}/label/{name}" for name in results if name not in names}
     return KeptPath(tuple(copied), tuple(k for k in path if k not in shared), renamed, moved)
 
 
@@ -292,8 +292,8 @@ def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[st
         name for k in tail if model.proto.graph.node[k].op_type == "Split" for name in model.proto.graph.node[k].output
     }
     # the other columns of a layer are no scores of this head
-    others = {name for name in columns if name != readout.logits and not reads.get(name)}
-    return tail, {name: count for name, count in reads.items() if name not in others}
+    other_columns = {name for name in columns if name != readout.logits and not reads.get(name)}
+    return tail, {name: count for name, count in reads.items() if name not in other_columns}
 
 
 def _reached(model: Model, tensors: Iterable[str], tail: Collection[int]) -> set[str]:

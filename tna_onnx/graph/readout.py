@@ -327,12 +327,6 @@ class Readout:
             return sigmoid(logits)
         return softmax(logits)
 
-    def chosen(self, logits: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the classes (N,) with the largest of (N, C) logits, or 1 for each label that is likelier than not."""
-        if self.multi_label:
-            return np.asarray(logits > 0, np.int64)
-        return np.asarray(np.argmax(logits, axis=1))
-
 
 @dataclass(frozen=True, eq=False)
 class Head(Readout):
@@ -486,20 +480,12 @@ class Head(Readout):
         rows, length = self._class_vectors.shape
         return undone(np.repeat(np.arange(rows, dtype=np.float64)[:, None], length, axis=1), self.orient)
 
-    @property
-    def written_as_is(self) -> bool:
-        """Whether a (C, n) weight is in the file what it was before, as in most heads."""
-        stored = self.stored_weight
-        return bool(
-            stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1)
-        )
-
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file, with its rounding or quantisation: what ships."""
-        # nothing is rounded on the way, so nothing needs to be computed
-        if self.written_as_is:
-            return weight
         stored = self.stored_weight
+        # in most heads nothing is rounded on the way, so nothing needs to be computed
+        if stored.quantized is None and stored.float_type == self.working_type and np.all(self.weight_scale == 1):
+            return weight
         read = stored.as_written(self.as_read(weight))
         return self._scaled(oriented(read, self.orient))
 

@@ -396,9 +396,9 @@ def _insert(
     insert_nodes(proto.graph, at, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
     if map_opset(model) != model.opset:
-        others = [entry for entry in model.proto.opset_import if entry.domain not in ("", "ai.onnx")]
+        other_domains = [entry for entry in model.proto.opset_import if entry.domain not in ("", "ai.onnx")]
         del proto.opset_import[:]
-        proto.opset_import.extend([*others, helper.make_opsetid("", map_opset(model))])
+        proto.opset_import.extend([*other_domains, helper.make_opsetid("", map_opset(model))])
     constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
     rewritten.digests[block] = hashlib.sha256(
         b"".join(constant.SerializeToString() for constant in constants)
@@ -431,7 +431,7 @@ def _rename_result(ops: NodeOps, last: str, name: str) -> None:
     """Give the result of a block another name, where it is made and where nodes of labels read it."""
     for node in ops.nodes:
         for names in (node.input, node.output):
-            names[:] = [{last: name}.get(each, each) for each in names]
+            names[:] = [{last: name}.get(old, old) for old in names]
 
 
 def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewritten: Rewritten) -> None:
@@ -469,7 +469,7 @@ def _rename(tensor: str, name: str, rewritten: Rewritten) -> None:
     for node in rewritten.proto.graph.node:
         for names in (node.input, node.output):
             if tensor in names:
-                names[:] = [{tensor: name}.get(each, each) for each in names]
+                names[:] = [{tensor: name}.get(old, old) for old in names]
 
 
 def _widen(model: Model, readout: Readout, rewritten: Rewritten) -> None:
@@ -480,7 +480,7 @@ def _widen(model: Model, readout: Readout, rewritten: Rewritten) -> None:
         readers = Counter(graph[k].input[place] for k in nodes)
         for k in nodes:
             name = graph[k].input[place]
-            scale, zero = (model.constant_tensor(graph[k].input[each]) for each in (1, 2))
+            scale, zero = (model.constant_tensor(graph[k].input[position]) for position in (1, 2))
             assert scale is not None  # noqa: S101 - its range is narrow
             assert zero is not None  # noqa: S101 - the same
             dtype = INTEGER_TYPES[zero.data_type]

@@ -208,8 +208,8 @@ def written_files(written: Path, output: Path | str | None) -> tuple[str, ...]:
     """Return the paths that a model in its temporary folder, and its external data, get; none without `output`."""
     if not output:
         return ()
-    beside = sorted(file.name for file in written.parent.iterdir() if file != written)
-    return (str(output), *(str(Path(output).with_name(name)) for name in beside))
+    data_files = sorted(file.name for file in written.parent.iterdir() if file != written)
+    return (str(output), *(str(Path(output).with_name(name)) for name in data_files))
 
 
 def _write(

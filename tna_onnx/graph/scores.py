@@ -159,10 +159,10 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         if node in by_node:
             return by_node[node]
         # of the output that was named; of all where none of them has a head
-        own = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
+        of_node = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
         raise UnsupportedModel(
             f"{model.name}: no linear head is called '{node}', and no output of that name has one; the model has "
-            f"{', '.join(by_node) or 'none'}{_reasons(own or ([] if by_node else refusals))}"
+            f"{', '.join(by_node) or 'none'}{_reasons(of_node or ([] if by_node else refusals))}"
         )
     if not by_node and output is None and (subject := purpose.other_purpose(model)):
         raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")
@@ -303,9 +303,9 @@ def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
         except Refused:
             # a forest and the like are asked about; a regressor or a detector is not, nor is an image
             with contextlib.suppress(Refused):
-                asked = replace(_readout(model, info, "logits"), holds="")
-                if not (asked.several or purpose.other_purpose(model)):
-                    outputs.append((asked, walked))
+                unstated = replace(_readout(model, info, "logits"), holds="")
+                if not (unstated.several or purpose.other_purpose(model)):
+                    outputs.append((unstated, walked))
     return outputs
 
 
@@ -427,10 +427,10 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int) -> str:
     layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
-    shown = purpose.gives_probabilities(walked.node) or is_complement(model, walked.node)
-    if shown and kind == "logits":
+    is_probability = purpose.gives_probabilities(walked.node) or is_complement(model, walked.node)
+    if is_probability and kind == "logits":
         raise Refused(f"holds probabilities, as {walked.where} shows; leave --output-kind logits out")
-    if not shown and kind is None:
+    if not is_probability and kind is None:
         if purpose.holds_shares(walked.node):
             raise _AmbiguousScores(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "

@@ -91,14 +91,14 @@ class Select:
 
     places: tuple[int, ...]  # of the entries, each at most once
     axis: int  # of the classes
-    whole: NDArray[Any]  # what they are selected from; what is not among them stays
+    original: NDArray[Any]  # what they are selected from; what is not among them stays
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         return np.take(array, self.places, self.axis)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
         """Put the entries where they were."""
-        restored = self.whole.astype(array.dtype)
+        restored = self.original.astype(array.dtype)
         restored[(slice(None),) * self.axis + (list(self.places),)] = array
         return restored
 
@@ -128,11 +128,6 @@ class Stored:
     def integers(self) -> bool:
         """Whether the file has the value as integers."""
         return self.packed or self.quantized is not None
-
-    @property
-    def overwritten(self) -> bool:
-        """Whether a new value takes the place of the whole stored tensor."""
-        return not (self.shared or self.attribute)
 
     def layout(self, value: NDArray[Any]) -> NDArray[Any]:
         """Return a new value, given as read, in the stored layout, not yet rounded to the stored type."""

@@ -369,9 +369,9 @@ def place_of(tensor: TensorProto) -> Place:
     if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
         raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
     # ONNX Runtime takes packed weights from further places, in place of the tensor
-    if others := sorted(entries.keys() - {*_PLACE}):
+    if unknown := sorted(entries.keys() - {*_PLACE}):
         raise UnsupportedModel(
-            f"tensor '{tensor.name}' has external data with the word '{others[0][:_MAX_SHOWN]}'; expected "
+            f"tensor '{tensor.name}' has external data with the word '{unknown[0][:_MAX_SHOWN]}'; expected "
             "location, offset, length and checksum alone; "
             "`onnx.save(onnx.load(FILE), NEW, save_as_external_data=True)` writes such a model"
         )

@@ -177,13 +177,13 @@ def _load(
     except Exception as error:
         if not is_onnxruntime_error(error) and not isinstance(error, (RuntimeError, ValueError)):
             raise
-        said = one_line(error)
-        if len(providers) > 1 and NO_MEMORY.search(said):
+        message = one_line(error)
+        if len(providers) > 1 and NO_MEMORY.search(message):
             raise DeviceError(
-                f"{name}: its weights do not fit on the device ({said}); free some of its memory, raise the memory=GIB "
-                "of --device, or use --device cpu"
+                f"{name}: its weights do not fit on the device ({message}); free some of its memory, raise the "
+                "memory=GIB of --device, or use --device cpu"
             ) from error
-        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {said}") from error
+        raise UnsupportedModel(f"{name}: ONNX Runtime {ort.__version__} cannot load the model: {message}") from error
     # It keeps the bytes to open the model on other providers, which `disable_fallback` rules out.
     session._model_bytes = None
     return session, printed.getvalue()

@@ -185,11 +185,11 @@ class Session:
         except Exception as error:  # onnxruntime raises its own classes, which it does not export as a family
             # Errors of a binding are plain RuntimeErrors.
             from_runtime = is_onnxruntime_error(error) or type(error) is RuntimeError
-            said = one_line(error)
+            message = one_line(error)
             if isinstance(error, MemoryError) or (from_runtime and NO_MEMORY.search(str(error))):
                 raise OutOfMemory(
                     f"{self._name}: no memory for a batch of {count} on {self.provider}; choose a smaller --batch-size "
-                    f"({said})"
+                    f"({message})"
                 ) from error
             if not from_runtime:
                 raise
@@ -197,9 +197,9 @@ class Session:
             if missing is not None:
                 raise DeviceError(
                     f"{self._name}: {missing[0]}, and a node needs it; `pip install 'tna-onnx[gpu]'` brings it, or use "
-                    f"--device cpu ({said})"
+                    f"--device cpu ({message})"
                 ) from error
-            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {said}") from error
+            raise DataError(f"{self._name}: ONNX Runtime could not run a batch of {count}: {message}") from error
         values = {**feeds, **{name: _as_array(result) for name, result in zip(computed, results, strict=True)}}
         return [values[name] for name in outputs]
 

@@ -193,14 +193,14 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
     sizes = state.model.sizes(state.output) or [1]
     if rows == 1 and state.activation != "sigmoid" and "Reshape" in state.follows and len(sizes) > 1:
-        what = f"weight '{weight.name}' has one class vector, which scores each choice of a sample"
+        subject = f"weight '{weight.name}' has one class vector, which scores each choice of a sample"
         if sizes[-1] is None and not (state.single or linked):
             raise Refused(
-                f"{what}, and the last dimension of the output does not say how many there are; exported with a fixed "
-                "number of choices, the model can get a map behind its scores (--search none)"
+                f"{subject}, and the last dimension of the output does not say how many there are; exported with a "
+                "fixed number of choices, the model can get a map behind its scores (--search none)"
             )
         if (sizes[-1] or 1) > 1:
-            raise Refused(f"{what} ({sizes[-1]} of them); a map can go behind these scores (--search none)")
+            raise Refused(f"{subject} ({sizes[-1]} of them); a map can go behind these scores (--search none)")
     if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
         raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
     if state.single and (rows > 1 or state.activation != "none" or linked):
@@ -301,11 +301,6 @@ class SummedHead(Head):
             if bias is not None and layer is holder:
                 new_bias = bias - sum(summand.bias for summand in self.layers if summand is not layer)
             yield layer, new_weight, new_bias
-
-    @property
-    def written_as_is(self) -> bool:
-        untied = len({layer.features for layer in self.layers}) == len(self.layers)
-        return untied and all(layer.written_as_is for layer in self.layers)
 
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         written = self.written(weight, None)

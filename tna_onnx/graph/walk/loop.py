@@ -263,8 +263,8 @@ def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
                 raise Refused("it holds probabilities")
             layers.append(head)
         except Refused as refused:
-            what = f"{node.op_type} of tensors that are computed from data: {', '.join(operands)}"
-            raise Refused(f"{what}; '{name}' comes from no linear layer ({refused})") from refused
+            subject = f"{node.op_type} of tensors that are computed from data: {', '.join(operands)}"
+            raise Refused(f"{subject}; '{name}' comes from no linear layer ({refused})") from refused
     return summed(state.model, layers)
 
 

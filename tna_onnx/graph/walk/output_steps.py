@@ -31,10 +31,10 @@ def require_samples_axis(model: Model, output: str) -> None:
     batched = any(len(sizes) > 1 and sizes[0] in (first, None) for sizes in inputs.values())
     flat = len(shape) == 1 and first > 1 and not batched
     # (d,) -> (1, C), (3, H, W) -> (1, C); several predictions of each sample may be rows
-    apart = all(sizes[0] and sizes[0] > 1 and first % sizes[0] for sizes in inputs.values())
+    unrelated = all(sizes[0] and sizes[0] > 1 and first % sizes[0] for sizes in inputs.values())
     # (T,) -> (1, C): a text of any number of words
     words = first == 1 and len(shape) > 1 and all(sizes == [None] for sizes in inputs.values())
-    if flat or apart or words:
+    if flat or unrelated or words:
         name, sizes = next(iter(inputs.items()))
         raise Refused(
             f"input '{name}' of shape {_shape(sizes)} and output '{output}' of shape "
