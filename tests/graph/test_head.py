@@ -233,11 +233,9 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_name_the_node(name: str, tmp_path: Path) -> None:
+def test_refusals_name_the_node(name: str) -> None:
     build, node = REFUSED[name]
-    path = tmp_path / "model.onnx"
-    path.write_bytes(build().SerializeToString())
-    model = load_model(path)
+    model = load_model(build())
     heads, refusals = find_heads(model)
     assert not heads
     assert [refusal.node for refusal in refusals] == [node]
@@ -323,12 +321,11 @@ def test_a_constant_per_sample_is_refused_by_numbers(
     build: Callable[[], onnx.ModelProto], samples: int, tmp_path: Path
 ) -> None:
     """(C, 1) is what one value a class looks like behind a convolution; behind (N, C) it broadcasts along N."""
-    (tmp_path / "model.onnx").write_bytes(build().SerializeToString())
-    model, cpu = load_model(tmp_path / "model.onnx"), Device("cpu")
+    model = load_model(build())
     head = choose_head(model)
     x = Builder().draw(samples, FEATURES)
     np.savez(tmp_path / "data.npz", x=x, labels=np.arange(samples) % CLASSES)
-    opened = OpenModel(model, head, cpu)
+    opened = OpenModel(model, head, Device("cpu"))
     source = open_source(tmp_path / "data.npz", opened.inputs, CLASSES, None)
     refused = (UnsupportedModel, "does not give|scores of a sample depend on what it is run with")
     expected = refused if samples == CLASSES else (DataError, "could not run a batch of 4")
@@ -421,9 +418,8 @@ def _two_heads(names: tuple[str, str] = ("coarse", "fine")) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("names", [("twin", "twin"), ("", "")])
-def test_heads_with_the_same_name_are_told_apart(names: tuple[str, str], tmp_path: Path) -> None:
-    onnx.save(_two_heads(names), tmp_path / "model.onnx")
-    model = load_model(tmp_path / "model.onnx")
+def test_heads_with_the_same_name_are_told_apart(names: tuple[str, str]) -> None:
+    model = load_model(_two_heads(names))
     labels = [head.node for head in find_heads(model)[0]]
     assert len(set(labels)) == 2
     with pytest.raises(UnsupportedModel, match="2 heads found"):
@@ -440,21 +436,20 @@ def test_a_node_that_is_no_head(node: str, says: str, tmp_path: Path) -> None:
     assert says in str(caught.value)
 
 
-def test_a_head_by_name_comes_before_the_provenance(tmp_path: Path) -> None:
+def test_a_head_by_name_comes_before_the_provenance() -> None:
     """A written file says which output classifies; who names another head means that one."""
     proto = _two_heads()
     helper.set_model_props(
         proto, {f"tna_onnx.{k}": v for k, v in ClassOutput("second", "logits", 9).provenance.items()}
     )
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    model = load_model(tmp_path / "model.onnx")
+    model = load_model(proto)
     assert class_output(model) == ClassOutput("second", "probabilities", CLASSES)  # what it means, the graph says
     assert class_output(model, "coarse").name == "first"
     assert class_output(model, "fine") == ClassOutput("second", "probabilities", CLASSES)
 
 
 @pytest.mark.parametrize("name", ["gone", "argmax", "attention", "hidden"])
-def test_provenance_of_another_output_is_not_followed(name: str, tmp_path: Path) -> None:
+def test_provenance_of_another_output_is_not_followed(name: str) -> None:
     b = Builder()
     b.node("Softmax", b.linear("z"), out="y")
     b.node("ArgMax", "z", out="argmax", axis=1)
@@ -462,5 +457,4 @@ def test_provenance_of_another_output_is_not_followed(name: str, tmp_path: Path)
     b.node("Relu", "x", out="hidden")
     proto = b.sample({"y": "softmax", "argmax": "argmax", "attention": "softmax", "hidden": "logits"}).proto
     helper.set_model_props(proto, {f"tna_onnx.{k}": v for k, v in ClassOutput(name, "logits", 9).provenance.items()})
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    assert class_output(load_model(tmp_path / "model.onnx")) == ClassOutput("y", "probabilities", CLASSES)
+    assert class_output(load_model(proto)) == ClassOutput("y", "probabilities", CLASSES)

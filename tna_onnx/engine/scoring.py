@@ -15,10 +15,9 @@ from tna_onnx.data.source import Batch, Source, clusters_of, source_weights
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.readers import LabelOutput
-from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_rows
+from tna_onnx.graph.readers import LabelOutput, outputs_of_scores
+from tna_onnx.graph.readout import ClassOutput, Readout, require_rows
 from tna_onnx.numerics.reference import projections
 from tna_onnx.numerics.scores import NotProbabilities, SampleScores, grid_of
 from tna_onnx.progress import Progress
@@ -180,7 +179,9 @@ def run_both(pair: FilePair, device: Device, source: Source, batch_size: int, pr
         progress("compare", done, len(source))
     joined = [SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores]
     before_scores, after_scores = (part.resolved(output.resolution, output.n_classes) for part in joined)
-    downstream = _downstream(pair.old, pair.readouts)
+    downstream = {*pair.old.outputs}
+    if pair.readouts:
+        downstream = {name for readout in pair.readouts for name in outputs_of_scores(pair.old, readout)}
     other_outputs = tuple(
         OtherOutput(name, name in downstream, tally.values, tally.differing, tally.largest)
         for name, tally in tallies.items()
@@ -306,13 +307,3 @@ def require_scores(
         output.require_probabilities(values)
     except NotProbabilities as mismatch:
         raise NotProbabilities(f"{where}: {mismatch}") from mismatch
-
-
-def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
-    """Return the outputs that are computed from the scores of a head, or from the tensor of scores."""
-    if not readouts:
-        return {*model.outputs}
-    firsts: set[int] = set()
-    for readout in readouts:
-        firsts.update(readout.readers if isinstance(readout, Head) else (model.producers.get(readout.logits, -1),))
-    return {name for name in model.outputs if not ancestors(model, name).isdisjoint(firsts)}
