@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.graph.rewriting import unexpected
+from tests.graph.rewriting import unexpected, write
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run, tensors
 from tests.support import pairwise
 from tna_onnx.graph.constants import Quantized, read_quantized
@@ -168,8 +168,7 @@ def test_a_new_weight_is_read_as_promised(
     weight = new_weight(head)
     rewritten = rewrite(model, head, weight, metadata={})
     assert unexpected(model, rewritten, rewritten.proto) == []
-    path = tmp_path / "new.onnx"
-    path.write_bytes(rewritten.proto.SerializeToString())
+    path = write(model, rewritten)
     onnx.checker.check_model(str(path), full_check=True)
     written = load_model(path)
     found = turned(tensors(written, ["weight"], X)[0])
@@ -194,8 +193,7 @@ def test_any_new_weight_is_read_as_promised(weight: Array, tmp_path_factory: pyt
     folder = tmp_path_factory.mktemp("promised")
     model = saved(head_of("int8", None, "tensor", False, False, 13), folder, "y")
     head = requantized(model, choose_head(model))
-    path = folder / "new.onnx"
-    path.write_bytes(rewrite(model, head, weight, metadata={}).proto.SerializeToString())
+    path = write(model, rewrite(model, head, weight, metadata={}))
     np.testing.assert_array_equal(tensors(load_model(path), ["weight"], X)[0].T, head.as_written(weight))
 
 
@@ -209,8 +207,7 @@ def test_a_bias_in_the_scale_of_features_and_weight_follows(scale: str, factor: 
     weight, old = new_weight(head), head.bias.astype(np.float64)
     rewritten = rewrite(model, head, weight, bias_factor=factor, metadata={})
     assert unexpected(model, rewritten, rewritten.proto) == []
-    path = tmp_path / "new.onnx"
-    path.write_bytes(rewritten.proto.SerializeToString())
+    path = write(model, rewritten)
     onnx.checker.check_model(str(path), full_check=True)
     again = choose_head(load_model(path))
     steps, bias_steps = again.stored_weight.quantized.scale, again.stored_bias.quantized.scale
@@ -232,8 +229,7 @@ def test_kept_in_float_the_head_gets_a_tensor_of_its_own(tmp_path: Path) -> None
     np.testing.assert_array_equal(head.as_written(weight), weight)
     rewritten = rewrite(model, head, weight, metadata={})
     assert (rewritten.changed, rewritten.added) == (set(), {"tna_onnx/weight"})
-    path = tmp_path / "new.onnx"
-    path.write_bytes(rewritten.proto.SerializeToString())
+    path = write(model, rewritten)
     written = load_model(path)
     np.testing.assert_array_equal(choose_head(written).weight, weight)
     z = tensors(written, ["features"], X)[0].astype(np.float64)
@@ -248,14 +244,13 @@ def test_a_weight_that_two_heads_read_is_not_requantised(tmp_path: Path) -> None
     assert head.stored_weight.shared
     assert head.stored_weight.quantized is None
     assert requantized(model, head) is head
-    path = tmp_path / "new.onnx"
-    path.write_bytes(rewrite(model, head, 2 * head.weight, metadata={}).proto.SerializeToString())
+    path = write(model, rewrite(model, head, 2 * head.weight, metadata={}))
     old, new = (run(p, ["y", "other"], X) for p in (model.path, path))
     np.testing.assert_allclose(new[0], 2 * old[0], rtol=1e-6)
     np.testing.assert_array_equal(new[1], old[1])
 
 
-def test_types_of_four_bits_are_written_as_floats(tmp_path: Path) -> None:
+def test_types_of_four_bits_are_written_as_floats() -> None:
     b = Builder(opset=21)
     values = np.arange(FEATURES * CLASSES) % 15 - 7
     b.initializers.append(helper.make_tensor("codes", onnx.TensorProto.INT4, [FEATURES, CLASSES], values.tolist()))
@@ -263,8 +258,6 @@ def test_types_of_four_bits_are_written_as_floats(tmp_path: Path) -> None:
     b.node("MatMul", "features", "weight", out="y", name="head")
     proto = b.proto("y")
     proto.ir_version = 10
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    model = load_model(tmp_path / "model.onnx")
-    head = choose_head(model)
+    head = choose_head(load_model(proto))
     np.testing.assert_array_equal(head.weight, (values.reshape(FEATURES, CLASSES) * np.float32(0.25)).T)
     assert (head.stored_weight.shared, head.stored_weight.quantized) == (True, None)

@@ -69,7 +69,10 @@ _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 PARSER_ERROR: type[Exception] = DecodeError
 """What protobuf raises of bytes that are no message."""
 
-_MAX_PASSED = 50  # nodes that change shape or type, in a row
+SHAPE_OR_TYPE = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that change shape or type alone."""
+
+_MAX_PASSED = 50  # of them, in a row
 IN_MEMORY = "the model in memory"
 """What messages call a model without a path."""
 

@@ -10,7 +10,7 @@ import onnx
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.load import Model, tells_damage
+from tna_onnx.graph.load import SHAPE_OR_TYPE, Model, tells_damage
 from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 
 BOXES = "holds boxes, or one prediction for each of them: no classes of a sample"
@@ -69,8 +69,7 @@ def other_purpose(model: Model) -> str:
     return f"this is a regressor ({regressor}): it gives one number a sample, and no classes with confidences"
 
 
-# What changes the shape alone, and what takes a part.
-_MOVED = frozenset({"Cast", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVED = SHAPE_OR_TYPE | {"Slice", "Split", "Transpose"}
 _MAX_PARTS = 32  # YOLO joins three scales of three parts
 
 
@@ -144,11 +143,8 @@ def holds_shares(node: onnx.NodeProto | None) -> bool:
     return bool(weights) and min(weights) >= 0 and max(weights) <= 1
 
 
-# What changes shape or type alone, or takes columns.
-_UNROUNDED = (
-    "ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Normalizer", "Reshape", "Slice", "Squeeze",
-    "Transpose", "Unsqueeze",
-)  # fmt: skip
+# What takes columns.
+_TAKERS = {"ArrayFeatureExtractor", "Gather", "Slice"}
 
 
 def step_of_probabilities(model: Model, tensor: str, n_classes: int) -> float | None:
@@ -157,7 +153,7 @@ def step_of_probabilities(model: Model, tensor: str, n_classes: int) -> float | 
     It is that of a quantiser, 1/T of T trees that vote, 1/k of k neighbours, or the rounding of 1 where 1 - p is stored
     beside p.
     """
-    node = model.maker(tensor, _UNROUNDED)
+    node = model.maker(tensor, SHAPE_OR_TYPE | _TAKERS | {"Normalizer", "Transpose"})
     if node is None:
         return None
     if node.op_type == "DequantizeLinear":
@@ -179,11 +175,8 @@ def _share_of_neighbours(model: Model, tensor: str) -> float | None:
     return None
 
 
-# What takes the second column out of two, and what changes the shape alone.
-_PASSED = {
-    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
-    "Slice", "Squeeze", "Unsqueeze",
-}  # fmt: skip
+# What takes the second column out of two, and what changes the form alone.
+_PASSED = SHAPE_OR_TYPE | _TAKERS | {"DequantizeLinear", "QuantizeLinear"}
 
 
 def is_one_vs_rest(model: Model, node: onnx.NodeProto | None) -> bool:

@@ -20,15 +20,13 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import ancestors, tail_nodes
 from tna_onnx.graph.linear import class_labels
-from tna_onnx.graph.load import Model, tells_damage
+from tna_onnx.graph.load import SHAPE_OR_TYPE, Model, tells_damage
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, ClassOutput, Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 
 _TEXTS_AND_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.STRING)
 
-# What changes shape or type of labels alone.
-_PASSED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 # What takes classes by their places, and which inputs these are: (classes, places).
 _TAKERS = ("ArrayFeatureExtractor", "Gather")
 
@@ -115,7 +113,7 @@ def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput 
             values = onnx.numpy_helper.to_array(stored).reshape(-1).tolist()
             classes = tuple(value.decode() if isinstance(value, bytes) else value for value in values)
             tensor = node.input[1]
-        elif node.op_type in _PASSED:
+        elif node.op_type in SHAPE_OR_TYPE:
             tensor = node.input[0]
         elif node.op_type == "ArgMax":
             related = model.producers.get(node.input[0]) in scores and attribute_of(node, "axis", 0) != 0

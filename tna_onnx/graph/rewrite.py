@@ -27,7 +27,7 @@ from tna_onnx.graph.bounds import copy_model, input_at, names_in
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import SHAPE_OR_TYPE, Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
     PREFIX,
@@ -494,17 +494,11 @@ def _widen(model: Model, readout: Readout, rewritten: Rewritten) -> None:
                 _overwrite(model, name, numpy_helper.from_array(new, name), role, rewritten)
 
 
-# What changes a tensor's shape or type alone.
-_PASSED = {
-    "Cast", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
-}  # fmt: skip
-
-
 def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> bool:
     """Whether a node quantises, or dequantises, what a Sigmoid or Softmax makes of the logits."""
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
         return False
-    source = model.maker(node.input[0], _PASSED)
+    source = model.maker(node.input[0], SHAPE_OR_TYPE | {"DequantizeLinear", "QuantizeLinear", "Transpose"})
     if source is None or source.op_type not in ("Sigmoid", "Softmax"):
         return False
     return reads(model, source.output[0], readout.logits)

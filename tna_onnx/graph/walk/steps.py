@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import full_range, made_from_constants
 from tna_onnx.graph.linear import class_labels, is_matrix_transpose, slice_bounds
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import SHAPE_OR_TYPE, Model
 from tna_onnx.graph.readout import ONE, Head
 from tna_onnx.graph.stored import Refused, Select, Step, Stored, resolve
 from tna_onnx.graph.tensors import FLOAT_TYPES, INTEGER_TYPES, type_name
@@ -143,8 +143,8 @@ class State:
         return tensor
 
 
-PASSED = {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
-"""Operators that change shape or type alone."""
+PASSED = SHAPE_OR_TYPE | {"Dropout"}
+"""Operators that leave each score what it is."""
 
 # Operators that keep each score linear in the weight, but may put it in another place or average over places.
 _ALIGNED = {
