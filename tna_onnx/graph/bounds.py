@@ -156,6 +156,8 @@ def names_in(graph: onnx.GraphProto) -> Iterator[str]:
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 100
 
+_MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
+
 # How domains begin in which ONNX Runtime has operators of its own.
 _DEFINED = ("ai.onnx.", "com.microsoft.", "com.ms.")
 
@@ -245,7 +247,7 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
         depth[key] = 1 + max((depth[callee] for callee in inner), default=0)
     total = sum(nodes[_called(call)] for call in called)
     total_size = sum(size[_called(call)] for call in called)
-    limit = limits.inlined_size(model.ByteSize())
+    limit = max(int(limits.inlined_bytes), _MAX_GROWTH * model.ByteSize())
     deepest = max(depth.values())  # called or not: the inliner looks at each
     if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
         raise UnsupportedModel(

@@ -114,6 +114,7 @@ def _along(array: NDArray[Any], axis: int | None, rank: int) -> NDArray[Any]:
 
 # A constant weight is a few nodes away from its initializer. A long chain of them is no weight.
 _MAX_NODES = 50
+_MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
 
 RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 """Operators whose results differ from run to run, whatever goes in."""
@@ -216,7 +217,7 @@ def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> 
     except onnx.shape_inference.InferenceError as error:
         raise NotConstant(f"'{tensor}' is computed by nodes that do not fit together: {one_line(error)}") from error
     stored = sum(math.prod(tensor.dims) for tensor in closed.graph.initializer)
-    limit = limits.constant_size(stored)
+    limit = max(int(limits.constant_elements), _MAX_RESULTS * stored)
     total = 0  # the evaluator keeps all results until it is done
     for node, size in _results(graph):
         if size is None:

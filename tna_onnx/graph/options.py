@@ -8,9 +8,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.fields import check_limits, check_settings, documented, setting
 
-_MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
-_MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
-
 
 @dataclass(frozen=True)
 class ModelLimits:
@@ -29,14 +26,6 @@ class ModelLimits:
 
     def __post_init__(self) -> None:
         check_limits("model", dataclasses.asdict(self))
-
-    def inlined_size(self, size: int) -> int:
-        """Return how many bytes the functions of a file of `size` bytes may stand for."""
-        return max(int(self.inlined_bytes), _MAX_GROWTH * size)
-
-    def constant_size(self, stored: int) -> int:
-        """Return how many elements the results may have that are computed from `stored` elements."""
-        return max(int(self.constant_elements), _MAX_RESULTS * stored)
 
 
 DEFAULT_MODEL_LIMITS = ModelLimits()

@@ -252,7 +252,10 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
         if not missed:
             continue
         labels = _argmaxes(model, name, readout)
-        if not _are_labels(model, name) and not missed <= _reached(model, labels, tail):
+        node = model.producer(name)
+        # a classifier node has its scores as the last output, behind its labels
+        classified = node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+        if not classified and not missed <= _reached(model, labels, tail):
             fold = ""
             if isinstance(readout, Head) and can_scale(model, readout) and not kept:
                 fold = ", or ts, which needs no new nodes"
@@ -322,12 +325,6 @@ def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str
     """Count how often the nodes of the tail read each of the tensors `scores`."""
     read = Counter(name for k in tail for name in model.proto.graph.node[k].input)
     return {name: read[name] for name in scores}
-
-
-def _are_labels(model: Model, name: str) -> bool:
-    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
-    node = model.producer(name)
-    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
 
 
 def _argmaxes(model: Model, name: str, readout: Readout) -> set[str]:

@@ -288,9 +288,14 @@ class Readout:
         return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout) if field.name != "node"})
 
     @property
-    def joined(self) -> dict[str, dict[str, int]]:
-        """The features by name, where they are several tensors side by side: these, with the length of each."""
+    def parts(self) -> dict[str, int]:
+        """Tensors that the features consist of, where these are several side by side, with the length of each."""
         return {}
+
+    @property
+    def joined(self) -> dict[str, dict[str, int]]:
+        """The features by name, where they are several tensors: these."""
+        return {self.main: self.parts} if self.parts else {}
 
     @property
     def slack(self) -> float:
@@ -372,18 +377,6 @@ class Head(Readout):
     def rows(self) -> int:
         """Number of class vectors that are stored: C, or one of two classes."""
         return len(self._class_vectors)
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Tensors that the features consist of, where these are several, with the length of each."""
-        return {}
-
-    @property
-    def joined(self) -> dict[str, dict[str, int]]:
-        """See `Readout`."""
-        if not self.parts:
-            return {}
-        return {self.features: self.parts}
 
     @property
     def readers(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ with s the logit of a binary head and p a probability (log (p + d) where p comes
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -414,7 +414,7 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, rewritten: Rewri
         # an input keeps its name: those who read it on the way to the output read the result instead
         fed = f"{block}/fed"
         ops.cast_behind(readout.logits, raw_logits(block))
-        _rename_result(ops, last, fed)
+        _rename(ops.nodes, last, fed)
         for k in ancestors(model, readout.output):
             names = rewritten.proto.graph.node[k].input
             names[:] = [{readout.logits: fed}.get(name, name) for name in names]
@@ -423,15 +423,8 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, rewritten: Rewri
     at = model.producers[readout.logits]
     producer = rewritten.proto.graph.node[at]
     producer.output[list(producer.output).index(readout.logits)] = raw_logits(block)
-    _rename_result(ops, last, readout.logits)
+    _rename(ops.nodes, last, readout.logits)
     return at + 1
-
-
-def _rename_result(ops: NodeOps, last: str, name: str) -> None:
-    """Give the result of a block another name, where it is made and where nodes of labels read it."""
-    for node in ops.nodes:
-        for names in (node.input, node.output):
-            names[:] = [{last: name}.get(old, old) for old in names]
 
 
 def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewritten: Rewritten) -> None:
@@ -440,7 +433,7 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewrit
     """
     readout = rewritten.readout
     for name in other_outputs.likeliest:
-        _rename(name, f"{block}/label/{name}", rewritten)
+        _rename(rewritten.proto.graph.node, name, f"{block}/label/{name}")
     raw = raw_logits(block)
     if readout.logits in model.inputs:  # an input keeps its name (`_connect`)
         raw = readout.logits
@@ -449,7 +442,7 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewrit
         raw = f"{block}/label/{readout.logits}"
     path = kept_path(model, other_outputs.kept, readout.logits, raw, block)
     for name, new in path.moved.items():
-        _rename(name, new, rewritten)
+        _rename(rewritten.proto.graph.node, name, new)
     for k in path.edited:
         path.rename_reads(rewritten.proto.graph.node[k])
     copies = path.copies(model, block)
@@ -464,9 +457,9 @@ def _settle_others(model: Model, other_outputs: OutputChange, block: str, rewrit
     rewritten.nodes.update(copy.name for copy in copies)
 
 
-def _rename(tensor: str, name: str, rewritten: Rewritten) -> None:
+def _rename(nodes: Iterable[onnx.NodeProto], tensor: str, name: str) -> None:
     """Give a tensor another name where it is made, and where nodes read it."""
-    for node in rewritten.proto.graph.node:
+    for node in nodes:
         for names in (node.input, node.output):
             if tensor in names:
                 names[:] = [{tensor: name}.get(old, old) for old in names]

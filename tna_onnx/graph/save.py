@@ -317,13 +317,8 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
 
 def _copy(source: BinaryIO, place: Place, out: _Output) -> None:
     source.seek(place.offset)
-    remaining = place.length
-    while remaining > 0:
-        block = source.read(min(remaining, _BLOCK))
-        if not block:  # it was checked: someone else is at work on it
-            raise OSError(0, "a file with external data became shorter while it was read")
-        out.write(block)
-        remaining -= len(block)
+    for start in range(0, place.length, _BLOCK):
+        out.write(source.read(min(_BLOCK, place.length - start)))
 
 
 def _move(tensor: onnx.TensorProto, offset: int, name: str) -> None:

@@ -23,6 +23,9 @@ _SMALL_INTEGERS = {
 }  # fmt: skip
 
 
+_FLOATS = ", ".join(FLOAT_TYPES.values())
+
+
 class Refused(Exception):
     """Why a constant or a node is not what was looked for; the text is shown to the user."""
 
@@ -167,7 +170,7 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
         except NotConstant as error:
             raise Refused(str(error) or str(reason)) from error  # the reason nearer to the constant
     if value.dtype.name not in FLOAT_TYPES.values():
-        raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
+        raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_FLOATS}")
     nodes = (model.proto.graph.node[k] for k in made_from_constants(model, tensor) or ())
     constants = (model.constant_tensor(name) for node in nodes for name in node.input)
     packed = any(constant is not None and constant.data_type in _SMALL_INTEGERS for constant in constants)
@@ -196,7 +199,7 @@ class _Walk:
         if constant is not None:
             if constant.data_type not in FLOAT_TYPES:
                 kind = type_name(constant.data_type)
-                raise Refused(f"constant '{tensor}' has element type {kind}; expected {_listed()}")
+                raise Refused(f"constant '{tensor}' has element type {kind}; expected {_FLOATS}")
             self.float_type = FLOAT_TYPES[constant.data_type]
             return tensor, model.floats(constant), ()
         if node is None:
@@ -261,10 +264,6 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | Non
             raise Refused(f"constant '{node.input[0]}' is cast to a type that is not float")
         return Cast(FLOAT_TYPES[attributes["to"]])
     return None
-
-
-def _listed() -> str:
-    return ", ".join(FLOAT_TYPES.values())
 
 
 @dataclass(frozen=True, eq=False)
