@@ -14,7 +14,6 @@ from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.readout import Head
 
 ModelProto = onnx.ModelProto
 """For packages that do not import onnx."""
@@ -105,25 +104,6 @@ def ancestors(model: Model, tensor: str) -> set[int]:
         if node.op_type not in ("Shape", "Size"):  # they read no numbers
             todo += [*node.input, *subgraph_inputs(node)]
     return visited
-
-
-def tail_nodes(model: Model, head: Head) -> list[int]:
-    """Return the indices of the linear node, or nodes, and of all between them and the logits, in order."""
-    nodes = model.proto.graph.node
-    computed: set[str] = set()
-    after = []
-    # Forwards: what the linear node feeds. Backwards: of that, what the logits need.
-    for k in range(min(head.readers), len(nodes)):
-        if k in head.readers or computed.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
-            computed.update(nodes[k].output)
-            after.append(k)
-    needed = {head.logits}
-    tail = []
-    for k in reversed(after):
-        if needed.intersection(nodes[k].output):
-            needed.update(nodes[k].input)
-            tail.append(k)
-    return tail[::-1]
 
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
-from tna_onnx.graph.cut import ancestors, tail_nodes
+from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import SHAPE_OR_TYPE, Model, tells_damage
 from tna_onnx.graph.nodes import NodeOps
@@ -134,14 +134,42 @@ def computed_from(model: Model, name: str, tensor: str) -> bool:
 
 def _path(model: Model, name: str, tensor: str) -> list[int]:
     """Return the nodes between a tensor and an output that is computed from it, in order; empty where it is not."""
-    computed = {tensor}
+    return _spread(model, {tensor}, sorted(ancestors(model, name)), sizes=True)[0]
+
+
+def _spread(
+    model: Model, tensors: Iterable[str], nodes: Iterable[int], *, sizes: bool = False
+) -> tuple[list[int], set[str]]:
+    """Return which nodes compute something from tensors, in order, and these tensors with all that is computed.
+
+    `sizes`: whether Shape and Size count, which say how many samples there are, and nothing of their scores.
+    """
+    computed = set(tensors)
     path = []
-    needed = ancestors(model, name)
-    for k, node in enumerate(model.proto.graph.node):
-        if k in needed and computed.intersection((*node.input, *subgraph_inputs(node))):
-            computed.update(node.output)
+    for k in nodes:
+        node = model.proto.graph.node[k]
+        counts = sizes or node.op_type not in ("Shape", "Size")
+        if counts and computed.intersection((*node.input, *subgraph_inputs(node))):
+            computed.update(filter(None, node.output))
             path.append(k)
-    return path
+    return path, computed
+
+
+def _results(model: Model, nodes: Iterable[int]) -> set[str]:
+    return {name for k in nodes for name in model.proto.graph.node[k].output if name}
+
+
+def _tail_nodes(model: Model, head: Head) -> list[int]:
+    """Return the indices of the linear node, or nodes, and of all between them and the logits, in order."""
+    nodes = model.proto.graph.node
+    after, _ = _spread(model, _results(model, head.readers), range(len(nodes)), sizes=True)
+    needed = {head.logits}
+    tail = []
+    for k in sorted({*head.readers, *after}, reverse=True):
+        if needed.intersection(nodes[k].output):
+            needed.update(nodes[k].input)
+            tail.append(k)
+    return tail[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +240,7 @@ def can_scale(model: Model, head: Head) -> bool:
     """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
     if not head.homogeneous:
         return False
-    tail = tail_nodes(model, head)
+    tail = _tail_nodes(model, head)
     end = max(_added_at(model, tail, place.reader) for place in head.places)
     scores = _scores(model, [k for k in tail if k < end], head.readers)
     reads = _reads(model, tail, scores)
@@ -286,12 +314,10 @@ def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[st
     tail = [model.producers[readout.logits]]
     first: tuple[int, ...] = (tail[0],)
     if isinstance(readout, Head):
-        tail = tail_nodes(model, readout)
+        tail = _tail_nodes(model, readout)
         first = readout.readers
     reads = _reads(model, tail, _scores(model, tail, first))
-    columns = {
-        name for k in tail if model.proto.graph.node[k].op_type == "Split" for name in model.proto.graph.node[k].output
-    }
+    columns = _results(model, [k for k in tail if model.proto.graph.node[k].op_type == "Split"])
     # the other columns of a layer are no scores of this head
     other_columns = {name for name in columns if name != readout.logits and not reads.get(name)}
     return tail, {name: count for name, count in reads.items() if name not in other_columns}
@@ -299,26 +325,13 @@ def _read_scores(model: Model, readout: Readout) -> tuple[Sequence[int], dict[st
 
 def _reached(model: Model, tensors: Iterable[str], tail: Collection[int]) -> set[str]:
     """Return the graph outputs that are among some tensors, or that nodes besides those of the tail compute of them."""
-    computed = set(tensors)
-    for k, node in enumerate(model.proto.graph.node):
-        sized = node.op_type in ("Shape", "Size")
-        if k not in tail and not sized and computed.intersection((*node.input, *subgraph_inputs(node))):
-            computed.update(name for name in node.output if name)
-    return computed.intersection(model.outputs)
+    nodes = [k for k in range(len(model.proto.graph.node)) if k not in tail]
+    return _spread(model, tensors, nodes)[1].intersection(model.outputs)
 
 
-def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
-    """Return the outputs of the tail that hold scores: those of the first nodes, and all computed from them.
-
-    How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
-    """
-    scores: set[str] = set()
-    for k in tail:
-        node = model.proto.graph.node[k]
-        sized = node.op_type in ("Shape", "Size")
-        if k in first or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
-            scores.update(name for name in node.output if name)
-    return scores
+def _scores(model: Model, tail: Sequence[int], first: Collection[int]) -> set[str]:
+    """Return the outputs of the tail that hold scores: those of the first nodes, and all computed from them."""
+    return _spread(model, _results(model, {*first} & {*tail}), tail)[1]
 
 
 def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str, int]:
