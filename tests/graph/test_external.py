@@ -99,6 +99,7 @@ def new_head(
 
 
 def save(model: Model, rewritten: Rewritten, output: Path) -> Model:
+    output.parent.mkdir(exist_ok=True)
     with pending(model, rewritten.proto, output) as path:
         changed = {each.name for each in differences(model, load_model(path)) if each.part == "tensor"}
         added = {name for name in changed if name.startswith(PREFIX)}
@@ -135,7 +136,6 @@ def placed(tensor: onnx.TensorProto) -> tuple[str, int, int | None]:
 def test_new_values_and_all_others_as_they_were(place: Place, bias_factor: float, tmp_path: Path) -> None:
     source, other = tmp_path / "source", tmp_path / "other"
     source.mkdir()
-    other.mkdir()
     model = model_of(source, place)
     files = state(source)
     weight, rewritten = new_head(model, bias_factor=bias_factor)
@@ -170,7 +170,6 @@ def test_a_map_and_a_weight_of_its_own_stay_inside_the_model(place: Place, tmp_p
     b = builder()
     b.node("Neg", "weight", out="other")  # someone else reads it: the head gets a tensor of its own
     model = model_of(tmp_path, place, b)
-    (tmp_path / "other").mkdir()
     weight, rewritten = new_head(model, write_map=EnsembleTemperature(2.0, (0.5, 0.3, 0.2), CLASSES).forward)
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
     for name, tensor in written.initializers.items():
@@ -199,7 +198,6 @@ def test_two_tensors_of_the_same_bytes_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
     model = load_model(tmp_path / "model.onnx")
     old = run(model.path, ["other"], X)[0]
-    (tmp_path / "other").mkdir()
     weight, rewritten = new_head(model, "head")
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
     np.testing.assert_array_equal(values(written)["weight"], weight)
@@ -221,7 +219,6 @@ def test_places_that_overlap(tmp_path: Path) -> None:
         moved(tensors[name], tmp_path, "weights.bin", offset)
     (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
     model = load_model(tmp_path / "model.onnx")
-    (tmp_path / "other").mkdir()
     weight, rewritten = new_head(model, "head")
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
     np.testing.assert_array_equal(values(written)["weight"], weight)
@@ -242,7 +239,6 @@ def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     model = load_model(tmp_path / "model.onnx")
     assert model.external_files == ("weights.bin",)
-    (tmp_path / "other").mkdir()
     weight, rewritten = new_head(model)
     written = save(model, rewritten, tmp_path / "other" / "new.onnx")
     assert written.external_files == (data_name(written),)
@@ -279,7 +275,6 @@ def test_a_model_may_replace_itself(place: Place, tmp_path: Path) -> None:
 def test_something_else_under_the_name_of_the_new_data(tmp_path: Path) -> None:
     """It is not ours, and stays; the old model does too."""
     model = model_of(tmp_path, one_file)
-    (tmp_path / "other").mkdir()
     rewritten = new_head(model)[1]
     name = data_name(save(model, rewritten, tmp_path / "other" / "new.onnx"))
     (tmp_path / name).write_bytes(b"of someone else")

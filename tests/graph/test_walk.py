@@ -62,7 +62,7 @@ def test_nodes_in_a_circle_before_a_layer_end_the_walk() -> None:
 CLASSES = 5
 
 
-def labelled(folder: Path, kind: str, axis: int, *, declared: bool = True) -> Path:
+def labelled(kind: str, axis: int, *, declared: bool = True) -> onnx.ModelProto:
     """Scores (N, 4, C), (N, C, 1, 1) or (N, C), of which labels are read in front of what makes the logits."""
     weight = np.random.default_rng(0).standard_normal((3, CLASSES)).astype(np.float32)
     shapes = {"tokens": ["N", 4, CLASSES], "image": ["N", CLASSES, 1, 1], "matrix": ["N", CLASSES]}
@@ -87,8 +87,7 @@ def labelled(folder: Path, kind: str, axis: int, *, declared: bool = True) -> Pa
     )
     if declared:
         proto.graph.value_info.append(tensor_info("s", shapes[kind]))
-    onnx.save(proto, folder / "m.onnx")
-    return folder / "m.onnx"
+    return proto
 
 
 @pytest.mark.parametrize(
@@ -105,10 +104,8 @@ def labelled(folder: Path, kind: str, axis: int, *, declared: bool = True) -> Pa
         ("image", -1, False),
     ],
 )
-def test_an_argmax_gives_labels_over_the_axis_of_the_classes(
-    kind: str, axis: int, is_label: bool, tmp_path: Path
-) -> None:
-    model = load_model(labelled(tmp_path, kind, axis))
+def test_an_argmax_gives_labels_over_the_axis_of_the_classes(kind: str, axis: int, is_label: bool) -> None:
+    model = load_model(labelled(kind, axis))
     head = choose_head(model, output="logits")
     if is_label:
         require_no_other_readers(model, head, keeps_order=True)
@@ -119,8 +116,8 @@ def test_an_argmax_gives_labels_over_the_axis_of_the_classes(
         require_no_other_readers(model, head, keeps_order=True)
 
 
-def test_what_is_made_of_labels_follows_them(tmp_path: Path) -> None:
-    proto = onnx.load(labelled(tmp_path, "matrix", 1))
+def test_what_is_made_of_labels_follows_them() -> None:
+    proto = labelled("matrix", 1)
     proto.graph.node.append(helper.make_node("Equal", ["labels", "one"], ["positive"]))
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1), "one"))
     proto.graph.output.append(tensor_info("positive", None, bool))
@@ -130,54 +127,52 @@ def test_what_is_made_of_labels_follows_them(tmp_path: Path) -> None:
     assert not can_insert(model, head, keeps_order=False)
 
 
-def test_a_shape_that_is_not_declared_is_taken_as_a_matrix(tmp_path: Path) -> None:
-    model = load_model(labelled(tmp_path, "matrix", 1, declared=False))
+def test_a_shape_that_is_not_declared_is_taken_as_a_matrix() -> None:
+    model = load_model(labelled("matrix", 1, declared=False))
     require_no_other_readers(model, choose_head(model, output="logits"), keeps_order=True)
 
 
 # --- What the graph says of several predictions a sample
 
 
-def loaded(path: Path, nodes: list[Any], shape: list[Any], tensors: dict[str, Any], source: list[Any]) -> Model:
-    model = small_model(nodes, {"x": source}, {"y": shape}, tensors)
-    (path / "m.onnx").write_bytes(model.SerializeToString())
-    return load_model(path / "m.onnx")
+def loaded(nodes: list[Any], shape: list[Any], tensors: dict[str, Any], source: list[Any]) -> Model:
+    return load_model(small_model(nodes, {"x": source}, {"y": shape}, tensors))
 
 
 @pytest.mark.parametrize(
     ("axis", "shape", "expected"), [(1, ["N", 5, 7], 1), (-1, ["N", 7, 5], -1), (2, ["N", 7, 5], -1)]
 )
-def test_a_softmax_says_where_the_classes_are(axis: int, shape: list[Any], expected: int, tmp_path: Path) -> None:
+def test_a_softmax_says_where_the_classes_are(axis: int, shape: list[Any], expected: int) -> None:
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=axis)]
-    readout = find_readout(loaded(tmp_path, nodes, shape, {}, shape))
+    readout = find_readout(loaded(nodes, shape, {}, shape))
     assert (readout.class_axis, readout.n_classes) == (expected, 5)
-    assert class_output(loaded(tmp_path, nodes, shape, {}, shape)).several
+    assert class_output(loaded(nodes, shape, {}, shape)).several
 
 
-def test_the_operator_says_it_for_a_head(tmp_path: Path) -> None:
+def test_the_operator_says_it_for_a_head() -> None:
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(5, 5)).astype(np.float32)
-    product = loaded(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], ["N", 5, 5], {"w": weight}, ["N", 5, 5])
+    product = loaded([helper.make_node("MatMul", ["x", "w"], ["y"])], ["N", 5, 5], {"w": weight}, ["N", 5, 5])
     assert choose_head(product).class_axis == -1
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
-    convolution = loaded(tmp_path, nodes, ["N", 5, 5], {"w": weight[:, :, None]}, ["N", 5, 5])
+    convolution = loaded(nodes, ["N", 5, 5], {"w": weight[:, :, None]}, ["N", 5, 5])
     assert choose_head(convolution).class_axis == 1
 
 
-def test_the_keys_of_an_attention_are_no_head(tmp_path: Path) -> None:
+def test_the_keys_of_an_attention_are_no_head() -> None:
     """(N, heads, T, d): neither axis has the layer's 12 rows."""
     weight = np.random.default_rng(0).normal(size=(8, 12)).astype(np.float32)
     nodes = nodes_of("MatMul x w > a; Reshape a shape > b; Transpose b > y perm=[0,2,1,3]")
     tensors = {"w": weight, "shape": np.array([0, 0, 3, 4])}
-    model = loaded(tmp_path, nodes, ["N", 3, "T", 4], tensors, ["N", "T", 8])
+    model = loaded(nodes, ["N", 3, "T", 4], tensors, ["N", "T", 8])
     heads, refusals = find_heads(model)
     assert not heads
     assert "neither axis 1 nor the last one has the 12 classes" in refusals[0].reason
 
 
-def test_a_softmax_over_positions_is_refused(tmp_path: Path) -> None:
+def test_a_softmax_over_positions_is_refused() -> None:
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=2)]
-    model = loaded(tmp_path, nodes, ["N", 5, 6, 7], {}, ["N", 5, 6, 7])
+    model = loaded(nodes, ["N", 5, 6, 7], {}, ["N", 5, 6, 7])
     _, (refusal,) = find_heads(model)
     assert "Softmax over axis 2 of 4" in refusal.reason
     with pytest.raises(UnsupportedModel):
