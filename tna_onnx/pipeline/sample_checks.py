@@ -205,7 +205,7 @@ def check_leaks(
 _ALLOWED = "If equal samples are normal here (a table of few distinct rows, say), --limit overlap=PERCENT allows them"
 
 
-def _refuse_overlap(name: str, overlap: Overlap, most: float, relation: str, refusal: str) -> list[str]:
+def _refuse_overlap(name: str, overlap: Overlap, limit: float, relation: str, refusal: str) -> list[str]:
     """Refuse more than so many per cent of a data set; of fewer, say how many, if there are any.
 
     `relation`: what these samples are. `refusal`: what follows, and what to do.
@@ -213,7 +213,7 @@ def _refuse_overlap(name: str, overlap: Overlap, most: float, relation: str, ref
     if not overlap.shared:
         return []
     sentence = f"{name}: {overlap.shared:,} of {overlap.n:,} samples ({100 * overlap.share:.2f} %) {relation}"
-    if overlap.shared >= _MIN_SHARED and 100 * overlap.share > most:
+    if overlap.shared >= _MIN_SHARED and 100 * overlap.share > limit:
         raise DataError(f"{sentence}{refusal}")
     return [sentence]
 

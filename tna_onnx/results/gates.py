@@ -119,10 +119,10 @@ class Gates:
     def expected_missed(self, evaluation: Evaluation) -> tuple[str, ...]:
         """Say whether samples without labels miss the least accuracy: by the lower end, or by an alarm."""
         limit = self.min_accuracy
-        known = evaluation.without_labels
-        if limit is None or known is None or (known.accuracy and 100 * (known.accuracy.low or 0) >= limit):
+        expected = evaluation.without_labels
+        if limit is None or expected is None or (expected.accuracy and 100 * (expected.accuracy.low or 0) >= limit):
             return ()
-        return (f"--min-accuracy {limit:g} missed; the lower end of the interval has to reach it. {known.sentence}",)
+        return (f"--min-accuracy {limit:g} missed; the lower end of the interval has to reach it. {expected.sentence}",)
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.
@@ -193,9 +193,9 @@ LIMITS = tuple(name for name in settings_of(Gates) if name.partition("_")[2] in 
 
 def _missing(metric: Metric, sign: int, value: float, limit: float) -> str:
     """Write a value that misses its limit, in more digits than elsewhere only where these would hide that it does."""
-    shown = metric.number(value)
-    if sign * float(shown) > sign * limit:
-        return shown
+    text = metric.number(value)
+    if sign * float(text) > sign * limit:
+        return text
     return f"{metric.factor * value:.6g}"
 
 
