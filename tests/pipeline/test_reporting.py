@@ -268,12 +268,6 @@ def test_folders_name_classes_only_one_to_one(
     assert class_names(task, collected(task, source)) == expected
 
 
-def test_accuracies_of_the_figures_are_weighted() -> None:
-    scores = scored(0.5, 4).clustered(np.arange(4), np.array([2.0, 1.0, 1.0, 0.0]))
-    scores = replace(scores, hit=np.array([True, False, False, True]))
-    assert scores.mean("hit") == 0.5
-
-
 @pytest.mark.parametrize(
     ("error", "left_out", "named"), [(0.005, "error", True), (0.02, "error", False), (0.005, "accuracy", False)]
 )

@@ -10,7 +10,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import nodes_of, small_model
-from tests.pipeline.samples import outputs
+from tests.pipeline.samples import outputs, recalibrated
 from tests.support import ok, refused, with_options
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
@@ -69,12 +69,9 @@ def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_pa
     first = kind == "pixels"
     shape = (5, 6) if first else (9,)
     calib, held_out = (samples(120, shape, seed, classes_first=first) for seed in (1, 2))
-    model = write(tmp_path, pixels() if first else tokens())
-    output = tmp_path / "out.onnx"
-    report = with_options(
-        tna_onnx.calibrate, model, calib, eval=held_out, search="none", map=name, output=output, fold=name != "svs"
-    )
-    before, after = (outputs(path, held_out["x"])[0] for path in (model, output))
+    model = pixels() if first else tokens()
+    report, output = recalibrated(model, calib, tmp_path, eval=held_out, map=name, fold=name != "svs")
+    before, after = (outputs(each, held_out["x"])[0] for each in (model, output))
     assert after.shape == before.shape
     axis = 1 if first else -1
     p, q = (each if first else softmax_over(each) for each in (before, after))
@@ -95,31 +92,24 @@ def softmax_over(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 def test_labels_of_the_graph_follow_maps_that_keep_the_order(tmp_path: Path) -> None:
     data = samples(80, (9,), 1)
-    model = write(tmp_path, tokens())
-    output = tmp_path / "out.onnx"
-    tna_onnx.calibrate(model, data, search="none", map="ets", output=output)
+    _, output = recalibrated(tokens(), data, tmp_path, map="ets")
     logits, labels = outputs(output, data["x"])
     np.testing.assert_array_equal(labels, logits.argmax(axis=-1))
 
 
-def test_a_fixed_batch_is_run_in_portions(tmp_path: Path) -> None:
+def test_a_fixed_batch_is_run_in_portions() -> None:
     data = samples(41, (5, 6), 1, classes_first=True)
-    free, fixed = tmp_path / "free", tmp_path / "fixed"
-    reports = []
-    for folder, batch in ((free, "N"), (fixed, 4)):
-        folder.mkdir()
-        model = write(folder, pixels(batch))
-        reports.append(tna_onnx.calibrate(model, data, map="ts", search="none", output=folder / "o.onnx"))
+    reports = [tna_onnx.calibrate(pixels(batch), data, map="ts", search="none") for batch in ("N", 4)]
     assert reports[0].comparison.after.nll == pytest.approx(reports[1].comparison.after.nll, abs=1e-6)
 
 
-def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
+def test_what_stands_behind_the_layer_leaves_the_maps() -> None:
     """A Resize: only the graph computes the logits of the head, and a map goes behind them."""
     data = samples(60, (5, 6), 1, classes_first=True)
-    model = write(tmp_path, pixels(resized=True))
+    model = pixels(resized=True)
     with pytest.raises(UnsupportedModel, match="only the graph computes its logits; use search='none'"):
-        tna_onnx.calibrate(model, data, output=tmp_path / "o.onnx", settings=tna_onnx.Settings(method="tna"))
-    report = tna_onnx.calibrate(model, data, search="none", map="ts", output=tmp_path / "o.onnx")
+        tna_onnx.calibrate(model, data, settings=tna_onnx.Settings(method="tna"))
+    report = tna_onnx.calibrate(model, data, search="none", map="ts")
     assert report.head == ""
     assert report.comparison.after.nll < report.comparison.before.nll
 
@@ -165,22 +155,20 @@ def test_masks_as_files_have_them(dtype: str, channel: bool, tmp_path: Path) -> 
     ],
 )
 def test_refusals(words: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path) -> None:
-    arguments = {"map": "ts", "search": "none", **words}
+    arguments = {"map": "ts", **words}
     if "cache" in words:
         arguments["cache"] = tmp_path / "store"
     with pytest.raises(kind, match=message):
-        with_options(
-            tna_onnx.calibrate, write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "o.onnx", **arguments
-        )
+        recalibrated(tokens(), samples(80, (9,), 1), tmp_path, **arguments)
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None:
+def test_options_for_positions_need_a_model_with_several() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"])]
     model = small_model(nodes, {"x": ["N", 8]}, {"logits": ["N", CLASSES]}, {"w": WEIGHT.T})
     data = {"x": np.zeros((40, 8), np.float32), "labels": np.arange(40) % 4}
     with pytest.raises(UsageError, match="several predictions a sample"):
-        with_options(tna_onnx.evaluate, write(tmp_path, model), data, ignore_label=-1)
+        with_options(tna_onnx.evaluate, model, data, ignore_label=-1)
 
 
 def sequence(length: int | str) -> Any:
@@ -195,11 +183,7 @@ def sequence(length: int | str) -> Any:
 def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None:
     """Both axes fit the labels: what the head told is written down for files that hold a map."""
     calib, held_out = (samples(120, (CLASSES,), seed, classes_first=True) for seed in (1, 2))
-    model = write(tmp_path, sequence(length))
-    output = tmp_path / "out.onnx"
-    report = tna_onnx.calibrate(
-        model, calib, eval=held_out, search="none", map="svs", output=output, settings=tna_onnx.Settings(fold=False)
-    )
+    report, output = recalibrated(sequence(length), calib, tmp_path, eval=held_out, map="svs", fold=False)
     assert report.comparison.before.accuracy > 0.5
     evaluation = tna_onnx.evaluate(output, held_out)
     assert evaluation.metrics.accuracy == report.comparison.after.accuracy
@@ -216,17 +200,15 @@ def test_an_axis_of_classes_that_nothing_tells_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("axis", [1, -1])
-def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path) -> None:
+def test_a_declared_number_of_classes_tells_their_axis(axis: int) -> None:
     """As many positions as classes in the data, but the model declares the classes alone."""
     nodes = [helper.make_node("Identity", ["x"], ["logits"])]
     sizes = ["N", 4, "P"] if axis == 1 else ["N", "P", 4]
-    model = write(tmp_path, small_model(nodes, {"x": sizes}, {"logits": sizes}, {}))
+    model = small_model(nodes, {"x": sizes}, {"logits": sizes}, {})
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, (40, 4))
     x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
-    evaluation = tna_onnx.evaluate(
-        model, {"x": x, "labels": labels}, model_options=tna_onnx.ModelOptions(output_kind="logits")
-    )
+    evaluation = with_options(tna_onnx.evaluate, model, {"x": x, "labels": labels}, output_kind="logits")
     assert evaluation.metrics.accuracy == 1
 
 
@@ -247,12 +229,11 @@ def test_a_network_that_quantises_each_batch(tmp_path: Path) -> None:
     assert report.verification.samples > 100
 
 
-def test_one_hot_labels_at_positions_are_refused(tmp_path: Path) -> None:
+def test_one_hot_labels_at_positions_are_refused() -> None:
     data = samples(60, (9,), 1)
     data["labels"] = np.eye(CLASSES, dtype=int)[np.maximum(data["labels"], 0)]
-    model = write(tmp_path, tokens())
     message = r"their labels have shape \(\d+, 9, 4\); expected a label for each position"
     with pytest.raises(DataError, match=message):
-        tna_onnx.evaluate(model, data)
+        tna_onnx.evaluate(tokens(), data)
     with pytest.raises(DataError, match=message):
-        tna_onnx.calibrate(model, data, output=tmp_path / "o.onnx")
+        tna_onnx.calibrate(tokens(), data)

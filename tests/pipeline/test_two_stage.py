@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.builders import nodes_of, small_model
 from tests.pipeline.samples import nll
-from tests.support import TILTED, WALKED, outputs_of, with_options
+from tests.support import PLAIN, TILTED, WALKED, outputs_of, with_options
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.scores import choose_head
 from tna_onnx.numerics.ops import softmax
@@ -95,7 +95,7 @@ def test_a_map_goes_behind_the_scores(tmp_path: Path) -> None:
     """Without a word on what the output holds: the graph tells."""
     model, calib, test = _made(tmp_path, "similarity")
     out = tmp_path / "o.onnx"
-    report = tna_onnx.calibrate(model, calib, eval=test, output=out, search="none", map="ts", device="cpu")
+    report = tna_onnx.calibrate(model, calib, eval=test, output=out, **PLAIN)
     data = np.load(test)
     assert report.comparison.after.nll < report.comparison.before.nll
     logits = outputs_of(out, data["x"])["logits"]
