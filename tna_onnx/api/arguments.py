@@ -35,7 +35,7 @@ V = TypeVar("V", bound="DataclassInstance")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that checks the names and types of its arguments, and that a batch has samples.
+    """Return a function that checks the names, types and ranges of its arguments.
 
     A keyword that it does not have is a TypeError, which names the dataclass with that field.
     """
@@ -50,6 +50,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in inspect.signature(function).bind_partial(*args, **kwargs).arguments.items():
             check_type(name, value, hints[name])
         check_batch_size(kwargs.get("batch_size", 1))
+        shared: dict[str, Any] = {name: kwargs[name] for name in ("bins", "confidence_level") if name in kwargs}
+        Settings(**shared)  # where they have their range
         return function(*args, **kwargs)
 
     return call

@@ -29,7 +29,6 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.positive import PositiveSide, positive_difference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
@@ -260,7 +259,6 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    Settings(bins=bins, confidence_level=confidence_level)  # refuses what is out of range
     level = confidence_level / 100
     options = model_options or ModelOptions()
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)

@@ -28,7 +28,6 @@ from tna_onnx.numerics.positive import Classes, PositiveSide
 from tna_onnx.numerics.reference import Reference
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.pipeline.opening import Opened, batch_notes, open_computed
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import read_reference
 from tna_onnx.progress import Progress
 from tna_onnx.results import measured
@@ -97,7 +96,6 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    Settings(bins=bins)  # refuses what is no number of bins
     gates = arguments.limits_of(gates, "evaluate", *LIMITS, "min_recall")
     reading = arguments.reading_of(None, labels=labels, preprocessing=preset, classes=classes)
     labelled = arguments.samples_of(data, reading)

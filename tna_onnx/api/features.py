@@ -38,7 +38,6 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.opened_samples import open_samples, read_inputs
-from tna_onnx.fields import check_settings
 from tna_onnx.files import is_url
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -101,7 +100,6 @@ def features(
         DeviceError: ONNX Runtime or the device is missing.
     """
     fields = FeatureFields(engine, ray_options or None, max_samples, stratify)
-    check_settings(fields)
     if stratify and max_samples is None:
         raise UsageError("--stratify needs --max-samples, the number of samples to choose")
     if (cache is None) == (output is None):

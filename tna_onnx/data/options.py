@@ -369,6 +369,9 @@ class FeatureFields:
         section="Data",
     )
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     @property
     def on_ray(self) -> bool:
         """Whether Ray runs the model; words for Ray without it are refused."""
