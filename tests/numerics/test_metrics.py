@@ -37,6 +37,7 @@ from tna_onnx.numerics.reliability import SAME, ClassCounts
 from tna_onnx.numerics.scores import SampleScores, numpy_terms
 
 Array = NDArray[Any]
+Error = Callable[[SampleScores, int], float]
 N = 1500  # a multiple of 10 and 15
 
 
@@ -203,22 +204,14 @@ def netcal() -> ModuleType:
         return pytest.importorskip("netcal.metrics", reason="netcal is in the extra 'oracles'")
 
 
-def uncertainty_calibration() -> ModuleType:
-    return pytest.importorskip("calibration", reason="install uncertainty-calibration to compare with it")
-
-
 @pytest.mark.parametrize("bins", [10, 15])
 class TestOtherLibraries:
-    def test_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
+    @pytest.mark.parametrize("ours", [ece, ada_ece])
+    def test_both_of_netcal(self, data: tuple[Array, Array], bins: int, ours: Error) -> None:
         p, labels = data
-        expected = netcal().ECE(bins).measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
-        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
-
-    def test_ada_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
-        p, labels = data
-        measure = netcal().ECE(bins, equal_intervals=False).measure
+        measure = netcal().ECE(bins, equal_intervals=ours is ece).measure
         expected = measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
-        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+        assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
     def test_ece_of_torchmetrics(self, data: tuple[Array, Array], bins: int) -> None:
         torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
@@ -231,9 +224,7 @@ class TestOtherLibraries:
         assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(float(expected), abs=N * 2.0**-24)
 
     @pytest.mark.parametrize(("strategy", "ours"), [("uniform", ece), ("quantile", ada_ece)])
-    def test_both_of_scikit_learn(
-        self, data: tuple[Array, Array], bins: int, strategy: str, ours: Callable[[SampleScores, int], float]
-    ) -> None:
+    def test_both_of_scikit_learn(self, data: tuple[Array, Array], bins: int, strategy: str, ours: Error) -> None:
         """Its calibration curve gives accuracy and confidence per bin that is not empty, without the sizes."""
         p, labels = data
         confidence, hit = p.max(axis=1), p.argmax(axis=1) == labels
@@ -246,15 +237,14 @@ class TestOtherLibraries:
         expected = float(np.sum(np.abs(accuracy - mean) * size[size > 0]) / N)
         assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
-    def test_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
+    @pytest.mark.parametrize(("name", "ours"), [("get_ece", ece), ("get_ece_em", ada_ece)])
+    def test_both_of_uncertainty_calibration(
+        self, data: tuple[Array, Array], bins: int, name: str, ours: Error
+    ) -> None:
         p, labels = data
-        expected = uncertainty_calibration().get_ece(p, labels, num_bins=bins)
-        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
-
-    def test_ada_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
-        p, labels = data
-        expected = uncertainty_calibration().get_ece_em(p, labels, num_bins=bins)
-        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+        library = pytest.importorskip("calibration", reason="install uncertainty-calibration to compare with it")
+        expected = getattr(library, name)(p, labels, num_bins=bins)
+        assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
 
 # ---- edges ----
