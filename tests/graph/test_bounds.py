@@ -14,6 +14,7 @@ from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import ModelLimits
+from tna_onnx.graph.readers import label_outputs
 from tna_onnx.graph.scores import choose_head, find_heads, find_readout
 from tna_onnx.runtime import Device
 
@@ -319,6 +320,14 @@ def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
     assert "no such tensor" in refusal.reason
     with pytest.raises(TnaError):
         choose_head(model)
+
+
+def test_what_reads_a_damaged_model_says_what_is_damaged() -> None:
+    proto = sample()
+    proto.graph.node.add(op_type="ArgMax", output=["labels"])
+    proto.graph.output.append(helper.make_tensor_value_info("labels", TensorProto.INT64, ["N"]))
+    with pytest.raises(UnsupportedModel, match=r"damaged \(IndexError: .*\); the ONNX checker says: "):
+        label_outputs(load_model(proto), "y", 3)
 
 
 # --- limits as settings
