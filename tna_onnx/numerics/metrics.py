@@ -265,16 +265,6 @@ class Interval:
         return replace(self, low=min(self.low, second.low), high=max(self.high, second.high), likelier=likelier)
 
 
-def calibration_error(scores: SampleScores, shares: Callable[[SampleScores, int], Shares], bins: int) -> float:
-    """Return the sum over bins of |sum of residuals|, over all samples; of several labels, the mean of theirs.
-
-    `shares`: which bins hold a sample; |B_j| of a bin's weight and of its two means cancel.
-    """
-    check_bins(scores, bins)
-    by_label = [np.abs(_bin_sums(label, shares(label, bins))).sum() / label.total for label in scores.by_label()]
-    return float(np.mean(by_label))
-
-
 # Samples whose shares of the bins are in memory at once.
 _CHUNK = 2**16
 
@@ -333,15 +323,18 @@ SHARES: dict[str, Callable[[SampleScores, int], Shares]] = {"ece": shares_by_wid
 
 
 def metric_value(scores: SampleScores, name: str, bins: int = 15) -> float:
-    """Return a metric by its name.
+    """Return a metric by its name; of several labels, the mean of theirs.
 
     >>> scores = SampleScores(np.float32([0.75, 0.75]), np.array([True, False]), np.zeros(2), np.zeros(2))
     >>> metric_value(scores, "ece", 2), metric_value(scores, "accuracy", 2)
     (0.25, 0.5)
     """
-    if name in SHARES:
-        return calibration_error(scores, SHARES[name], bins)
-    return scores.mean(MEANS[name])
+    if name not in SHARES:
+        return scores.mean(MEANS[name])
+    check_bins(scores, bins)
+    # |B_j| of a bin's weight and of its two means cancel
+    by_label = [np.abs(_bin_sums(label, SHARES[name](label, bins))).sum() / label.total for label in scores.by_label()]
+    return float(np.mean(by_label))
 
 
 def residuals(scores: SampleScores) -> NDArray[np.float64]:

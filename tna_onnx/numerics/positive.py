@@ -67,18 +67,11 @@ def positive_scores(scores: SampleScores, classes: int, positive: int = 1) -> li
     return [replace(scores, confidence=p, hit=came, labels=None)]
 
 
-def positives_of(
-    alone: Sequence[SampleScores], names: Sequence[str], bins: int = 15, cross_fits: Sequence[CrossFit] = ()
-) -> list[Positive]:
-    """Return P(positive) of each label as if it were alone, or of the one class, without slopes.
-
-    `alone`: as of `positive_scores`. `names`: of these. `cross_fits`: correct the ECE of cross-fitted scores.
-    """
-    fits: Sequence[CrossFit | None] = cross_fits or [None] * len(alone)
-    return [_positive(label, name, bins, fit) for label, name, fit in zip(alone, names, fits, strict=True)]
-
-
 def _positive(scores: SampleScores, name: str, bins: int, cross_fit: CrossFit | None) -> Positive:
+    """Return P(positive) of a label as if it were alone, or of the one class, without slopes.
+
+    `cross_fit`: corrects the ECE of cross-fitted scores.
+    """
     variances = chance_variances(scores, bins)
     ece = metric_value(scores, "ece", bins)
     chance = _Chance(variances, scores.total)
@@ -243,28 +236,6 @@ def _fit(
     return [(float(value), float(value - far), float(value + far)) for value, far in zip(w, reach, strict=True)]
 
 
-def worst_positive(
-    positives: Sequence[Positive], alone: Sequence[SampleScores], bins: int = 15, level: float = 0.95
-) -> Positive | None:
-    """Return the label with the largest ECE beside what chance gives the worst of as many; of one class, that."""
-    if not positives:
-        return None
-    worst = _worst(positives)
-    scores = alone[worst]
-    diagram = Bins.of_scores(scores, bins)
-    described = replace(with_slope(positives[worst], scores, level), reliability=diagram)
-    if len(positives) == 1:
-        return described
-    chances = [_Chance(chance_variances(label, bins), label.total) for label in alone]
-    return replace(
-        described,
-        ece_expected=_largest(chances),
-        ece_mean=float(np.mean([label.ece for label in positives])),
-        p=min(1.0, len(positives) * min(label.p for label in positives)),
-        labels=len(positives),
-    )
-
-
 def _worst(positives: Sequence[Positive]) -> int:
     return max(range(len(positives)), key=lambda c: positives[c].ece)
 
@@ -308,7 +279,9 @@ class PositiveSide:
         if cross_fit is not None:
             fitted = positive_scores(replace(cross_fit.fitted, labels=scores.labels), len(names), classes.positive)
             fits = [CrossFit(label, cross_fit.fold) for label in fitted]
-        return cls(alone, positives_of(alone, named, bins, fits), fits)
+        corrections: Sequence[CrossFit | None] = fits or [None] * len(alone)
+        rows = zip(alone, named, corrections, strict=True)
+        return cls(alone, [_positive(label, name, bins, fit) for label, name, fit in rows], fits)
 
     @property
     def worst_number(self) -> int:
@@ -316,8 +289,25 @@ class PositiveSide:
         return _worst(self.positives)
 
     def worst(self, bins: int, level: float = 0.95) -> Positive | None:
-        """Return the worst label with its slope; None for more than two classes."""
-        return worst_positive(self.positives, self.alone, bins, level)
+        """Return the worst label with its slope, beside what chance gives the worst of as many.
+
+        Of one class, that; None for more than two classes.
+        """
+        if not self.positives:
+            return None
+        scores = self.alone[self.worst_number]
+        diagram = Bins.of_scores(scores, bins)
+        worst = replace(with_slope(self.positives[self.worst_number], scores, level), reliability=diagram)
+        if len(self.positives) == 1:
+            return worst
+        chances = [_Chance(chance_variances(label, bins), label.total) for label in self.alone]
+        return replace(
+            worst,
+            ece_expected=_largest(chances),
+            ece_mean=float(np.mean([label.ece for label in self.positives])),
+            p=min(1.0, len(self.positives) * min(label.p for label in self.positives)),
+            labels=len(self.positives),
+        )
 
 
 def positive_difference(
