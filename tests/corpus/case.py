@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.scores import choose_head
 
 OUTCOMES = ("found right", "refused rightly", "refused wrongly", "found wrong", "exception")
+
+
+class Library:
+    """A library that is imported where a name of it is used, as `Library("torch").nn`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
 
 
 class Unavailable(Exception):

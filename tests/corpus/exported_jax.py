@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, Library, quiet
+
+jax = Library("jax")
+jnp = Library("jax.numpy")
+nnx = Library("flax.nnx")
 
 Array = NDArray[Any]
 _CLASSES = 5
@@ -25,8 +29,6 @@ def _tensors() -> dict[str, Array]:
 
 
 def _features(x: Any) -> Any:
-    import jax
-
     return jax.nn.relu(x @ _tensors()["body"] + _tensors()["shift"])
 
 
@@ -39,42 +41,30 @@ def _without_bias(x: Any) -> Any:
 
 
 def _softmax(x: Any) -> Any:
-    import jax
-
     return jax.nn.softmax(_logits(x))
 
 
 def _log_softmax(x: Any) -> Any:
-    import jax
-
     return jax.nn.log_softmax(_logits(x))
 
 
 def _softmax_by_hand(x: Any) -> Any:
     """As in many tutorials: exp(s - max s) over its sum, the exponential written twice."""
-    import jax.numpy as jnp
-
     s = _logits(x)
     return jnp.exp(s - s.max(-1, keepdims=True)) / jnp.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True)
 
 
 def _log_softmax_by_hand(x: Any) -> Any:
-    import jax
-
     s = _logits(x)
     return s - jax.scipy.special.logsumexp(s, axis=-1, keepdims=True)
 
 
 def _einsum(x: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.einsum("nd,dc->nc", _features(x), _tensors()["head"]) + _tensors()["bias"]
 
 
 def _weight_in_front(x: Any) -> Any:
     """One sample at a time, as JAX users like it: W^T z + b under vmap."""
-    import jax
-
     return jax.vmap(lambda z: _tensors()["head"].T @ z + _tensors()["bias"])(_features(x))
 
 
@@ -83,22 +73,16 @@ def _turned(x: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    import jax
-
     return jax.nn.sigmoid(_features(x) @ _tensors()["one"] + 0.3)
 
 
 def _sigmoid_by_hand(x: Any) -> Any:
-    import jax.numpy as jnp
-
     return 1 / (1 + jnp.exp(-(_features(x) @ _tensors()["one"] + 0.3)))
 
 
 @cache
 def _layers() -> Any:
     """Two dense layers of Flax, the second one the head."""
-    import jax.numpy as jnp
-    from flax import nnx
 
     class Layers(nnx.Module):
         def __init__(self, rngs: Any) -> None:
@@ -114,7 +98,6 @@ def _layers() -> Any:
 @cache
 def _layers_in_function() -> Any:
     """The head is a function of the model, in a domain of its own."""
-    from flax import nnx
     from jax2onnx import onnx_function
 
     @onnx_function

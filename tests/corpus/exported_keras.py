@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Unavailable, class_vectors, quiet
+from tests.corpus.case import Case, Library, Unavailable, class_vectors, quiet
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+
+torch = Library("torch")
 
 Array = NDArray[Any]
 _CLASSES = 5
@@ -85,8 +87,6 @@ _MODELS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 
 @cache
 def _model(name: str) -> Any:
-    import torch
-
     keras = _keras()
     with quiet(), torch.random.fork_rng(devices=[]):
         rng, model = np.random.default_rng(2), keras.Model(*_MODELS[name](keras))

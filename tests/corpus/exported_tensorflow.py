@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Unavailable, class_vectors, quiet
+from tests.corpus.case import Case, Library, Unavailable, class_vectors, quiet
+
+jax = Library("jax")
+jnp = Library("jax.numpy")
 
 Array = NDArray[Any]
 _CLASSES = 5
@@ -79,9 +82,6 @@ def write(after: Callable[[Any, Any], Any], classes: int, opset: int, folder: Pa
 
 
 def _jax_forward(name: str) -> Callable[[Any], Any]:
-    import jax
-    import jax.numpy as jnp
-
     body, shift, head, bias = _tensors(1 if name == "sigmoid" else _CLASSES).values()
     after: dict[str, Callable[[Any], Any]] = {
         "softmax": jax.nn.softmax,

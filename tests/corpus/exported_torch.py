@@ -13,7 +13,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, class_vectors, quiet
+from tests.corpus.case import Case, Library, class_vectors, quiet
+
+torch = Library("torch")
+nn = Library("torch.nn")
 
 Array = NDArray[Any]
 CLASSES, FEATURES = 5, 16
@@ -37,8 +40,6 @@ class Source:
 
 
 def _net(forward: Callable[[Any, Any], Any], **parts: Any) -> Any:
-    import torch
-
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -65,8 +66,6 @@ def _scores(
     outputs: tuple[str, ...] = ("logits",),
 ) -> Source:
     """MLP 12 -> 16 -> C, and `after` on its scores. `truth`: plain, binary ([0, w]) or none."""
-    import torch
-
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, classes, bias=bias)
     module = _net(lambda net, x: after(net.head(torch.relu(net.body(x)))), body=body, head=head)
     module, x = module.to(getattr(torch, dtype)), torch.randn(3, 12).to(getattr(torch, dtype))
@@ -77,8 +76,6 @@ def _scores(
 
 
 def _sigmoid_pair() -> Source:
-    import torch
-
     def pair(scores: Any) -> Any:
         p = scores.sigmoid()
         return torch.cat([1 - p, p], dim=1)
@@ -88,8 +85,6 @@ def _sigmoid_pair() -> Source:
 
 def _two_heads(as_dict: bool) -> Source:
     """Two linear layers on the same features; the truth is of the second."""
-    import torch
-
     body, first, second = (torch.nn.Linear(a, b) for a, b in ((12, FEATURES), (FEATURES, 3), (FEATURES, CLASSES)))
 
     def forward(net: Any, x: Any) -> Any:
@@ -103,8 +98,6 @@ def _two_heads(as_dict: bool) -> Source:
 
 def _auxiliary() -> Source:
     """A deeper layer makes the main logits; an auxiliary head sits half way, as in GoogLeNet."""
-    import torch
-
     body, aux, deep, head = (
         torch.nn.Linear(a, b) for a, b in ((12, FEATURES), (FEATURES, CLASSES), (FEATURES, 24), (24, CLASSES))
     )
@@ -119,8 +112,6 @@ def _auxiliary() -> Source:
 
 def _with_features() -> Source:
     """The features are an output too; they come from a linear layer with a ReLU, as a head with a ReLU would."""
-    import torch
-
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
 
     def forward(net: Any, x: Any) -> Any:
@@ -132,15 +123,12 @@ def _with_features() -> Source:
 
 def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any) -> Source:
     """MLP body 12 -> 16 and `scores(head, features)`; `weight` is a torch tensor, or None."""
-    import torch
-
     body = torch.nn.Linear(12, FEATURES)
     module = _net(lambda net, x: scores(net.head, torch.relu(net.body(x))), body=body, head=head)
     return Source(module, torch.randn(3, 12), None if weight is None else _array(weight))
 
 
 def _cosine() -> Source:
-    import torch
     from torch.nn.functional import linear, normalize
 
     head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
@@ -152,8 +140,6 @@ def _cosine() -> Source:
 
 
 def _weight_norm() -> Source:
-    import torch
-
     head = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(FEATURES, CLASSES))
     with torch.no_grad():
         head.parametrizations.weight.original0.mul_(torch.rand(CLASSES, 1) + 0.5)
@@ -161,8 +147,6 @@ def _weight_norm() -> Source:
 
 
 def _spectral_norm() -> Source:
-    import torch
-
     head = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(FEATURES, CLASSES))
     head.eval()
     return _custom(lambda net, h: net(h), head, head.weight)
@@ -170,8 +154,6 @@ def _spectral_norm() -> Source:
 
 def _batch_norm() -> Source:
     """A BatchNorm of the scores multiplies each class vector by a constant."""
-    import torch
-
     linear, norm = torch.nn.Linear(FEATURES, CLASSES), torch.nn.BatchNorm1d(CLASSES)
     with torch.no_grad():
         norm.weight.copy_(torch.rand(CLASSES) + 0.5)
@@ -182,31 +164,23 @@ def _batch_norm() -> Source:
 
 
 def _singleton() -> Source:
-    import torch
-
     head = torch.nn.Linear(FEATURES, CLASSES)
     return _custom(lambda net, h: net(h[:, None, :]).squeeze(1), head, head.weight)
 
 
 def _matmul() -> Source:
     """The weight is a parameter stored as (n, C)."""
-    import torch
-
     head = torch.nn.ParameterDict({"w": torch.randn(FEATURES, CLASSES), "b": torch.randn(CLASSES)})
     return _custom(lambda net, h: h @ net["w"] + net["b"], head, head["w"].T)
 
 
 def _einsum() -> Source:
-    import torch
-
     head = torch.nn.Linear(FEATURES, CLASSES, bias=False)
     return _custom(lambda net, h: torch.einsum("nd,cd->nc", h, net.weight), head, head.weight)
 
 
 def _tokens(pool: Callable[[Any], Any]) -> Source:
     """x (N, 4, 12), a linear layer on every token, and `pool` of its scores (N, 4, C)."""
-    import torch
-
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
     module = _net(lambda net, x: pool(net.head(torch.relu(net.body(x)))), body=body, head=head)
     return Source(module, torch.randn(3, 4, 12), _array(head.weight))
@@ -214,8 +188,6 @@ def _tokens(pool: Callable[[Any], Any]) -> Source:
 
 def _tied() -> Source:
     """x (N, 4) token numbers; the embedding is also the class vectors."""
-    import torch
-
     embedding = torch.nn.Embedding(10, FEATURES)
     module = _net(
         lambda net, x: torch.nn.functional.linear(torch.tanh(net.embedding(x).mean(1)), net.embedding.weight),
@@ -226,8 +198,6 @@ def _tied() -> Source:
 
 def _images(scores: Callable[[Any, Any], Any], weight: Any, **parts: Any) -> Source:
     """Images (N, 3, 8, 8) -> maps (N, 16, 4, 4), and `scores(net, maps)`; `weight` is a torch tensor, or None."""
-    import torch
-
     trunk = torch.nn.Sequential(
         torch.nn.Conv2d(3, FEATURES, 3, stride=2, padding=1), torch.nn.BatchNorm2d(FEATURES), torch.nn.ReLU()
     )
@@ -236,25 +206,18 @@ def _images(scores: Callable[[Any, Any], Any], weight: Any, **parts: Any) -> Sou
 
 
 def _cnn() -> Source:
-    import torch
-
     head = torch.nn.Linear(FEATURES, CLASSES)
     pool = torch.nn.AdaptiveAvgPool2d(1)
     return _images(lambda net, maps: net.head(torch.flatten(net.pool(maps), 1)), head.weight, pool=pool, head=head)
 
 
 def _cnn_mean() -> Source:
-    import torch
-
     head = torch.nn.Linear(FEATURES, CLASSES)
     return _images(lambda net, maps: net.head(maps.mean((2, 3))).softmax(-1), head.weight, head=head)
 
 
 def _squeezenet() -> Source:
     """The class scores of every pixel pass a ReLU before they are averaged."""
-    import torch
-    from torch import nn
-
     conv = nn.Conv2d(FEATURES, CLASSES, 1)
     head = nn.Sequential(nn.Dropout(0.5), conv, nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     return _images(lambda net, maps: torch.flatten(net.head(maps), 1), conv.weight, head=head)
@@ -262,8 +225,6 @@ def _squeezenet() -> Source:
 
 def _fully_convolutional() -> Source:
     """As above without the ReLU."""
-    from torch import nn
-
     conv = nn.Conv2d(FEATURES, CLASSES, 1)
     head = nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return _images(lambda net, maps: net.head(maps), conv.weight, head=head)
@@ -271,16 +232,12 @@ def _fully_convolutional() -> Source:
 
 def _mobilenet() -> Source:
     """MobileNetV3 as timm has it: pooling, a 1x1 convolution with Hardswish, a 1x1 convolution as classifier."""
-    from torch import nn
-
     conv = nn.Conv2d(24, CLASSES, 1)
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(FEATURES, 24, 1), nn.Hardswish(), conv, nn.Flatten())
     return _images(lambda net, maps: net.head(maps), conv.weight, head=head)
 
 
 def _segmentation() -> Source:
-    from torch import nn
-
     head = nn.Conv2d(FEATURES, CLASSES, 1)
     return _images(lambda net, maps: net.head(maps), head.weight, head=head)
 
@@ -346,8 +303,6 @@ _SEVERAL = ("all-tokens", "segmentation")
 @cache
 def source(name: str) -> Source:
     """Make a model of the table; the same one every time."""
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sorted(_MODELS).index(name))
         return _MODELS[name]()
@@ -360,21 +315,15 @@ def legacy(name: str, folder: Path, opset: int = 17, fixed: bool = False) -> Pat
 
 def legacy_of(model: Source, folder: Path, opset: int = 17, fixed: bool = False) -> Path:
     """Write a model with the exporter that traces."""
-    import torch
-
-    path = folder / "model.onnx"
     axes = None if fixed else {tensor: {0: "N"} for tensor in ("x", *model.outputs)}
+    return _exported(model, folder, opset, dynamo=False, dynamic_axes=axes)
+
+
+def _exported(model: Source, folder: Path, opset: int | None, **options: Any) -> Path:
+    path = folder / "model.onnx"
+    names = {"input_names": ["x"], "output_names": list(model.outputs)}
     with quiet():
-        torch.onnx.export(
-            model.module,
-            (model.x,),
-            path,
-            dynamo=False,
-            opset_version=opset,
-            input_names=["x"],
-            output_names=list(model.outputs),
-            dynamic_axes=axes,
-        )
+        torch.onnx.export(model.module, (model.x,), path, opset_version=opset, **names, **options)
     return path
 
 
@@ -393,22 +342,8 @@ def dynamo(name: str, folder: Path, opset: int | None = None, fixed: bool = Fals
 
 def dynamo_of(model: Source, folder: Path, opset: int | None = None, fixed: bool = False) -> Path:
     """Write a model with the exporter on torch.export."""
-    import torch
-
-    path = folder / "model.onnx"
-    with quiet():
-        torch.onnx.export(
-            model.module,
-            (model.x,),
-            path,
-            dynamo=True,
-            verbose=False,
-            opset_version=opset,
-            input_names=["x"],
-            output_names=list(model.outputs),
-            dynamic_shapes=None if fixed else ({0: torch.export.Dim("N")},),
-        )
-    return path
+    shapes = None if fixed else ({0: torch.export.Dim("N")},)
+    return _exported(model, folder, opset, dynamo=True, verbose=False, dynamic_shapes=shapes)
 
 
 def feeds_of(name: str) -> Callable[[int, np.random.Generator], dict[str, Array]]:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, Library, quiet
+
+torch = Library("torch")
 
 Array = NDArray[Any]
 _CLASSES, _PAD, _LENGTH = 4, 0, 7
@@ -107,8 +109,6 @@ def feeds_of(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
 @cache
 def _module(name: str) -> Any:
     """Return the module with the logits as its only result, in eval mode."""
-    import torch
-
     with quiet(), torch.random.fork_rng(devices=[]):
         import transformers
 
@@ -141,8 +141,6 @@ def weight_of(name: str) -> Array:
 
 def write(name: str, exporter: str, folder: Path) -> Path:
     """Write a model with "legacy" (opset 17) or "dynamo" (its default)."""
-    import torch
-
     path, example = folder / "model.onnx", feeds_of(name, 3, np.random.default_rng(0))
     tensors = tuple(torch.from_numpy(value) for value in example.values())
     common: dict[str, Any] = {"input_names": list(example), "output_names": ["logits"]}

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case
+from tests.corpus.case import Case, Library
 from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of
+
+torch = Library("torch")
 
 Array = NDArray[Any]
 
@@ -22,8 +24,6 @@ _SCALE = 16.0
 
 
 def _unit(rows: Any) -> Any:
-    import torch
-
     return torch.nn.functional.normalize(rows, dim=1)
 
 
@@ -32,8 +32,6 @@ def _divided(rows: Any) -> Any:
 
 
 def _normface(h: Any, w: Any) -> Any:
-    import torch
-
     return _SCALE * torch.nn.functional.linear(_unit(h), _unit(w))
 
 
@@ -46,8 +44,6 @@ def _lengths_behind(h: Any, w: Any) -> Any:
 
 
 def _similarity(h: Any, w: Any) -> Any:
-    import torch
-
     return _SCALE * torch.cosine_similarity(h[:, None], w[None], dim=-1)
 
 
@@ -64,14 +60,10 @@ def _expanded_last(h: Any, w: Any) -> Any:
 
 
 def _norm(h: Any, w: Any) -> Any:
-    import torch
-
     return -torch.linalg.norm(h[:, None] - w[None], dim=-1)
 
 
 def _cdist(h: Any, w: Any) -> Any:
-    import torch
-
     return -torch.cdist(h, w)
 
 
@@ -96,8 +88,6 @@ _BY_DYNAMO = ("cosine-clip", "cosine-softmax", "cosine-similarity", "squares-sof
 
 @cache
 def _source(name: str) -> Source:
-    import torch
-
     scores, applied, _ = _FORMS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sorted(_FORMS).index(name))
