@@ -91,13 +91,12 @@ def label_indices(
 ) -> IntArray:
     """Return stored labels, numbers or names, as class indices, a new int64 array (N,).
 
-    `values`: what `check_labels` takes, or names, str of shape (N,) or (N, 1); or `NO_LABELS`.
+    `values`: what `check_labels` takes, or names, str of shape (N,) or (N, 1).
 
     >>> label_indices(np.array(["dog", "cat"]), 2, 3, "labels", class_names=["cat", "cow", "dog"])
     array([2, 0])
     """
-    if (values := np.asarray(values)) is NO_LABELS:
-        return np.full(n_samples, -1, np.int64)
+    values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == n_classes > 1 and _one_hot(values):
         values, class_names = values.argmax(axis=1), None  # indices, whatever the classes are called
     if values.dtype == object:
@@ -125,7 +124,7 @@ def label_indices(
 def class_indices(request: Request, labels: AnyArray, n_samples: int, where: str) -> IntArray:
     """Return stored labels, numbers or names, as class indices, (N,); -1 for each if labels are not to be read."""
     if request.labels is NO_LABELS:
-        labels = NO_LABELS
+        return np.full(n_samples, -1, np.int64)
     return label_indices(labels, n_samples, request.n_classes, where, request.class_names)
 
 

@@ -169,7 +169,7 @@ class FeatureExtractor:
             else:
                 arrays[spec.name] = stack("batch", spec, {name: any_array(batch[name]) for name in used[spec.name]})
         request = Request(inputs=inputs, n_classes=opened.readout.n_classes, labels=NO_LABELS)
-        return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
+        return open_columns("batch", "batch", request, arrays, NO_LABELS, noun="column")
 
 
 class TableExtractor:

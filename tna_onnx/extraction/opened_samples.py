@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.formats import Copy, open_request, request_of
 from tna_onnx.data.options import BESIDE, Data
 from tna_onnx.data.sample_info import require_beside, with_prior
@@ -320,9 +319,7 @@ def _enter(
     groups, subgroups, weights = map(sample_info.get, ("group", "by", "weight"))
     data = replace(data, labels=None, groups=groups, by=subgroups, weights=weights)
     request = request_of(data, specs, readout.n_classes, opened.names, multi_label=readout.multi_label)
-    source: Source = open_columns(
-        title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices), notes=notes
-    )
+    source: Source = open_columns(title, title, request, values, labels, notes=notes)
     require_beside(request, source)
     if readout.multi_label:
         source = LabelSource.of(source)

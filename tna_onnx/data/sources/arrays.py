@@ -124,7 +124,7 @@ def open_columns(
     columns: Mapping[str, AnyArray],
     labels: AnyArray,
     *,
-    hashed: Callable[[IntArray], str],
+    hashed: Callable[[IntArray], str] | None = None,
     noun: str = "array",
     label: str | None = None,
     notes: tuple[str, ...] = (),
@@ -132,8 +132,8 @@ def open_columns(
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
-    `labels`: class indices or names, one per sample. `hashed`: computes the digest, given the class indices. `label`:
-    what the column with the labels is called; None is "labels".
+    `labels`: class indices or names, one per sample. `hashed`: computes the digest, given the class indices; by default
+    from the values. `label`: what the column with the labels is called; None is "labels".
     """
     inputs = tuple(request.inputs)
     # All of this is known before the first batch, so that a run does not fail after an hour.
@@ -157,7 +157,8 @@ def open_columns(
     else:
         indices = class_indices(request, labels, n_samples, labels_where)
     values = values_beside(request, where, sample_info or {}, indices)
-    digest = functools.cache(lambda: hashed(indices))
+    hashed = hashed or functools.partial(arrays_sha256, columns)
+    digest = functools.cache(functools.partial(hashed, indices))
     return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
 
 

@@ -55,7 +55,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     values, labels, columns = _read(files, kind, label, where, further)
     request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)])
     title = f"{kind} {Path(where).name}"
-    source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", sample_info=columns)
+    source = open_columns(title, where, request, {kind: values}, labels, sample_info=columns)
     order = _order(values, source.labels)
     rows = order[:at_most]
     ordered = _in_order(values, rows)
@@ -93,9 +93,7 @@ def _files_and_kind(data: Any, inputs: Sequence[str]) -> tuple[tables.TableFiles
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
     """Return an Arrow table of (B, n) values, as fixed-size lists, beside other columns."""
-    pa = tables.load_pyarrow()
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    table = pa.table({kind: pa.FixedSizeListArray.from_arrays(flat, values.shape[1]), **columns})
+    table = tables.load_pyarrow().table({kind: tables.arrow_column(values), **columns})
     return table.replace_schema_metadata({METADATA: json.dumps(writer, sort_keys=True)})
 
 

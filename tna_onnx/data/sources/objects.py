@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import any_array, plain_column, repeated
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.mapped import GrowingRows
@@ -65,7 +64,7 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
     if labels:
         stored = np.concatenate(labels)
     values = labels_apart(request, stored)
-    return open_columns(title, title, request, mapped, values, hashed=lambda indices: arrays_sha256(mapped, indices))
+    return open_columns(title, title, request, mapped, values)
 
 
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:

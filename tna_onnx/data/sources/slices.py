@@ -18,7 +18,7 @@ from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import BESIDE, STORED
 from tna_onnx.data.source import IntArray, Source
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
-from tna_onnx.data.sources.tables import TableFiles, load_pyarrow, row_groups, table_batches
+from tna_onnx.data.sources.tables import TableFiles, arrow_column, load_pyarrow, row_groups, table_batches
 
 KEY = "key"
 LABEL = "label"
@@ -95,7 +95,7 @@ class SourceSlice:
             count = len(next(iter(batch.values())))
             rows = self.rows[start : start + count]
             start += count
-            columns = {input_column(name): _tensors(pa, values) for name, values in batch.items()}
+            columns = {input_column(name): arrow_column(values) for name, values in batch.items()}
             columns |= {role: pa.array(values[rows]) for role, values in self.source.sample_info.items()}
             labels = pa.array(self.source.labels[rows])
             yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
@@ -204,15 +204,3 @@ def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 
     starts = np.cumsum(counts) - counts
     sizes = np.maximum(1, np.round(counts * (size / count)).astype(np.int64))
     return np.sort(np.concatenate([order[start : start + n] for start, n in zip(starts, sizes, strict=True)]))
-
-
-def _tensors(pa: Any, values: NDArray[Any]) -> Any:
-    """Return (B, ...) as an Arrow column."""
-    if values.ndim == 1:
-        return pa.array(values)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    size = int(np.prod(values.shape[1:]))
-    lists = pa.FixedSizeListArray.from_arrays(flat, size)
-    if values.ndim == 2:
-        return lists
-    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type, values.shape[1:]), lists)

@@ -12,6 +12,7 @@ Row numbers that pandas has stored as a column without a name are never an input
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import numbers
@@ -23,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tna_onnx.data.digest import arrays_sha256, files_sha256
+from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
 from tna_onnx.data.labels import named_labels
@@ -31,7 +32,7 @@ from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import BESIDE, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.several import check_label_columns, joined_labels, marked_labels
-from tna_onnx.data.source import NO_LABELS, AnyArray, InputSpec, IntArray, shape_text
+from tna_onnx.data.source import NO_LABELS, AnyArray, InputSpec, shape_text
 from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays, open_columns, stack
 from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError, NoLabels, listed
@@ -67,11 +68,7 @@ class Table:
 
     def columns(self, names: Sequence[str]) -> dict[str, AnyArray]:
         """Read columns whole."""
-        rows = {name: GrowingRows(f"{self.where}: column {name!r}") for name in names}
-        for part in self.parts([*rows]):
-            for name, column in rows.items():
-                column.append(part[name])
-        return {name: column.array() for name, column in rows.items()}
+        return _read(self, (), {}, names)[1]
 
     def labels(self, name: str, values: AnyArray) -> AnyArray:
         """Return the values of a column as labels: numbers, or names."""
@@ -154,15 +151,9 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         labels = joined_labels(stored, marks, where)
     elif label is not None:
         labels = table.labels(label, stored[label])
-    files = table.files  # not the table: its columns may be in memory
-    if request.tokenizer is not None:
-        files = ()
-
-    def hashed(indices: IntArray) -> str:
-        if files:
-            return files_sha256(files, indices)
-        return arrays_sha256(arrays, indices)
-
+    hashed = None
+    if table.files and request.tokenizer is None:
+        hashed = functools.partial(files_sha256, table.files)
     return open_columns(
         title,
         where,
@@ -190,7 +181,7 @@ def _read(
             values[spec.name].append(_filled(table, spec, columns[spec.name], part, start))
         for name, column in stored.items():
             column.append(part[name])
-        start += len(next(iter(part.values())))
+        start += len(next(iter(part.values()), ()))
     return {name: rows.array() for name, rows in values.items()}, {name: rows.array() for name, rows in stored.items()}
 
 

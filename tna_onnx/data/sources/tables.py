@@ -416,6 +416,18 @@ def column_array(column: Any, where: str) -> AnyArray:
     return np.asarray(column.to_numpy())
 
 
+def arrow_column(values: AnyArray) -> Any:
+    """Return an array (B, ...) as a column: of numbers, of lists of one length, or of tensors."""
+    pa = load_pyarrow()
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if values.ndim == 1:
+        return flat
+    lists = pa.FixedSizeListArray.from_arrays(flat, int(np.prod(values.shape[1:])))
+    if values.ndim == 2:
+        return lists
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type, values.shape[1:]), lists)
+
+
 def is_list(kind: Any) -> bool:
     """Tell whether a type is one of lists, or of tensors."""
     types = load_pyarrow().types
