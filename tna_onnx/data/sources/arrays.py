@@ -304,10 +304,7 @@ class NpzArrays:
             self._check_size(name)
             advice = "expected a plain array of numbers; store it again"
             with parsing(self.where, f"array {name!r} cannot be read", advice):
-                array = self.archive[name]
-            if not isinstance(array, np.ndarray):
-                raise DataError(f"{self.where}: {name!r} is not a NumPy array; write the file with numpy.savez")
-            self._arrays[name] = array
+                self._arrays[name] = self.archive[name]
         return self._arrays[name]
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts

@@ -274,8 +274,6 @@ def table_files(path: Path, data_root: str | Path | None) -> tuple[Path, ...]:
         return (path,)
     _refuse_saved(path)
     files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES))
-    if not files:
-        raise DataError(f"{path}: no files {' '.join(SUFFIXES)} in this folder; give the folder that holds them")
     check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)
     return files
 
