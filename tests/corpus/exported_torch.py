@@ -39,7 +39,9 @@ class Source:
     outputs: tuple[str, ...] = ("logits",)
 
 
-def _net(forward: Callable[[Any, Any], Any], **parts: Any) -> Any:
+def network(forward: Callable[[Any, Any], Any], **parts: Any) -> Any:
+    """Return a module with these parts, in eval mode; `forward` takes it and the input."""
+
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -67,7 +69,7 @@ def _scores(
 ) -> Source:
     """MLP 12 -> 16 -> C, and `after` on its scores. `truth`: plain, binary ([0, w]) or none."""
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, classes, bias=bias)
-    module = _net(lambda net, x: after(net.head(torch.relu(net.body(x)))), body=body, head=head)
+    module = network(lambda net, x: after(net.head(torch.relu(net.body(x)))), body=body, head=head)
     module, x = module.to(getattr(torch, dtype)), torch.randn(3, 12).to(getattr(torch, dtype))
     weight = None if truth == "none" else _array(head.weight)
     if weight is not None and truth == "binary":
@@ -92,7 +94,7 @@ def _two_heads(as_dict: bool) -> Source:
         a, b = net.first(h), net.second(h)
         return {"shape": a, "colour": b} if as_dict else (a, b)
 
-    module = _net(forward, body=body, first=first, second=second)
+    module = network(forward, body=body, first=first, second=second)
     return Source(module, torch.randn(3, 12), _array(second.weight), ("shape", "colour"))
 
 
@@ -106,7 +108,7 @@ def _auxiliary() -> Source:
         h = torch.relu(net.body(x))
         return net.head(torch.relu(net.deep(h))), net.aux(h)
 
-    module = _net(forward, body=body, aux=aux, deep=deep, head=head)
+    module = network(forward, body=body, aux=aux, deep=deep, head=head)
     return Source(module, torch.randn(3, 12), _array(head.weight), ("logits", "aux"))
 
 
@@ -118,13 +120,15 @@ def _with_features() -> Source:
         h = torch.relu(net.body(x))
         return net.head(h), h
 
-    return Source(_net(forward, body=body, head=head), torch.randn(3, 12), _array(head.weight), ("logits", "embedding"))
+    return Source(
+        network(forward, body=body, head=head), torch.randn(3, 12), _array(head.weight), ("logits", "embedding")
+    )
 
 
 def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any) -> Source:
     """MLP body 12 -> 16 and `scores(head, features)`; `weight` is a torch tensor, or None."""
     body = torch.nn.Linear(12, FEATURES)
-    module = _net(lambda net, x: scores(net.head, torch.relu(net.body(x))), body=body, head=head)
+    module = network(lambda net, x: scores(net.head, torch.relu(net.body(x))), body=body, head=head)
     return Source(module, torch.randn(3, 12), None if weight is None else _array(weight))
 
 
@@ -182,14 +186,14 @@ def _einsum() -> Source:
 def _tokens(pool: Callable[[Any], Any]) -> Source:
     """x (N, 4, 12), a linear layer on every token, and `pool` of its scores (N, 4, C)."""
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, CLASSES)
-    module = _net(lambda net, x: pool(net.head(torch.relu(net.body(x)))), body=body, head=head)
+    module = network(lambda net, x: pool(net.head(torch.relu(net.body(x)))), body=body, head=head)
     return Source(module, torch.randn(3, 4, 12), _array(head.weight))
 
 
 def _tied() -> Source:
     """x (N, 4) token numbers; the embedding is also the class vectors."""
     embedding = torch.nn.Embedding(10, FEATURES)
-    module = _net(
+    module = network(
         lambda net, x: torch.nn.functional.linear(torch.tanh(net.embedding(x).mean(1)), net.embedding.weight),
         embedding=embedding,
     )
@@ -201,7 +205,7 @@ def _images(scores: Callable[[Any, Any], Any], weight: Any, **parts: Any) -> Sou
     trunk = torch.nn.Sequential(
         torch.nn.Conv2d(3, FEATURES, 3, stride=2, padding=1), torch.nn.BatchNorm2d(FEATURES), torch.nn.ReLU()
     )
-    module = _net(lambda net, x: scores(net, net.trunk(x)), trunk=trunk, **parts)
+    module = network(lambda net, x: scores(net, net.trunk(x)), trunk=trunk, **parts)
     return Source(module, torch.randn(3, 3, 8, 8), None if weight is None else _array(weight))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.corpus.case import Case, Library
-from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of
+from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of, network
 
 torch = Library("torch")
 
@@ -91,19 +91,10 @@ def _source(name: str) -> Source:
     scores, applied, _ = _FORMS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sorted(_FORMS).index(name))
-
-        class Net(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.body = torch.nn.Linear(12, FEATURES)
-                self.rows = torch.nn.Parameter(torch.randn(CLASSES, FEATURES))
-
-            def forward(self, x: Any) -> Any:
-                return scores(torch.relu(self.body(x)), self.rows)
-
-        net = Net().eval()
+        body, rows = torch.nn.Linear(12, FEATURES), torch.nn.Parameter(torch.randn(CLASSES, FEATURES))
         x = torch.randn(3, 12)
-    weight = None if applied is None else applied(net.rows.detach()).numpy().copy()
+    net = network(lambda net, x: scores(torch.relu(net.body(x)), net.rows), body=body, rows=rows)
+    weight = None if applied is None else applied(rows.detach()).numpy().copy()
     return Source(net, x, weight)
 
 
