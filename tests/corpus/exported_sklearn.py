@@ -20,12 +20,12 @@ Array = NDArray[Any]
 FEATURES = 8
 
 
-def classifier(path: str, **settings: Any) -> Callable[[], Any]:
-    """Return what makes a classifier, whose library is imported then."""
+def classifier(path: str, *parts: Callable[[], Any], **settings: Any) -> Callable[[], Any]:
+    """Return what makes a classifier, of parts that are made before it; its library is imported then."""
 
     def make() -> Any:
         module, _, name = path.rpartition(".")
-        return getattr(import_module(module), name)(**settings)
+        return getattr(import_module(module), name)(*(part() for part in parts), **settings)
 
     return make
 
@@ -43,29 +43,18 @@ forest = classifier("sklearn.ensemble.RandomForestClassifier", n_estimators=5, m
 boosting = classifier("sklearn.ensemble.GradientBoostingClassifier", n_estimators=3, random_state=0)
 _neighbours = classifier("sklearn.neighbors.KNeighborsClassifier", n_neighbors=3)
 _kernel_svc = classifier("sklearn.svm.SVC", kernel="rbf", probability=True, random_state=0)
+mlp = classifier("sklearn.neural_network.MLPClassifier", hidden_layer_sizes=(16,), max_iter=20, random_state=0)
+_one_vs_rest = classifier("sklearn.multiclass.OneVsRestClassifier", logistic)
+_multi_output = classifier("sklearn.multioutput.MultiOutputClassifier", logistic)
+# Platt scaling on top: every class has a sigmoid of its own.
+_calibrated = classifier("sklearn.calibration.CalibratedClassifierCV", logistic, ensemble=False)
 
-
-def scaled() -> Any:
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), logistic())
-
-
-def _scaled_pca() -> Any:
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), PCA(6, random_state=0), logistic())
-
-
-def _selected() -> Any:
-    """Feature selection in front of the classifier."""
-    from sklearn.feature_selection import SelectKBest
-    from sklearn.pipeline import make_pipeline
-
-    return make_pipeline(SelectKBest(k=5), logistic())
+_PIPELINE = "sklearn.pipeline.make_pipeline"
+_scaler = classifier("sklearn.preprocessing.StandardScaler")
+_pca = classifier("sklearn.decomposition.PCA", n_components=6, random_state=0)
+scaled = classifier(_PIPELINE, _scaler, logistic)
+_scaled_pca = classifier(_PIPELINE, _scaler, _pca, logistic)
+_selected = classifier(_PIPELINE, classifier("sklearn.feature_selection.SelectKBest", k=5), logistic)
 
 
 class _Sure:
@@ -76,18 +65,6 @@ class _Sure:
         model.coef_ *= 30
         model.intercept_ *= 30
         return model
-
-
-def _one_vs_rest() -> Any:
-    from sklearn.multiclass import OneVsRestClassifier
-
-    return OneVsRestClassifier(logistic())
-
-
-def mlp(hidden: tuple[int, ...] = (16,)) -> Any:
-    from sklearn.neural_network import MLPClassifier
-
-    return MLPClassifier(hidden, max_iter=20, random_state=0)
 
 
 class _SeveralLabels:
@@ -109,16 +86,7 @@ def _labels_one_vs_rest() -> Any:
 
 
 def _labels_multi_output() -> Any:
-    from sklearn.multioutput import MultiOutputClassifier
-
-    return _SeveralLabels(MultiOutputClassifier(logistic()))
-
-
-def _calibrated() -> Any:
-    """Platt scaling on top: every class has a sigmoid of its own."""
-    from sklearn.calibration import CalibratedClassifierCV
-
-    return CalibratedClassifierCV(logistic(), ensemble=False)
+    return _SeveralLabels(_multi_output())
 
 
 def data(classes: int, names: bool = False) -> tuple[Array, Array]:
