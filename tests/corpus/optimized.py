@@ -150,7 +150,7 @@ def _case(
     name: str,
     build: Callable[[Path], Path],
     reason: str = "",
-    needs: tuple[str, ...] = (),
+    needs: str = "onnxruntime",
     **fields: Any,
 ) -> Case:
     """Return the case of a model of `exported_torch`, refused where there is a reason."""
@@ -161,19 +161,19 @@ def _case(
         weight=None if reason else exported_torch.weight_of(name),
         reason=reason,
         feeds=fields.pop("feeds", exported_torch.feeds_of(name)),
-        needs=("torch", *needs),
+        needs=("torch", needs),
         **fields,
     )
 
 
-def _bert_case(route: str, label: str, build: Callable[[Path], Path], *needs: str) -> Case:
+def _bert_case(route: str, label: str, build: Callable[[Path], Path], needs: str = "onnxruntime") -> Case:
     return Case(
         name=f"{route}/{label}/bert",
         route=route,
         build=build,
         weight=partial(exported_transformers.weight_of, "bert"),
         feeds=partial(exported_transformers.feeds_of, "bert"),
-        needs=("torch", "transformers", *needs),
+        needs=("torch", "transformers", needs),
     )
 
 
@@ -185,7 +185,7 @@ def _half(tool: str, keep: bool, name: str) -> Case:
     module = "onnxconverter_common" if tool == "onnxconverter-common" else "onnxruntime"
     build = partial(_float16, partial(exported_torch.legacy, name), tool, keep)
     label = f"{tool}-{'float32' if keep else 'float16'}-io"
-    return _case("float16", label, name, build, needs=(module,), feeds=feeds, rtol=_HALF)
+    return _case("float16", label, name, build, needs=module, feeds=feeds, rtol=_HALF)
 
 
 _QDQ: dict[str, dict[str, Any]] = {
@@ -199,14 +199,12 @@ _QDQ: dict[str, dict[str, Any]] = {
     "float-bias": {"extra_options": {"QuantizeBias": False}},
 }
 
+_SIMPLIFIED = ("linear", "cnn", "squeezenet", "mobilenet", "cosine", "temperature", "tied-embedding", "batch-norm")
+
 CASES: tuple[Case, ...] = (
     *(
         _case(
-            "ort-optimized",
-            level.lower(),
-            name,
-            partial(_ort_optimized, partial(exported_torch.legacy, name), level),
-            needs=("onnxruntime",),
+            "ort-optimized", level.lower(), name, partial(_ort_optimized, partial(exported_torch.legacy, name), level)
         )
         for level in ("BASIC", "EXTENDED", "ALL")
         for name in (
@@ -216,34 +214,18 @@ CASES: tuple[Case, ...] = (
         )
     ),
     *(
-        _case(
-            "ort-optimized",
-            "all",
-            name,
-            partial(_blocked, partial(exported_torch.legacy, name)),
-            "nchwc",
-            needs=("onnxruntime",),
-        )
+        _case("ort-optimized", "all", name, partial(_blocked, partial(exported_torch.legacy, name)), "nchwc")
         for name in ("squeezenet", "mobilenet", "fully-convolutional")
     ),
     *(
-        _bert_case("ort-optimized", level.lower(), partial(_ort_optimized, _bert, level), "onnxruntime")
+        _bert_case("ort-optimized", level.lower(), partial(_ort_optimized, _bert, level))
         for level in ("BASIC", "EXTENDED", "ALL")
     ),
-    _bert_case("ort-optimized", "transformers-tool", _fused_transformer, "onnxruntime"),
+    _bert_case("ort-optimized", "transformers-tool", _fused_transformer),
     *(
-        _case(tool, "opset17", name, partial(run, partial(exported_torch.legacy, name)), needs=(tool,))
+        _case(tool, "opset17", name, partial(run, partial(exported_torch.legacy, name)), needs=tool)
         for tool, run in (("onnxslim", _onnxslim), ("onnxsim", _onnxsim))
-        for name in (
-            "linear",
-            "cnn",
-            "squeezenet",
-            "mobilenet",
-            "cosine",
-            "temperature",
-            "tied-embedding",
-            "batch-norm",
-        )
+        for name in _SIMPLIFIED
     ),
     _bert_case("onnxslim", "opset17", partial(_onnxslim, _bert), "onnxslim"),
     _bert_case("onnxsim", "opset17", partial(_onnxsim, _bert), "onnxsim"),
@@ -254,29 +236,19 @@ CASES: tuple[Case, ...] = (
         for name in ("linear", "squeezenet", "cosine", "cnn-mean-softmax", "first-token")
     ),
     *(
-        _case("qdq", label, name, partial(_static, name, **options), needs=("onnxruntime",), rtol=_STEP)
+        _case("qdq", label, name, partial(_static, name, **options), rtol=_STEP)
         for label, options in _QDQ.items()
         for name in ("linear", "cnn", "squeezenet", "mobilenet", "cnn-mean-softmax", "sigmoid")
         if label in ("per-tensor", "per-channel") or name in ("linear", "mobilenet")
     ),
     *(
-        _case(
-            "quantized",
-            label,
-            name,
-            partial(_static, name, form="QOperator", **options),
-            "quanti",
-            needs=("onnxruntime",),
-        )
+        _case("quantized", label, name, partial(_static, name, form="QOperator", **options), "quanti")
         for label, options in (("operators", {}), ("operators-per-channel", {"per_channel": True}))
         for name in ("linear", "no-bias", "cnn", "squeezenet", "mobilenet")
     ),
     *(
-        _case("quantized", "dynamic", name, partial(_dynamic, name), "quanti", needs=("onnxruntime",))
+        _case("quantized", "dynamic", name, partial(_dynamic, name), "quanti")
         for name in ("linear", "cnn", "squeezenet", "sigmoid")
     ),
-    *(
-        _case("quantized", "4-bit", name, partial(_four_bits, name), "quanti", needs=("onnxruntime",))
-        for name in ("matmul", "no-bias")
-    ),
+    *(_case("quantized", "4-bit", name, partial(_four_bits, name), "quanti") for name in ("matmul", "no-bias")),
 )
