@@ -339,7 +339,8 @@ def test_a_level_of_more_members_lies_near_the_target() -> None:
         (24, SearchSettings(angle_step=12.0, ensemble_size=16, max_ensemble_size=17, max_accuracy_drop=0.0)),
         (24, SearchSettings(angle_step=12.0, ensemble_size=1, max_ensemble_size=33, tilt=TiltParameters(n_t=7))),
         (24, SearchSettings(angle_step=12.0, ensemble_size=LIMIT, max_ensemble_size=LIMIT)),
-        (24, SearchSettings(angle_step=12.0, ensemble_size=37, max_ensemble_size=37)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=10, max_ensemble_size=10, antithetic=True)),
+        (24, SearchSettings(angle_step=12.0, ensemble_size=37, max_ensemble_size=37, antithetic=True)),
     ],
 )
 def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSettings) -> None:
@@ -353,12 +354,15 @@ def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSetti
     assert candidate_weight(classifier.weight, candidates[0], settings) is classifier.weight
 
 
+@pytest.mark.parametrize("antithetic", [False, True])
 @pytest.mark.parametrize("members", [5, 37])
-def test_a_candidate_is_the_average_of_its_members(members: int) -> None:
-    settings = SearchSettings(angle_step=30.0, ensemble_size=members, max_ensemble_size=members, seed=5)
+def test_a_candidate_is_the_average_of_its_members(members: int, antithetic: bool) -> None:
+    settings = SearchSettings(
+        angle_step=30.0, ensemble_size=members, max_ensemble_size=members, antithetic=antithetic, seed=5
+    )
     classifier, candidates, _ = searched(24, settings)
     for candidate in candidates[1:3]:
-        average = next(averages(classifier.weight, [candidate.angle], members, Draws(5)))
+        average = next(averages(classifier.weight, [candidate.angle], members, Draws(5, antithetic)))
         assert (candidate.rotations, candidate.reached) == (average.rotations, average.reached)
         made = candidate_weight(classifier.weight, replace(candidate, weight=None), settings)
         np.testing.assert_array_equal(made, average.weight, strict=True)

@@ -41,19 +41,19 @@ class _Sums:
         self._memory = np.empty((stops, start.shape[0], width))
         # the sum at the first stop, and what it gains from each stop to the next
         self._gains = np.empty((0, 0, 0))
+        # sums over counterparts, which share no turns from stop to stop
+        self._counterparts: dict[int, NDArray[np.float64]] = {}
 
     def begin(self, classes: int) -> None:
         """Set all sums to zero, for so many classes."""
         shape = (*self._memory.shape[:2], classes)
         self._gains = self._memory.reshape(-1)[: math.prod(shape)].reshape(shape)
         self._gains.fill(0)
+        self._counterparts.clear()
 
-    def add(self, vectors: FloatArray) -> None:
+    def add(self, stop: int, vectors: FloatArray) -> None:
         """Take in (n, c) class vectors at the first stop."""
-        # in float64 whatever the version: NumPy 1 would add a scalar in the dtype of the vectors
-        rounded = np.add(vectors, self._rounding, dtype=np.float64)
-        rounded -= self._rounding
-        self._gains[0] += rounded
+        self._gains[stop] += self._rounded(vectors)
 
     def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
         """Take in what (k, c) different rows of one path have become since the stop before."""
@@ -62,14 +62,30 @@ class _Sums:
         gains -= np.add(before, self._rounding, dtype=np.float64)
         self._gains[stop][rows] += gains
 
+    def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
+        """Take in (n, c) class vectors of a counterpart."""
+        if stop not in self._counterparts:
+            self._counterparts[stop] = np.zeros(vectors.shape)
+        self._counterparts[stop] += self._rounded(vectors)
+
     def average(self, means: Sequence[FloatArray], first: int) -> None:
         """Write the means into A arrays (n, C), from a first class on. This ends the sums."""
         columns = slice(first, first + self._gains.shape[2])
+        for mean, total in zip(means, self._totals(), strict=True):
+            mean[:, columns] = total / self._members
+
+    def _totals(self) -> Iterator[NDArray[np.float64]]:
         total = self._gains[0]
-        for stop, (mean, gain) in enumerate(zip(means, self._gains, strict=True)):
+        for stop, gain in enumerate(self._gains):
             if stop:
                 total += gain
-            mean[:, columns] = total / self._members
+            yield total + self._counterparts[stop] if stop in self._counterparts else total
+
+    def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
+        # in float64 whatever the version: NumPy 1 would add a scalar in the dtype of the vectors
+        rounded = np.add(vectors, self._rounding, dtype=np.float64)
+        rounded -= self._rounding
+        return rounded
 
 
 # Bytes of class vectors that are turned side by side: half of a core's second cache, the other half is for the sum.
@@ -82,11 +98,13 @@ _HELD = 2**20
 _NARROW = 64
 
 
-def tilted_means(start: ClassVectors, rotations: Rotations, stops: NDArray[np.int64]) -> list[FloatArray]:
+def tilted_means(
+    start: ClassVectors, rotations: Rotations, stops: NDArray[np.int64], *, paired: int = 0
+) -> list[FloatArray]:
     """Average the tilted class vectors of paths 0, 1, ... at each of their stops.
 
     Gives a means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1. `stops`: (P, A) ascending
-    numbers of rotations.
+    numbers of rotations; `paired`: of the first so many paths, the counterpart R W is averaged beside R^T W.
     """
     n, classes = start.shape
     size = n * start.weight.itemsize
@@ -100,11 +118,11 @@ def tilted_means(start: ClassVectors, rotations: Rotations, stops: NDArray[np.in
     # what is done with is used again: memory that is new has to be cleared by the system
     done: list[_Sums] = []
     for group, numbers in enumerate(groups):
-        legs = [_Legs(rotations, stops, start.weight.dtype, part) for part in numbers]
+        legs = [_Legs(rotations, stops, paired, start.weight.dtype, part) for part in numbers]
         for k, columns in enumerate(blocks):
             block = start.block(columns)
             if k not in sums:
-                sums[k] = done.pop() if done else _Sums(start, len(means), width, len(stops))
+                sums[k] = done.pop() if done else _Sums(start, len(means), width, len(stops) + paired)
                 sums[k].begin(block.shape[1])
             for leg in legs:
                 leg.walk(block, sums[k])
@@ -140,13 +158,16 @@ class _Legs:
         self,
         rotations: Rotations,
         stops: NDArray[np.int64],
+        paired: int,
         dtype: np.dtype[Any],
         paths: NDArray[np.int64],
     ) -> None:
         stops = stops[paths]
         self._n = rotations.n
         self._paths = len(paths)
-        self._steps: list[list[RotationStep]] = []
+        self._with_counterpart = int(np.sum(paths < paired))
+        self._forward: list[list[RotationStep]] = []
+        self._back: list[list[RotationStep]] = []
         pairs, turn = rotations.of(paths, 0, int(np.max(stops, initial=0)))
         position = np.broadcast_to(np.arange(len(paths))[:, None], turn.shape)
         number = np.arange(turn.shape[1])
@@ -154,20 +175,28 @@ class _Legs:
         for stop in stops.T:
             between = (number >= done[:, None]) & (number < stop[:, None])
             turns = Turns(position[between], pairs[between], turn[between])
-            self._steps.append([*turns.steps(self._n, dtype)])
+            self._forward.append([*turns.steps(self._n, dtype)])
             done = stop
+            before = (number < stop[:, None]) & (position < self._with_counterpart)
+            turns = Turns(position[before], pairs[before], turn[before]).reversed()
+            self._back.append([*turns.steps(self._n, dtype)])
 
     def walk(self, block: FloatArray, sums: _Sums) -> None:
         """Walk with a (n, c) block of classes, and add up."""
         tilted = np.repeat(block[None], self._paths, axis=0)
         flat = tilted.reshape(-1, block.shape[1])
-        for stop, steps in enumerate(self._steps):
+        for stop, (forward, back) in enumerate(zip(self._forward, self._back, strict=True)):
             if stop == 0:
-                _apply(steps, flat)
+                _apply(forward, flat)
                 for vectors in tilted:
-                    sums.add(vectors)
+                    sums.add(stop, vectors)
             else:
-                self._change(stop, steps, flat, sums)
+                self._change(stop, forward, flat, sums)
+            # R W = R_1 (R_2 (... (R_k W))), from the last rotation to the first
+            counterparts = np.repeat(block[None], self._with_counterpart, axis=0)
+            _apply(back, counterparts.reshape(-1, block.shape[1]))
+            for vectors in counterparts:
+                sums.add_counterpart(stop, vectors)
 
     def _change(self, stop: int, steps: Sequence[RotationStep], flat: FloatArray, sums: _Sums) -> None:
         """Go on to a stop, and add what rows have become."""
@@ -344,6 +373,7 @@ class Draws:
     """Where rotations come from."""
 
     seed: int = 0  # of all random draws
+    antithetic: bool = False  # members come in pairs R, R^T, whose antisymmetric noise cancels
     tilt: TiltParameters = field(default_factory=TiltParameters)  # distribution of the rotations
 
 
@@ -432,14 +462,16 @@ class Ensemble:
                 cosine = self.weight.dtype.type(math.cos(math.radians(angle)))
                 yield Average(angle, self.weight * cosine, 0.0, angle)
             return
-        stops = self._stops_of(angles, members)
+        # the odd one of pairs has no counterpart
+        paired = members // 2 if self._draws.antithetic else 0
+        stops = self._stops_of(angles, members - paired)
         # a mean over some of the members would not be the average that was asked for
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
-        share = np.full(members, 1 / members)
+        share = np.where(np.arange(members - paired) < paired, 2, 1) / members
         at_once = max(1, _MOST_BYTES // self.weight.nbytes)
         for begin in range(0, int(reached.sum()), at_once):
             part = slice(begin, min(begin + at_once, int(reached.sum())))
-            means = tilted_means(self._start, self._rotations, stops.rotations[:, part])
+            means = tilted_means(self._start, self._rotations, stops.rotations[:, part], paired=paired)
             for k, mean in enumerate(means, start=begin):
                 yield Average(
                     angles[k],

@@ -220,6 +220,10 @@ class Turns:
     pairs: NDArray[np.int64]  # (K, 2) coordinates
     turn: NDArray[np.float64]  # (K,) angles in radians
 
+    def reversed(self) -> Turns:
+        """Return the rotations that undo these."""
+        return Turns(self.path[::-1], self.pairs[::-1], -self.turn[::-1])
+
     def steps(self, n: int, dtype: np.dtype[Any]) -> Iterator[RotationStep]:
         """Yield what can be turned together, for (P, n, C) class vectors of this dtype as P n rows."""
         if not len(self.path):

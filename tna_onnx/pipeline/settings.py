@@ -113,6 +113,7 @@ class Settings:
         32,
         "Most tilted weights that auto averages; if accuracy requires more, the limit of infinitely many is used.",
     )
+    antithetic: bool = setting(False, "Average pairs of a rotation and its transpose.")
     tilt_bias: bool = setting(
         True,
         "Scale the bias by what averaging leaves of the weight, cos(mRC) in the limit of many. The paper leaves it as "
@@ -200,7 +201,7 @@ class Settings:
         from tna_onnx.search.candidates import SearchSettings  # noqa: PLC0415 - loads NumPy
 
         first, last = self._members()
-        same = ("angle_step", "adaptive", "objective", "bins", "seed", "tilt_bias")
+        same = ("angle_step", "adaptive", "objective", "bins", "seed", "antithetic", "tilt_bias")
         return SearchSettings(
             ensemble_size=first,
             # many members come close to one temperature, which a default run fits anyway

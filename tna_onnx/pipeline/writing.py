@@ -342,6 +342,7 @@ def _run_entries(task: Task, outcome: Outcome) -> dict[str, str]:
         "angle_degrees": outcome.chosen.angle,
         # 0 stands for the limit of many; the file has the word of the command line
         "ensemble_size": outcome.chosen.ensemble_size or "inf",
+        "antithetic": settings.antithetic,
         "alpha": settings.alpha,
         "beta": settings.beta,
         "theta_s": settings.theta_s,

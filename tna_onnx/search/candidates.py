@@ -231,6 +231,7 @@ class SearchSettings:
         bins: bins of ECE and AdaECE, at least 1.
         max_accuracy_drop: accuracy that a candidate may lose on the calibration data, a fraction (0.003 = 0.3 points).
         seed: seed of all random draws.
+        antithetic: whether members come in pairs of a rotation and its transpose, whose antisymmetric noise cancels.
         tilt: how rotations are drawn.
         tilt_bias: whether whoever scores a weight scales the bias by what is left of the weight (`kept_part`).
     """
@@ -244,6 +245,7 @@ class SearchSettings:
     bins: int = 15
     max_accuracy_drop: float = 0.003
     seed: int = 0
+    antithetic: bool = False
     tilt: TiltParameters = field(default_factory=TiltParameters)
     tilt_bias: bool = False
 
@@ -277,7 +279,7 @@ class SearchSettings:
     @property
     def draws(self) -> Draws:
         """Where rotations come from."""
-        return Draws(self.seed, self.tilt)
+        return Draws(self.seed, self.antithetic, self.tilt)
 
     def ensemble(self, weight: NDArray[Any]) -> Ensemble:
         """Return the members of a (C, n) weight, for all angles of the search."""
