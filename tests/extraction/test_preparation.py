@@ -49,6 +49,11 @@ def saved(tmp_path: Path) -> Make:
     return save
 
 
+def refused_by_data(message: str, model: Path, data: Any, **stated: Any) -> None:
+    with pytest.raises(DataError, match=message):
+        tna_onnx.evaluate(model, data, device="cpu", **stated)
+
+
 def accuracy(path: Path, data: Path, **stated: Any) -> float:
     return with_options(tna_onnx.evaluate, path, data, **stated).metrics.accuracy
 
@@ -165,8 +170,7 @@ def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path)
     stated = tna_onnx.evaluate(model, data, preset=tna_onnx.Recipe(resize=(SIDE, SIDE)))
     assert not any("any size" in note for note in stated.notes)
     assert stated.metrics.accuracy > 0.8
-    with pytest.raises(DataError, match="after preprocessing"):
-        tna_onnx.evaluate(model, mixed, preset=tna_onnx.Recipe(scale=1 / 255))
+    refused_by_data("after preprocessing", model, mixed, preset=tna_onnx.Recipe(scale=1 / 255))
 
 
 def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_path: Path) -> None:
@@ -262,8 +266,7 @@ def test_few_images_that_a_model_has_right_are_compared_with_no_other_recipe(
 def test_a_stated_recipe_under_which_a_model_guesses_is_refused(photos: Path, saved: Make) -> None:
     model = saved()
     wrong = tna_onnx.Recipe(scale=1.0)
-    with pytest.raises(DataError, match="0 to 1, RGB"):
-        tna_onnx.evaluate(model, photos, preset=wrong)
+    refused_by_data("0 to 1, RGB", model, photos, preset=wrong)
     insisted = tna_onnx.evaluate(model, tna_onnx.Data(photos, expect_accuracy=100 / CLASSES), preset=wrong)
     assert any("WARNING" in note for note in insisted.notes)
 
@@ -286,8 +289,7 @@ def test_the_list_takes_a_bounded_number_of_runs(tmp_path: Path, saved: Make, mo
     images, labels = make_images(300)
     data = write_folder(tmp_path / "mixed", images, np.random.default_rng(0).permutation(labels))
     sizes = rows_run(monkeypatch)
-    with pytest.raises(DataError, match="better than chance"):
-        tna_onnx.evaluate(saved(), data, device="cpu")
+    refused_by_data("better than chance", saved(), data)
     outside = 300
     assert 2000 < sum(sizes) <= recipe_trials.MOST_RUNS + outside
 
@@ -327,14 +329,12 @@ def test_one_scale_and_one_offset_are_found_and_their_flags_are_right(
 @pytest.mark.parametrize("seed", [5, 6])
 def test_few_images_are_enough_for_a_negative(seed: int, saved: Make, tmp_path: Path) -> None:
     data = write_folder(tmp_path / "images", *make_images(400, seed=seed, channels=1))
-    with pytest.raises(DataError, match="inverted pixels"):
-        tna_onnx.evaluate(saved(mean=1.0, std=-1.0, channels=1), data)
+    refused_by_data("inverted pixels", saved(mean=1.0, std=-1.0, channels=1), data)
 
 
 def test_channels_in_another_order_are_refused(saved: Make, photos: Path) -> None:
     model = saved(resized=lambda images: images[..., [1, 2, 0]])
-    with pytest.raises(DataError, match="GBR"):
-        tna_onnx.evaluate(model, photos)
+    refused_by_data("GBR", model, photos)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +359,7 @@ def test_no_more_images_are_run_than_the_list_may_take_and_there_are(
 
     monkeypatch.setattr(recipe_choice, "better_outside_the_list", counted)
     if fields or order != sorted(order):
-        with pytest.raises(DataError, match="no known recipe"):
-            tna_onnx.evaluate(model, data, device="cpu")
+        refused_by_data("no known recipe", model, data)
     else:
         assert tna_onnx.evaluate(model, data, device="cpu").metrics.accuracy > 0.8
     assert len(ran) == 1
@@ -381,8 +380,7 @@ def test_a_network_near_a_usual_recipe_is_not_taken_for_one_of_it(
     data = write_folder(tmp_path / "images", *make_images(1200))
     found = tna_onnx.evaluate(saved(**known), data, device="cpu")
     assert found.recipe_search is not None
-    with pytest.raises(DataError, match="no known recipe"):
-        tna_onnx.evaluate(saved(**trained), data, device="cpu")
+    refused_by_data("no known recipe", saved(**trained), data)
 
 
 @pytest.mark.parametrize("bias", [(np.nan,) * CLASSES, (0.0, 0.0, 0.0, -np.inf)], ids=["all", "a masked class"])
@@ -392,8 +390,7 @@ def test_scores_that_are_no_numbers_are_refused(bias: tuple[float, ...], photos:
     (tensor,) = (each for each in model.graph.initializer if each.name == "bias")
     tensor.CopyFrom(numpy_helper.from_array(np.array(bias, np.float32), "bias"))
     onnx.save(model, path)
-    with pytest.raises(DataError, match="NaN or infinite"):
-        tna_onnx.evaluate(path, photos, device="cpu")
+    refused_by_data("NaN or infinite", path, photos)
 
 
 def test_nothing_is_behind_a_recipe_of_infinite_losses() -> None:
@@ -409,8 +406,7 @@ def test_many_runs_for_the_way_of_resizing_leave_some_for_the_search(tmp_path: P
     size = (16, 32)
     resized = functools.partial(_as_trained, size=size, crop=False)
     model = saved(mean=0.3, std=0.11, source=size, resized=resized)
-    with pytest.raises(DataError, match="NLL"):
-        tna_onnx.evaluate(model, write_folder(tmp_path / "wide", *make_images(300, size=size)), device="cpu")
+    refused_by_data("NLL", model, write_folder(tmp_path / "wide", *make_images(300, size=size)))
 
 
 @pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NHWC", 3)])
@@ -453,8 +449,7 @@ def test_standardisation_of_each_image_is_found(saved: Make, tmp_path: Path) -> 
 def test_a_negative_is_called_one_where_the_recipe_is_stated(saved: Make, tmp_path: Path) -> None:
     images, labels = make_images(200)
     negative = write_folder(tmp_path / "negative", 255 - images, labels)
-    with pytest.raises(DataError, match="inverted pixels"):
-        tna_onnx.evaluate(saved(), negative, preset=tna_onnx.Recipe(scale=1 / 255))
+    refused_by_data("inverted pixels", saved(), negative, preset=tna_onnx.Recipe(scale=1 / 255))
 
 
 def test_a_recipe_under_which_a_sure_model_is_hardly_better_than_guessing_is_not_found(
@@ -466,8 +461,7 @@ def test_a_recipe_under_which_a_sure_model_is_hardly_better_than_guessing_is_not
         if tensor.name in ("weight", "bias"):
             tensor.CopyFrom(numpy_helper.from_array(8 * numpy_helper.to_array(tensor), tensor.name))
     onnx.save(proto, tmp_path / "sure.onnx")
-    with pytest.raises(DataError, match="where guessing has"):
-        tna_onnx.evaluate(tmp_path / "sure.onnx", photos)
+    refused_by_data("where guessing has", tmp_path / "sure.onnx", photos)
     expected = tna_onnx.evaluate(tmp_path / "sure.onnx", tna_onnx.Data(photos, expect_accuracy=45))
     assert any("WARNING" in note and "guessing" in note for note in expected.notes)
 
@@ -499,8 +493,7 @@ def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path
     onnx.save(model, tmp_path / "linear.onnx")
     bright, its_labels = make_images(1200)
     dark = write_folder(tmp_path / "dark", (0.6 * bright).astype(np.uint8), its_labels)
-    with pytest.raises(DataError, match="no trained model has"):
-        tna_onnx.evaluate(tmp_path / "linear.onnx", dark)
+    refused_by_data("no trained model has", tmp_path / "linear.onnx", dark)
     normal = tna_onnx.evaluate(tmp_path / "linear.onnx", write_folder(tmp_path / "bright", bright, its_labels))
     assert normal.recipe_search.chosen == "-1 to 1, RGB"
 
@@ -510,8 +503,7 @@ def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_pat
     images, labels = make_images(400)
     dull = write_folder(tmp_path / "dull", (115 + 0.5 * (images - 115.0)).astype(np.uint8), labels)
     model = saved()
-    with pytest.raises(DataError, match=r"fits the model|trained with another"):
-        tna_onnx.evaluate(model, dull)
+    refused_by_data(r"fits the model|trained with another", model, dull)
     stated = tna_onnx.evaluate(model, dull, preset=tna_onnx.Recipe(scale=1 / 255))
     expected = tna_onnx.evaluate(model, tna_onnx.Data(dull, expect_accuracy=100 * stated.metrics.accuracy))
     assert expected.metrics.accuracy >= stated.metrics.accuracy
@@ -531,8 +523,7 @@ def test_stored_fractions_on_another_scale_than_the_models(
     model = saved(scale=takes)
     np.savez(tmp_path / "wrong.npz", image=values * np.float32(times), labels=labels)
     np.savez(tmp_path / "right.npz", image=values * np.float32(takes), labels=labels)
-    with pytest.raises(DataError, match=f"255 times too {size} for this model"):
-        tna_onnx.evaluate(model, tmp_path / "wrong.npz", device="cpu")
+    refused_by_data(f"255 times too {size} for this model", model, tmp_path / "wrong.npz")
     right = tna_onnx.evaluate(model, tmp_path / "right.npz", device="cpu").metrics.accuracy
     told = tna_onnx.evaluate(model, tna_onnx.Data(tmp_path / "wrong.npz", expect_accuracy=100 / CLASSES), device="cpu")
     assert told.metrics.accuracy < right - 0.1
@@ -555,8 +546,7 @@ def test_metadata_that_are_no_recipe(text: str, photos: Path, saved: Make) -> No
     proto = onnx.load(path)
     onnx.helper.set_model_props(proto, {"tna_onnx.preprocessing": text})
     onnx.save(proto, path)
-    with pytest.raises(DataError, match="metadata"):
-        tna_onnx.evaluate(path, photos)
+    refused_by_data("metadata", path, photos)
 
 
 @pytest.mark.slow
