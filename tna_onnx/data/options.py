@@ -406,11 +406,12 @@ def _check_rows(data: Data) -> None:
         samples = dict(zip("Xy", samples, strict=True))
     elif not isinstance(samples, Mapping):
         samples = {"samples": samples}
-    parts = {**samples, "labels": data.labels, "groups": data.groups, "weights": data.weights, "by": data.by}
-    indexes = {name: part.index for name, part in parts.items() if hasattr(getattr(part, "index", None), "equals")}
-    first, *further = indexes or [""]
-    for name in further:
-        if not indexes[name].equals(indexes[first]) and set(indexes[name]) == set(indexes[first]):
+    beside = {"labels": data.labels, "groups": data.groups, "weights": data.weights, "by": data.by}
+    parts = [*samples.items(), *beside.items()]  # no mapping, as that of the samples may hold arrays of these names
+    indexes = [(name, part.index) for name, part in parts if hasattr(getattr(part, "index", None), "equals")]
+    for name, index in indexes[1:]:
+        first, expected = indexes[0]
+        if not index.equals(expected) and set(index) == set(expected):
             raise DataError(
                 f"{name!r} has the rows of {first!r} in another order, by their index; bring them into one order "
                 "(.loc), or drop the index (.reset_index(drop=True)) if rows belong together by position"

@@ -178,16 +178,23 @@ def test_data_frames(library: str) -> None:
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
         np.testing.assert_array_equal(source.labels, LABELS)
     if library == "polars":
-        np.testing.assert_array_equal(opened(whole.lazy(), class_names=NAMES).labels, LABELS)
+        for lazy in (whole.lazy(), (whole.lazy().select("a", "b", "c"), whole["target"])):
+            np.testing.assert_array_equal(opened(lazy, class_names=NAMES).labels, LABELS)
 
 
 def test_rows_of_pandas_in_two_orders_are_refused() -> None:
     x = pd.DataFrame(parts())
     labels = pd.Series(LABELS)
     moved = labels[::-1]
-    for data in (lambda: Data((x, moved)), lambda: Data(x, moved), lambda: Data({**x, "b": x["b"][::-1], "y": labels})):
+    for data, options in (
+        ((x, moved), {}),
+        (x, {"labels": moved}),
+        ({**x, "b": x["b"][::-1], "y": labels}, {}),
+        ({"X": x, "labels": moved}, {}),
+        ({**x, "y": labels, "by": moved}, {"by": "by"}),
+    ):
         with pytest.raises(DataError, match="in another order, by their index"):
-            data()
+            Data(data, **options)
     for pair in ((x[::-1], moved), (x[10:40], labels[:30])):  # of other rows nothing is known: position counts
         np.testing.assert_array_equal(opened(Data(pair).samples).labels, pair[1])
     numbered = pd.DataFrame({**dict(zip((2, 0, 1), X.T, strict=True)), 3: LABELS})

@@ -129,8 +129,7 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
 
 def open_object(data: Any, request: Request) -> Source:
     """Open samples that are a Python object."""
-    if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
-        data = data.collect()
+    data = tuple(map(_collected, data)) if isinstance(data, tuple) else _collected(data)
     if _is_set_of_items(data):
         raise UsageError(
             f"found a data set, {type(data).__name__}; expected its batches: torch's DataLoader(data, batch_size=64), "
@@ -157,6 +156,13 @@ def open_object(data: Any, request: Request) -> Source:
         f"expected a path, a source, a data frame, (X, y), a mapping of arrays or batches, found "
         f"{type(data).__name__}; name the file or folder of the samples"
     )
+
+
+def _collected(data: Any) -> Any:
+    """Read a lazy frame of polars, whose names alone cost a warning; return all else as it is."""
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):
+        return data.collect()
+    return data
 
 
 def _is_pair(data: Any, request: Request) -> bool:
