@@ -218,6 +218,12 @@ def test_a_flat_folder_without_labels(tmp_path: Path) -> None:
         open_source(tmp_path, [IMAGE], 2)
 
 
+def test_a_model_without_images_takes_no_folder_however_it_is_ordered(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["a.png", "b.png"])
+    with pytest.raises(DataError, match="images need a model input of 4 axes"):
+        open_images(tmp_path, wanted=spec())
+
+
 @pytest.mark.parametrize("above", [("train", "val"), ("images",)])
 def test_class_folders_further_down(tmp_path: Path, above: tuple[str, ...]) -> None:
     """The parts of a data set are no classes, however many there are."""

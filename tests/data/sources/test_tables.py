@@ -256,7 +256,7 @@ def test_labels_that_cannot_be_used(tmp_path: Path, labels: list[Any], pattern: 
     assert pattern in refusal(write(tmp_path / "a.arrow", table))
 
 
-def class_labels(folder: Path, names: list[str], labels: np.ndarray, kind: str) -> Path:
+def class_labels(folder: Path, names: Any, labels: np.ndarray, kind: str) -> Path:
     """A table as `datasets` writes it, with the names of its classes in the schema."""
     features = {"x": {}, "label": {"names": names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
@@ -272,6 +272,13 @@ def test_stored_class_names_decide(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(opened(path).labels, LABELS)
     assert "1 of 3 labels are not class names of the model: 'cow'" in refusal(path, class_names=["cat", "bee", "dog"])
     assert "has 3 classes ('cow', 'cat', 'dog'), the model has 5" in refusal(path, n_classes=5)
+
+
+@pytest.mark.parametrize("names", ["cow", {"cow": 0, "cat": 1, "dog": 2}, [], None])
+def test_class_names_in_another_form_do_not_count(tmp_path: Path, names: Any) -> None:
+    path = class_labels(tmp_path, names, LABELS, "parquet")
+    np.testing.assert_array_equal(opened(path, class_names=["cat", "cow", "dog"]).labels, LABELS)
+    np.testing.assert_array_equal(opened(path, n_classes=5).labels, LABELS)
 
 
 def test_samples_without_a_label(tmp_path: Path) -> None:
@@ -315,6 +322,8 @@ def test_which_column_holds_the_images(tmp_path: Path) -> None:
     assert "no column is known to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
     path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))
     assert len(opened(path, IMAGE)) == 6
+    path = write(tmp_path / "c.parquet", pa.table({"img": cells, "image": cells, "label": LABELS}))
+    assert "no column is known to hold the images (found 'img', 'image', 'label')" in refusal(path, IMAGE)
 
 
 @pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])

@@ -152,13 +152,13 @@ def open_image_files(
     files: ImageFiles,
     labels: IntArray,
     request: Request,
+    image_input: tuple[str, ResolvedRecipe],
     columns: Mapping[str, Any],
 ) -> ImageSource:
     """Return image files and their labels as a source; with `request.skip_bad`, decode every image to find bad ones.
 
     `labels`: class indices of all files. `columns`: name -> further values, of all files too.
     """
-    image_input = prepared_input(request, where)
     rows = np.arange(len(files), dtype=np.int64)
     paths = files.names if isinstance(files, FolderImages) else ()
     of_files = labels
@@ -237,6 +237,7 @@ class TableImages:
 
 def open_folder(root: Path, request: Request) -> ImageSource:
     """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped."""
+    image_input = prepared_input(request, str(root))  # first: files need no order where the model takes no images
     try:
         if request.labels is None:
             names, labels, columns = _by_class(root, request)
@@ -247,7 +248,7 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     check_inside(root, names, str(root), request.data_root)
     files = FolderImages(root, tuple(names))
     title = f"image folder {resolved(root).name}"
-    return open_image_files(title, str(root), files, labels, request, columns)
+    return open_image_files(title, str(root), files, labels, request, image_input, columns)
 
 
 def folder_names(source: object) -> dict[int, str]:
@@ -360,6 +361,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped."""
     if request.labels is not None and request.labels is not NO_LABELS:
         raise UsageError(f"{path}: contains its labels; leave --labels out")
+    image_input = prepared_input(request, str(path))
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:
         advice = "call it 'path'"
@@ -374,4 +376,4 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)
     files = FolderImages(path.parent, table.paths)
-    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, table.columns)
+    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input, table.columns)

@@ -27,7 +27,7 @@ from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs
 from tna_onnx.data.sources.arrays import ArraySource, check_arrays
-from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files
+from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError, listed
 from tna_onnx.files import is_url, resolved
@@ -111,15 +111,17 @@ def _image_column(
 ) -> str | None:
     """Return the column that holds the images of the model's only input; None if samples are numbers."""
     images = [name for name, kind in kinds.items() if kind == "image" and name != label]
-    names = [spec.name for spec in request.inputs]
-    if len(names) != 1 or (names[0] in kinds and names[0] not in images):
+    if len(request.inputs) != 1:
         return None
+    input_name = request.inputs[0].name
+    if input_name in kinds:
+        return input_name if input_name in images else None
     if len(images) > 1:  # a mask beside the image, say
-        images = [name for name in (*names, *_IMAGE_NAMES) if name in images][:1] or images
+        images = [name for name in _IMAGE_NAMES if name in images] or images
     if len(images) > 1:
         raise DataError(
             f"{where}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
-            f"model's input, {names[0]!r}"
+            f"model's input, {input_name!r}"
         )
     return next(iter(images), None)
 
@@ -132,19 +134,23 @@ def _open_images(table: table_inputs.Table, title: str, name: str, label: str | 
     images = TableImages(Path(where), files, map_column(files, name, request.limits))
     labels = labels_apart(request, None if label is None else table.labels(label, stored[label]))
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
-    return open_image_files(title, where, images, indices, request, {column: stored[column] for column in further})
+    columns = {column: stored[column] for column in further}
+    return open_image_files(title, where, images, indices, request, prepared_input(request, where), columns)
 
 
 def label_names(schema: Any, name: str, where: str, request: Request) -> list[str] | None:
     """Return the names that `datasets` stored for a column of class indices, where these decide; else None."""
     try:
-        names = [*map(str, foreign_json(schema.metadata[b"huggingface"])["info"]["features"][name]["names"])]
+        stored = foreign_json(schema.metadata[b"huggingface"])["info"]["features"][name]["names"]
     except (ValueError, LookupError, TypeError, RecursionError):  # no such entry, or not in the form of `datasets`
         return None
+    if not isinstance(stored, list) or not stored:
+        return None
+    names = [*map(str, stored)]
     if request.class_names is not None:
-        return names or None
+        return names
     # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
-    if names and len(names) != request.n_classes:
+    if len(names) != request.n_classes:
         raise DataError(
             f"{where}: column {name!r} has {len(names)} classes ({listed(names)}), the model has {request.n_classes}; "
             "give the model's class names in its order (--classes FILE)"
