@@ -189,8 +189,8 @@ class PositionSource(SourceView):
         _, starts = np.unique(self.owner, return_index=True)
         samples = min(size, self.batch_samples, len(starts))
         ends = np.append(starts, len(self))[1:]
-        size = max(1, max_rows // samples)
-        return np.concatenate([np.arange(starts[k], min(ends[k], starts[k] + size)) for k in range(samples)])
+        rows = max(1, max_rows // samples)
+        return np.concatenate([np.arange(starts[k], min(ends[k], starts[k] + rows)) for k in range(samples)])
 
 
 def first_batches(source: Source, size: int, max_rows: int) -> int:
