@@ -69,9 +69,10 @@ class Settings:
         "Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases (bias), "
         "the same above a noise floor, for data with wrong labels (bias-floor) or without that floor (bias-robust; not "
         "in auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), isotonic one-vs-all "
-        "as published (irova; not in auto), atypicality-aware (aar), a refit of the last layer near the trained one "
-        "(refit); for two classes platt and beta; for several labels a sample ts, and label-ts, label-platt and "
-        "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search.",
+        "as published (irova; not in auto), atypicality-aware (aar; not in auto), a refit of the last layer near the "
+        "trained one (refit); for two classes platt and beta; for several labels a sample ts, and label-ts, "
+        "label-platt and label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete "
+        "search.",
         section=_FITTED,
     )
     predictions: Predictions = setting(
