@@ -192,7 +192,10 @@ def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     words = [folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "j.json"]
     ok("verify", *words)
     assert valid((folder / "j.json").read_text("utf-8"))["intact"]
-    ok("compare", *words, *kind)
+    said = ok("compare", *words, *kind, "--report", folder / "c.html").output
+    for text in (said, (folder / "c.html").read_text("utf-8")):
+        assert "ECE of the worst label, %" in text
+        assert "ECE of P(positive)" not in text
     _, new = valid((folder / "j.json").read_text("utf-8"))["models"]
     assert new["differences"]["nll"]["high"] < 0
 

@@ -296,7 +296,7 @@ def _difference_table(model: ComparedModel, comparison: ModelComparison) -> word
     heads = ("", "difference", f"{comparison.confidence_level:g} % interval")
     differences = {name: model.differences[name] for name in JUDGED if name in model.differences}
     rows: list[tuple[str, ...]] = [
-        (JUDGED[name].title, wording.difference_text(name, d), JUDGED[name].ends(d.low, d.high))
+        (wording.metric_title(name, model.metrics), wording.difference_text(name, d), JUDGED[name].ends(d.low, d.high))
         for name, d in differences.items()
     ]
     return f"{model.name} minus {comparison.baseline}", heads, rows

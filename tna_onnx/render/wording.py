@@ -97,17 +97,20 @@ def difference_text(name: str, d: Interval) -> str:
     return metric.change(d.difference)
 
 
+def metric_title(name: str, metrics: Metrics) -> str:
+    """Return label and unit of a metric of these samples, by what their P(positive) is of."""
+    if name == POSITIVE_ECE and metrics.positive is not None and metrics.positive.labels > 1:
+        return "ECE of the worst label, %"
+    return JUDGED[name].title
+
+
 def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:
     """Yield name, title, values before and after, and difference of each metric; balanced accuracy is one of them."""
-    for name, metric in JUDGED.items():
+    for name in JUDGED:
         if name not in comparison.differences:
             continue
         sides = (comparison.before.value(name), comparison.after.value(name))
-        title = metric.title
-        positive = comparison.before.positive
-        if name == POSITIVE_ECE and positive is not None and positive.labels > 1:
-            title = "ECE of the worst label, %"
-        yield name, title, *sides, comparison.differences[name]
+        yield name, metric_title(name, comparison.before), *sides, comparison.differences[name]
         if name == "accuracy":
             yield name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced
 

@@ -424,7 +424,10 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     for name, metric in JUDGED.items():
         # of two classes and of labels, one calibration error is that of P(positive)
         if name in differences and (calibration == "ece" or name not in ("ece", "adaece")):
-            names[changed(name, differences[name])].append(metric.label)
+            label = metric.label
+            if name == POSITIVE_ECE and same == "labels":
+                label = "ECE of the worst label"
+            names[changed(name, differences[name])].append(label)
     agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
     standing = Standing.of(differences)
     # nothing is significant: a list of every metric would say no more

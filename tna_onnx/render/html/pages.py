@@ -22,7 +22,7 @@ from tna_onnx.files import printable
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.render.html import blocks, predictions, summary
 from tna_onnx.render.html.svg import element
-from tna_onnx.render.wording import difference_text, metric_cells, size_text
+from tna_onnx.render.wording import difference_text, metric_cells, metric_title, size_text
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies, Study
@@ -239,7 +239,8 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
             d = model.differences[name]
             bar = blocks.interval_cell(name, d, reach, "no significant difference")
             difference = difference_text(name, d)
-            rows.append((blocks.metric_title(name), model.name, difference, metric.ends(d.low, d.high), bar))
+            title = blocks.capital(metric_title(name, model.metrics))
+            rows.append((title, model.name, difference, metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g} % interval"
     heads = ("metric", blocks.PageColumn("model", wraps=True), "difference", interval, blocks.DIRECTIONS)
     intervals = blocks.table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")
