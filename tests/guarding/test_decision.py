@@ -180,6 +180,20 @@ def test_calibrate_refuses_a_goal_without_its_class_before_the_search(small: Sma
     assert not stages
 
 
+@pytest.mark.parametrize("guard", [None, {"add": ("set",)}, {"decide": "mcc"}])
+def test_calibrate_refuses_a_gate_on_an_unknown_class_before_the_network_runs(
+    small: Small, guard: dict[str, Any] | None
+) -> None:
+    stages: list[str] = []
+    with pytest.raises(UsageError, match="no class of this name has a sample; expected one of 0, 1, 2, 3, 4"):
+        tna_onnx.calibrate(
+            small.model, small.calib, eval=small.test, dry_run=True, gates=tna_onnx.Gates(min_recall={"spam": 0.5}),
+            guard=None if guard is None else tna_onnx.GuardSettings(**guard),
+            progress=lambda *step: stages.append(step[0]), **CPU,
+        )  # fmt: skip
+    assert not stages
+
+
 def test_a_class_without_samples_has_no_best_threshold(small: Small, data: dict[str, np.ndarray]) -> None:
     rest = {"x": data["x"][data["y"] != 2], "labels": data["y"][data["y"] != 2]}
     done = guard(small.model, rest, add=("set",), positive="2", decide="f1")

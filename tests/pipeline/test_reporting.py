@@ -265,7 +265,7 @@ def test_folders_name_classes_only_one_to_one(
     write_folder(tmp_path, files)
     classes = 2 if labels is None else 5
     source = open_source(tmp_path, [IMAGE], classes, labels=labels)
-    assert class_names(task, collected(task, source)) == expected
+    assert class_names(task.opened, source) == expected
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,9 @@ def halves_to_guard(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part
     check_output(model, readout, settings)
     opened = OpenModel(model, readout, parse_device(job.device), job.calib)
     if settings.decide:
-        rule_of(settings, readout, opened.names or tuple(map(str, range(readout.n_classes))))
+        names = opened.names or tuple(map(str, range(readout.n_classes)))
+        rule_of(settings, readout, names)
+        job.gates.require_classes(names)
     else:
         check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
     samples = open_samples(opened, job.calib)

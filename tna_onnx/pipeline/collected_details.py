@@ -220,7 +220,7 @@ def collect_details(
         logits = task.logits(outcome.weight, on=reported)
     before = original.scores()
     after = logits.mapped_scores(outcome.fitted)
-    names = class_names(task, reported)
+    names = class_names(task.opened, reported.source)
     worst: Sequence[tuple[details.Sample, ...]] = ((), ())
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)

@@ -175,7 +175,7 @@ def _numbers(
     # cross-fitted, other folds may have chosen a method that changes some
     same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))
     shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
-    names = class_names(task, task.reported)
+    names = class_names(task.opened, task.reported.source)
     comparison = compare_scores(
         source.describe(), how, labelled, after, settings.bins, settings.seed,
         cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
@@ -196,7 +196,7 @@ def classes_of(task: Task, collected: Collected) -> Classes:
     # a teacher's probabilities stand for labels
     if task.teacher is not None or not (labels or task.readout.n_classes == 2):
         return NO_CLASSES
-    return named_classes(task.settings.positive, class_names(task, collected), labels=labels)
+    return named_classes(task.settings.positive, class_names(task.opened, collected.source), labels=labels)
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:

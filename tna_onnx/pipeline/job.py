@@ -348,9 +348,9 @@ class Task:
         return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))
 
 
-def class_names(task: Task, collected: Collected) -> tuple[str, ...]:
+def class_names(opened: OpenModel, source: Source) -> tuple[str, ...]:
     """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
-    if task.opened.names is not None:
-        return task.opened.names
-    folders = folder_names(collected.source)
-    return tuple(folders.get(k, str(k)) for k in range(task.readout.n_classes))
+    if opened.names is not None:
+        return opened.names
+    folders = folder_names(source)
+    return tuple(folders.get(k, str(k)) for k in range(opened.readout.n_classes))

@@ -43,7 +43,14 @@ from tna_onnx.pipeline.job import (
     target_of,
     with_quantum,
 )
-from tna_onnx.pipeline.sample_checks import DigestedSamples, check_counts, check_leaks, grouped, sample_notes
+from tna_onnx.pipeline.sample_checks import (
+    DigestedSamples,
+    check_counts,
+    check_gated_classes,
+    check_leaks,
+    grouped,
+    sample_notes,
+)
 from tna_onnx.pipeline.teaching import open_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
@@ -160,6 +167,8 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     opened, target = _open_model(job)
     samples, held_out = _open_both(job, opened)
     check_counts(job, samples, held_out)
+    if job.teacher is None:
+        check_gated_classes(job.gates, opened, (held_out or samples).source)
     # after the counts, because it reads all data
     digested = [DigestedSamples.of(part.source, part.form) for part in (samples, held_out) if part is not None]
     leaks = check_leaks(opened.model, digested, job.calib.limits, logits=opened.readout.logits)

@@ -357,7 +357,7 @@ def _kept_note(task: Task, outcome: Outcome, changing: Method) -> str:
     """Say what a change of predictions would gain and cost, where they are kept though it would gain."""
     before = outcome.before
     after = outcome.scores[changing]
-    recall = Recall.of(before, after, class_names(task, task.calibration))
+    recall = Recall.of(before, after, class_names(task.opened, task.source))
     nll, accuracy = METRICS["nll"], METRICS["accuracy"]
     gains = (
         f"{nll.label} {nll.change(after.mean('nll') - outcome.scores[outcome.method].mean('nll'))}, "

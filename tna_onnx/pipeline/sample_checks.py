@@ -31,8 +31,9 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Collected, Job, Task
+from tna_onnx.pipeline.job import Collected, Job, Task, class_names
 from tna_onnx.pipeline.methods import FOLDS
+from tna_onnx.results.gates import Gates
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,17 @@ def check_counts(job: Job, samples: Samples, held_out: Samples | None) -> None:
             f"{held_out.source.describe()}: holds logits, and {where} does not; give both as logits, or both as data "
             "or features"
         )
+
+
+def check_gated_classes(gates: Gates, opened: OpenModel, source: Source) -> None:
+    """Refuse a limit on the recall of a class that none of the samples of the report is of, before a model has run."""
+    if not gates.min_recall:
+        return
+    labels = source.labels
+    n_classes = opened.readout.n_classes
+    occurs = labels.any(axis=0) if opened.readout.multi_label else np.isin(np.arange(n_classes), labels)
+    names = class_names(opened, source)
+    gates.require_classes([names[c] for c in np.flatnonzero(occurs)])
 
 
 def sample_notes(job: Job, opened: OpenModel, samples: Samples, held_out: Samples | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ Numbers are those of held-out or cross-fitted samples; of two classes and of lab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -129,15 +129,21 @@ class Gates:
 
         `recall`: class -> share of its samples that are found; None without samples.
         """
-        lines = []
-        for name, limit in (self.min_recall or {}).items():
-            reached = recall.get(name)
-            if reached is None:
-                names = ", ".join(candidate for candidate, share in recall.items() if share is not None)
-                raise UsageError(f"--min-recall {name}: no class of this name has a sample; expected one of {names}")
-            if reached < limit:
-                lines.append(f"--min-recall {name}={limit:g} missed: recall of {name} is {reached:.4g} on {where}")
-        return tuple(lines)
+        shares = {name: share for name, share in recall.items() if share is not None}
+        self.require_classes(shares)
+        return tuple(
+            f"--min-recall {name}={limit:g} missed: recall of {name} is {shares[name]:.4g} on {where}"
+            for name, limit in (self.min_recall or {}).items()
+            if shares[name] < limit
+        )
+
+    def require_classes(self, names: Collection[str]) -> None:
+        """Refuse a limit on the recall of a class that is none of those with samples."""
+        for name in self.min_recall or {}:
+            if name not in names:
+                raise UsageError(
+                    f"--min-recall {name}: no class of this name has a sample; expected one of {', '.join(names)}"
+                )
 
     def changes_missed(
         self,
