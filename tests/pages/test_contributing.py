@@ -104,14 +104,17 @@ def test_a_new_map(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_a_new_metric(copy: Path) -> None:
+    before = "tna-onnx calibrate models/digits/model.onnx models/digits/calib.npz --search none --map ts"
+    tool(copy, f"{before} -o before.onnx --json before.json")
     printed = "".join(tool(copy, line) for line in added(copy, "a metric"))
     assert "gap, %" in printed
+    tool(copy, "tna-onnx card before.json -o before.md")
     comparison = json.loads((copy / "gap.json").read_text(encoding="utf-8"))["comparison"]
     interval = comparison["differences"]["gap"]
     assert interval["low"] <= interval["difference"] <= interval["high"]
     # by the triangle inequality, bins can only add to it
     assert 0 < comparison["before"]["gap"] <= comparison["before"]["ece"]
-    assert "gap" in (copy / "gap.html").read_text(encoding="utf-8")
+    assert "Gap, %" in (copy / "gap.html").read_text(encoding="utf-8")
     # a gate on it is one field, and samples without labels know neither
     gates = copy / "tna_onnx/results/gates.py"
     text = gates.read_text(encoding="utf-8")
