@@ -14,6 +14,7 @@ import tna_onnx
 from tests.pipeline import test_label_models as label_models
 from tests.support import cli, ok, refused
 from tna_onnx.files import printable
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.model_card import model_card
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
@@ -44,7 +45,7 @@ def test_the_metrics_are_those_of_the_report(report: Report, result: Path, tmp_p
     assert found["dataset"]["name"] == report.comparison.data
     for entry in found["metrics"]:
         assert entry["value"] == getattr(report.comparison.after, entry["type"])
-    assert len(found["metrics"]) == 5
+    assert [entry["type"] for entry in found["metrics"]] == [*METRICS]
     assert "\n| accuracy, % |" in text
 
 
@@ -53,7 +54,7 @@ def test_the_hub_reads_it(result: Path, tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     cli("card", result, "-o", path)
     card = hub.ModelCard.load(path)
-    assert {entry.metric_type for entry in card.data.eval_results} == {"accuracy", "ece", "adaece", "nll", "brier"}
+    assert {entry.metric_type for entry in card.data.eval_results} == {*METRICS}
     assert card.data.library_name == "onnx"
 
 
