@@ -167,11 +167,15 @@ _UNITS = {"PERCENT": ", in per cent", "POINTS": ", in percentage points", "NATS"
 
 
 def _check_range(name: str, number: float, about: Setting) -> None:
-    if about.low is None or about.low <= number <= (about.high or math.inf):
+    low = -math.inf if about.low is None else about.low
+    high = math.inf if about.high is None else about.high
+    if low <= number <= high:
         return
-    ends = f"at least {about.low:g}"
-    if about.high is not None:
-        ends = f"from {about.low:g} to {about.high:g}"
+    ends = f"from {low:g} to {high:g}"
+    if about.high is None:
+        ends = f"at least {low:g}"
+    elif about.low is None:
+        ends = f"at most {high:g}"
     raise UsageError(f"{name} must be {ends}{_UNITS.get(about.unit, '')}; got {number}")
 
 

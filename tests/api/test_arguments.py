@@ -18,7 +18,7 @@ from tna_onnx.api import arguments
 from tna_onnx.api.compare import named_models
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, in_words_of_python
-from tna_onnx.fields import settings_of
+from tna_onnx.fields import check_settings, setting, settings_of
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.render import progress_bars
 from tna_onnx.results.gates import Gates
@@ -49,6 +49,22 @@ def test_a_field_as_a_keyword_is_refused_with_the_dataclass_that_has_it(name: st
                 with pytest.raises(TypeError, match=rf"{name}\(\) .*'{field}'.*{holder}=tna_onnx\.{cls.__name__}\b"):
                     function(*required(name), **{field: 1})
         assert getattr(tna_onnx, cls.__name__) is cls
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "number", "ends"),
+    [(None, 5, 6, "at most 5"), (None, 0, 1, "at most 0"), (1, None, 0, "at least 1"), (-1, 0, 1, "from -1 to 0")],
+)
+def test_a_number_outside_of_its_range_is_refused_whichever_ends_there_are(
+    low: float | None, high: float | None, number: int, ends: str
+) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Ranged:
+        rank: int = setting(low or high or 0, "A number", low=low, high=high)
+
+    with pytest.raises(UsageError, match=rf"rank must be {ends}; got {number}"):
+        check_settings(Ranged(number))
+    check_settings(Ranged())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
