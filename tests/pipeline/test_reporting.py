@@ -14,8 +14,6 @@ from tests.data.samples import open_source, write_folder
 from tests.pipeline.samples import few, job_of, opened, outcome_of, scores_of
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.extraction.opened_samples import Samples
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -25,7 +23,7 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.collected_details import class_sums, worst_rows
 from tna_onnx.pipeline.comparing import Compared, compare_heads
 from tna_onnx.pipeline.crossfit import folds
-from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import INPUT, Method
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.reporting import notes_on
@@ -245,11 +243,6 @@ def test_worst_rows() -> None:
     assert (over.tolist(), under.tolist()) == ([], [0])
 
 
-def collected(task: Task, source: Any) -> Collected:
-    table = FeatureTable(np.zeros((len(source), 1), np.float32), source.labels)
-    return Collected(Samples(source, task.readout), table)
-
-
 @pytest.mark.parametrize(
     ("files", "labels", "expected"),
     [
@@ -265,7 +258,7 @@ def test_folders_name_classes_only_one_to_one(
     write_folder(tmp_path, files)
     classes = 2 if labels is None else 5
     source = open_source(tmp_path, [IMAGE], classes, labels=labels)
-    assert class_names(task.opened, source) == expected
+    assert task.opened.class_names(source) == expected
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def _unlabelled(
     notes = batch_notes(classifier, source, batch_size)
     notes += (*preprocessing_notes(source, classifier.inputs, data.preprocessing),)
     values = with_projections(session, output, further, source, batch_size, "evaluate", progress)
-    expected = _known(reference, values, classifier.names or tuple(map(str, range(output.n_classes))))
+    expected = _known(reference, values, classifier.names_or_numbers)
     notes += (
         f"the test is for one look; if you look k times, such as weekly, only p below {_LEVEL:g} / k is an alarm",
     )

@@ -13,7 +13,8 @@ import numpy as np
 
 from tna_onnx.data.labelfile import model_class_names
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import InputSpec
+from tna_onnx.data.source import InputSpec, Source
+from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_part
 from tna_onnx.extraction.store import is_store, stored_class_names
@@ -61,6 +62,18 @@ class Classifier:
         self.device = device
         self.names = None if data is None else names_of(model, output, data)
         self._session = session
+
+    @property
+    def names_or_numbers(self) -> tuple[str, ...]:
+        """Names of the classes; their numbers where they have none."""
+        return self.names or tuple(map(str, range(self.output.n_classes)))
+
+    def class_names(self, source: Source) -> tuple[str, ...]:
+        """Return names as given; else of the folders, where each holds the images of one class; else numbers."""
+        if self.names is not None:
+            return self.names
+        folders = folder_names(source)
+        return tuple(folders.get(k, str(k)) for k in range(self.output.n_classes))
 
     @property
     def session(self) -> Session:

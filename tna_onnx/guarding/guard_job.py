@@ -95,7 +95,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)
     if job.held_out is not None and held_out is not None:
         notes += _label_warnings(job.held_out, held_out, classifier, size, trusted=trusted)
-    notes += _unseen_notes(source, classifier.names or tuple(map(str, range(output.n_classes))), job.settings)
+    notes += _unseen_notes(source, classifier.names_or_numbers, job.settings)
     unknown = None
     if job.unknown is not None:
         unknown = open_unknown(classifier, job.unknown, source)
@@ -222,9 +222,8 @@ def halves_to_guard(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part
     check_output(model, readout, settings)
     opened = OpenModel(model, readout, parse_device(job.device), job.calib)
     if settings.decide:
-        names = opened.names or tuple(map(str, range(readout.n_classes)))
-        rule_of(settings, readout, names)
-        job.gates.require_classes(names)
+        rule_of(settings, readout, opened.names_or_numbers)
+        job.gates.require_classes(opened.names_or_numbers)
     else:
         check_positive(job.settings.positive, readout.n_classes, labels=readout.multi_label)
     samples = open_samples(opened, job.calib)

@@ -26,7 +26,7 @@ from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.checking import require_intact
 from tna_onnx.pipeline.comparing import Compared
-from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.progress import Progress
 from tna_onnx.results import details
@@ -220,7 +220,7 @@ def collect_details(
         logits = task.logits(outcome.weight, on=reported)
     before = original.scores()
     after = logits.mapped_scores(outcome.fitted)
-    names = class_names(task.opened, reported.source)
+    names = task.opened.class_names(reported.source)
     worst: Sequence[tuple[details.Sample, ...]] = ((), ())
     if task.readout.multi_label:
         classes = label_bins(names, before, after, settings.bins)

@@ -26,7 +26,7 @@ from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
 from tna_onnx.numerics.residuals import CrossFit, order_dependence
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import folds
-from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.other_outputs import labels_of_samples
 from tna_onnx.pipeline.strategy import Outcome, Strategy
@@ -175,7 +175,7 @@ def _numbers(
     # cross-fitted, other folds may have chosen a method that changes some
     same = places is not None or (outcome.keeps_predictions and np.array_equal(before.hit, after.hit))
     shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
-    names = class_names(task.opened, task.reported.source)
+    names = task.opened.class_names(task.reported.source)
     comparison = compare_scores(
         source.describe(), how, labelled, after, settings.bins, settings.seed,
         cross_fit=cross_fit, classes=classes_of(task, task.reported), **shared,
@@ -196,7 +196,7 @@ def classes_of(task: Task, collected: Collected) -> Classes:
     # a teacher's probabilities stand for labels
     if task.teacher is not None or not (labels or task.readout.n_classes == 2):
         return NO_CLASSES
-    return named_classes(task.settings.positive, class_names(task.opened, collected.source), labels=labels)
+    return named_classes(task.settings.positive, task.opened.class_names(collected.source), labels=labels)
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:

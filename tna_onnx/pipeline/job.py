@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.options import BATCH_SIZE, Data
 from tna_onnx.data.source import Source
-from tna_onnx.data.sources.image_files import folder_names
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.engine.scoring import SHOWN
@@ -346,11 +345,3 @@ class Task:
         rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
         shipped = self.readout.probabilities(self.logits(weight).at(rows))
         return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))
-
-
-def class_names(opened: OpenModel, source: Source) -> tuple[str, ...]:
-    """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
-    if opened.names is not None:
-        return opened.names
-    folders = folder_names(source)
-    return tuple(folders.get(k, str(k)) for k in range(opened.readout.n_classes))

@@ -104,7 +104,7 @@ class Opened:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the classes; their numbers where they have none."""
-        return self.classifier.names or tuple(map(str, range(self.output.n_classes)))
+        return self.classifier.names_or_numbers
 
     def suspicion(self, predicted: NDArray[np.int64], confidence: Callable[[], NDArray[Any]]) -> Suspicion | None:
         """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""

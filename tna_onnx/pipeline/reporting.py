@@ -22,7 +22,7 @@ from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores
 from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, kept_decisions, predictions_are_free
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Task, class_names
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
 from tna_onnx.pipeline.sample_checks import LabelCheck
 from tna_onnx.pipeline.strategy import Outcome
@@ -357,7 +357,7 @@ def _kept_note(task: Task, outcome: Outcome, changing: Method) -> str:
     """Say what a change of predictions would gain and cost, where they are kept though it would gain."""
     before = outcome.before
     after = outcome.scores[changing]
-    recall = Recall.of(before, after, class_names(task.opened, task.source))
+    recall = Recall.of(before, after, task.opened.class_names(task.source))
     nll, accuracy = METRICS["nll"], METRICS["accuracy"]
     gains = (
         f"{nll.label} {nll.change(after.mean('nll') - outcome.scores[outcome.method].mean('nll'))}, "
@@ -401,7 +401,7 @@ def _label_notes(task: Task, shared: Sequence[int]) -> Iterator[str]:
         "is the share of labels that are right; intervals and folds are over whole samples"
     )
     if shared:
-        names = task.opened.names or tuple(map(str, range(count)))
+        names = task.opened.names_or_numbers
         yield (
             f"{len(shared):,} of {count:,} labels share one temperature, because they have too few samples for a fit "
             f"of their own or scores that do not rise with the label: {listed(names[c] for c in shared)}"

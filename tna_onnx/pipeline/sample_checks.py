@@ -31,7 +31,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Collected, Job, Task, class_names
+from tna_onnx.pipeline.job import Collected, Job, Task
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.results.gates import Gates
 
@@ -137,7 +137,7 @@ def check_gated_classes(gates: Gates, opened: OpenModel, source: Source) -> None
     labels = source.labels
     n_classes = opened.readout.n_classes
     occurs = labels.any(axis=0) if opened.readout.multi_label else np.isin(np.arange(n_classes), labels)
-    names = class_names(opened, source)
+    names = opened.class_names(source)
     gates.require_classes([names[c] for c in np.flatnonzero(occurs)])
 
 
