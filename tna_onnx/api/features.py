@@ -15,21 +15,18 @@ from tna_onnx.api import arguments
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.formats import request_of
 from tna_onnx.data.images.known_recipes import preprocessing_notes
-from tna_onnx.data.labelfile import find_label_column, label_candidates
-from tna_onnx.data.options import BESIDE, Data, FeatureFields, Request
-from tna_onnx.data.sample_info import columns_beside
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.data.options import Data, FeatureFields
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 from tna_onnx.data.sources.slices import (
     Slice,
     SourceSlice,
     chosen_rows,
+    image_slices,
     input_column,
-    source_slices,
-    table_labels,
+    plain_tables,
     table_slices,
 )
-from tna_onnx.data.sources.tables import TableFiles, find_table_files, label_names, row_groups, table_columns
 from tna_onnx.data.suspicion import checked_labels, warnings_of
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.errors import DataError, UsageError
@@ -262,80 +259,40 @@ def _slices(
     if data.expect_accuracy is not None:
         raise UsageError("--expect-accuracy needs all scores at once; add it to `calibrate`, or leave --engine out")
     request = request_of(data, opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
-    files = _table_files(data)
+    files = plain_tables(data)
     if files is not None:
-        return _table_slices(opened, data, request, files, fields, extractor)
+        slices, extractor.columns, has_images = table_slices(files, request, fields)
+        extractor.limits = data.limits
+        recipe = None
+        if has_images:
+            extractor.preprocessing, recipe = _stated_recipe(opened, data)
+        title = f"table {Path(data.samples).name}"
+        if len(files.names) > 1:
+            title = f"{len(files.names):,} table files"
+        return slices, title, recipe
     data, source = opened.preparation.settle(data, read_inputs(opened, data))
-    copied = isinstance(data.samples, str) and is_url(data.samples)  # the copy lives as long as the source
-    images = not copied and isinstance(source, ImageSource) and isinstance(source.files, FolderImages)
-    if fields.on_ray and not images:
+    extractor.columns = tuple(input_column(spec.name) for spec in opened.inputs)
+    labels = None
+    if fields.stratify:
+        labels = source.labels
+    rows = chosen_rows(len(source), labels, fields.max_samples or len(source))
+    if not fields.on_ray:
+        return [SourceSlice(source, rows)], source.describe(), source.recipe()
+    # the copy of a URL is on this machine only
+    images = image_slices(source, rows)
+    if images is None or is_url(str(data.samples)):
         raise UsageError(
             f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests on "
             "disks that all machines reach; write the data as one of these, or leave --engine out"
         )
-    count = len(source)
-    rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
-    slices = [SourceSlice(source, rows)]
-    if images:
-        slices = source_slices(source, rows)
-    extractor.columns = tuple(input_column(spec.name) for spec in opened.inputs)
-    return slices, source.describe(), source.recipe()
+    return images, source.describe(), source.recipe()
 
 
-def _table_files(data: Data) -> TableFiles | None:
-    """Return table files that are read as they are, row by row; None for other data."""
-    if data.labels is not None or data.tokenizer is not None or data.skip_bad:
-        return None
-    if not isinstance(data.samples, (str, Path)):
-        return None
-    return find_table_files(str(data.samples))
-
-
-def _table_slices(
-    opened: Classifier,
-    data: Data,
-    request: Request,
-    files: TableFiles,
-    fields: FeatureFields,
-    extractor: FeatureExtractor,
-) -> tuple[Sequence[Slice], str, dict[str, object] | None]:
-    where = str(data.samples)
-    computed = {"features", "logits"} & set(files.schema.names)
-    if computed and not computed & {spec.name for spec in opened.inputs}:
-        raise UsageError(f"{where}: holds computed features or logits already")
-    inputs = {*(spec.name for spec in opened.inputs), *data.columns}
-    further = [name for name in files.schema.names if name not in inputs]
-    label = find_label_column(label_candidates(further, request.no_inputs, data.label_column), data.label_column, where)
-    columns, image, _ = table_columns(files.schema, request, label, where)
-    extractor.columns = tuple(map(input_column, columns))
-    extractor.limits = data.limits
-    recipe: dict[str, object] | None = None
-    if image:
-        stated = opened.preparation.stated(data, opened.inputs[0])
-        if stated is None:
-            raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
-        extractor.preprocessing = stated
-        recipe = stated.resolve(opened.inputs[0]).as_dict()
-    names = label_names(files.schema, label, where, request) or ()
-    rows = None
-    if fields.max_samples is not None:
-        labels = None
-        if fields.stratify:
-            labels = table_labels(files, label)
-        count = sum(sum(row_groups(files, name)) for name in files.names)
-        rows = chosen_rows(count, labels, fields.max_samples)
-    slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)
-    title = f"table {Path(where).name}"
-    if len(files.names) > 1:
-        title = f"{len(files.names):,} table files"
-    return slices, title, recipe
-
-
-def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
-    """Return the columns of groups and weights, by their role."""
-    columns_beside(request, where, files.schema.names)
-    for role, column in request.sample_info.items():
-        if not isinstance(column, str):
-            noun, flag = BESIDE[role]
-            raise UsageError(f"{where}: {noun} of table files are a column of them; name it with {flag}")
-    return dict(request.sample_info)
+def _stated_recipe(opened: Classifier, data: Data) -> tuple[Recipe, dict[str, object]]:
+    """Return the preprocessing of images in tables, which has to be known, and what the report says of it."""
+    stated = opened.preparation.stated(data, opened.inputs[0])
+    if stated is None:
+        raise UsageError(
+            f"{data.samples}: the preprocessing of its images is unknown; add --preset, or --mean and --std"
+        )
+    return stated, stated.resolve(opened.inputs[0]).as_dict()

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.labels import named_labels
-from tna_onnx.data.options import BESIDE, STORED
+from tna_onnx.data.options import BESIDE, STORED, Data, FeatureFields, Request
+from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import IntArray, Source
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
-from tna_onnx.data.sources.tables import TableFiles, arrow_column, load_pyarrow, row_groups, table_batches
+from tna_onnx.data.sources.tables import (
+    TableFiles,
+    arrow_column,
+    find_table_files,
+    label_names,
+    load_pyarrow,
+    row_groups,
+    table_batches,
+    table_columns,
+)
+from tna_onnx.errors import UsageError
 
 KEY = "key"
 LABEL = "label"
@@ -122,10 +134,10 @@ def input_column(name: str) -> str:
     return name
 
 
-def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
-    """Cut rows of a source; of images, each slice holds the names of its own alone."""
+def image_slices(source: Source, rows: IntArray) -> list[SourceSlice] | None:
+    """Cut rows of image files: each slice holds the names of its own alone. None for other samples."""
     if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
-        return [SourceSlice(source, rows)]
+        return None
     size = max(_IMAGES, -(-len(rows) // _SLICES))
     slices = []
     for start in range(0, len(rows), size):
@@ -138,23 +150,73 @@ def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
     return slices
 
 
+def plain_tables(data: Data) -> TableFiles | None:
+    """Return table files that are read as they are, row by row; None for other data."""
+    if data.labels is not None or data.tokenizer is not None or data.skip_bad:
+        return None
+    if not isinstance(data.samples, (str, Path)):
+        return None
+    return find_table_files(str(data.samples))
+
+
 def table_slices(
-    files: TableFiles,
-    columns: Sequence[str],
-    label: str,
-    rows: IntArray | None = None,
-    sample_info: Mapping[str, str] = MappingProxyType({}),
-    label_names: Sequence[str] = (),
-) -> list[TableSlice]:
-    """Cut table files: a slice for each, or for each row group where there are few files.
+    files: TableFiles, request: Request, fields: FeatureFields
+) -> tuple[list[TableSlice], tuple[str, ...], bool]:
+    """Choose rows of table files, and cut them.
+
+    Gives the slices, the columns of their tables that the model reads, and whether these hold images.
+    """
+    where = str(request.samples)
+    names = files.schema.names
+    inputs = {spec.name for spec in request.inputs}
+    computed = {"features", "logits"} & {*names}
+    if computed and not computed & inputs:
+        raise UsageError(f"{where}: holds computed features or logits already")
+    further = [name for name in names if name not in {*inputs, *request.columns}]
+    candidates = label_candidates(further, request.no_inputs, request.label_column)
+    label = find_label_column(candidates, request.label_column, where)
+    columns, has_images, _ = table_columns(files.schema, request, label, where)
+    rows = None
+    if fields.max_samples is not None:
+        labels = None
+        if fields.stratify:
+            labels = _table_labels(files, label)
+        count = sum(sum(row_groups(files, name)) for name in files.names)
+        rows = chosen_rows(count, labels, fields.max_samples)
+    whole = TableSlice(
+        files,
+        "",
+        columns,
+        label,
+        sample_info=_columns_beside(request, files, where),
+        label_names=label_names(files.schema, label, where, request) or (),
+    )
+    return _cut(whole, rows), tuple(map(input_column, columns)), has_images
+
+
+def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
+    """Return the columns of groups and weights, by their role."""
+    columns_beside(request, where, files.schema.names)
+    for role, column in request.sample_info.items():
+        if not isinstance(column, str):
+            noun, flag = BESIDE[role]
+            raise UsageError(f"{where}: {noun} of table files are a column of them; name it with {flag}")
+    return dict(request.sample_info)
+
+
+def _cut(tables: TableSlice, rows: IntArray | None) -> list[TableSlice]:
+    """Cut all table files: a slice for each, or for each row group where there are few files.
 
     `rows`: samples that are taken, counted over all files in their order; None for all.
     """
+    files = tables.files
     slices = []
     start = 0
     counted = rows is not None or len(files.names) <= _SPLIT
     for name in files.names:
-        groups = row_groups(files, name) if counted else [0]
+        groups = [0]
+        if counted:
+            groups = row_groups(files, name)
         first = 0
         for number, size in enumerate(groups):
             selected = None
@@ -167,14 +229,13 @@ def table_slices(
             if len(groups) > 1:
                 one = (number, number + 1)
             if count or not counted:
-                where = (one, first, selected, count)
-                slices.append(TableSlice(files, name, tuple(columns), label, *where, dict(sample_info), label_names))
+                slices.append(replace(tables, name=name, groups=one, first=first, rows=selected, count=count))
             first += size
         start += first
     return slices
 
 
-def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
+def _table_labels(files: TableFiles, label: str) -> NDArray[Any]:
     """Return the labels of all rows of table files, in their order: this column alone is read."""
     parts = [_labels_of(batch, label, ()) for name in files.names for batch in table_batches(files, name, [label])]
     return np.concatenate(parts or [np.zeros(0)])
