@@ -15,7 +15,6 @@ from tests.graph.samples import CASES, CLASSES, Array, Builder, Sample, assert_g
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readout import ClassOutput, Head
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.scores import choose_head, class_output
@@ -257,12 +256,12 @@ def test_a_map_on_top_of_a_map_is_refused(activation: str | None, first: str, se
 
 def test_provenance_is_replaced_and_other_metadata_stay(tmp_path: Path) -> None:
     model = _consumed(None, 17, "float32").write(tmp_path)
-    assert provenance(model) == {}
+    assert model.provenance == {}
     head = choose_head(model)
     first = load_model(write(model, rewrite(model, head, head.weight, metadata={"seed": "1", "search": "sparse"})))
-    assert provenance(first) == {"seed": "1", "search": "sparse"}
+    assert first.provenance == {"seed": "1", "search": "sparse"}
     second = load_model(write(first, rewrite(first, choose_head(first), head.weight, metadata={"seed": "2"})))
-    assert provenance(second) == {"seed": "2"}
+    assert second.provenance == {"seed": "2"}
     assert second.metadata == {"team": "unchanged", "tna_onnx.seed": "2"}
 
 

@@ -16,7 +16,7 @@ from tests.guarding.conftest import guard
 from tests.pipeline.test_forged_changes import require_little_memory
 from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import annotate, provenance
+from tna_onnx.graph.nodes import annotate
 from tna_onnx.pipeline.record import _seal, _text_of, prove, write_decisions
 
 FILES: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def _with_twice(text: str, source: str | None = None) -> str:
 
 def _forged(file: Path, path: Path, edit: Callable[[dict[str, str]], Any]) -> Path:
     """Edit the entries of a file, and seal them anew."""
-    proto, entries = onnx.load(file), provenance(load_model(file))
+    proto, entries = onnx.load(file), load_model(file).provenance
     edit(entries)
     annotate(proto, {**entries, "seal": _seal(entries)})
     onnx.save(proto, path)
@@ -120,9 +120,7 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
     file, forged = WRITTEN[kind]
     source = load_model(small.model)
     made = prove(source, load_model(files[file])).decisions
-    entries = {
-        key: value for key, value in provenance(load_model(files[file])).items() if key not in ("change", "seal")
-    }
+    entries = {key: value for key, value in load_model(files[file]).provenance.items() if key not in ("change", "seal")}
     guarded = forged.get("guarded", lambda each: each)(made.guarded)
     thresholds = {**made.thresholds, **forged.get("thresholds", {})}
     step = replace(made, model=source, guarded=guarded, thresholds=thresholds)

@@ -17,7 +17,7 @@ from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import annotate, provenance
+from tna_onnx.graph.nodes import annotate
 from tna_onnx.graph.readers import OutputChange
 from tna_onnx.graph.readout import Layout
 from tna_onnx.graph.scores import find_readout
@@ -170,7 +170,7 @@ ENTRIES: dict[str, Callable[[dict[str, str]], None]] = {
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_entries_that_state_something_else_are_not_intact(small: Small, tmp_path: Path, kind: str) -> None:
     _write(small.model, HONEST["folded"], tmp_path / "o.onnx")
-    entries = provenance(load_model(tmp_path / "o.onnx"))
+    entries = load_model(tmp_path / "o.onnx").provenance
     before = dict(entries)
     ENTRIES[kind](entries)
     assert entries != before
@@ -179,7 +179,7 @@ def test_entries_that_state_something_else_are_not_intact(small: Small, tmp_path
 
 def test_numbers_that_are_left_out_are_not_taken_from_the_file(small: Small, tmp_path: Path) -> None:
     _write(small.model, _behind(Bias(1.0, BIAS)), tmp_path / "o.onnx")
-    entries = provenance(load_model(tmp_path / "o.onnx"))
+    entries = load_model(tmp_path / "o.onnx").provenance
     words = json.loads(entries["change"])
     del words["steps"][0]["maps"][0]["bias"]["values"]
     entries = {**entries, "change": _text_of(words["steps"])}
@@ -201,7 +201,7 @@ def with_number(value: Any, number: int) -> Iterator[Any]:
 
 def require_little_memory(source: Path, file: Path, options: tna_onnx.ModelOptions | None = None) -> None:
     """Put a large number in place of each whole one in the record of a file: refused or not, it takes no memory."""
-    entries = provenance(load_model(file))
+    entries = load_model(file).provenance
     proto = onnx.load(file)
     for changed in with_number(json.loads(entries["change"])["steps"], 4 * 10**8):
         forged = {**entries, "change": _text_of(changed)}
@@ -257,7 +257,7 @@ def test_a_record_of_numbers_that_none_fits_is_not_intact(
     small: Small, tmp_path: Path, stated: str, other: str
 ) -> None:
     _write(small.model, HONEST["folded"], tmp_path / "o.onnx")
-    entries = provenance(load_model(tmp_path / "o.onnx"))
+    entries = load_model(tmp_path / "o.onnx").provenance
     assert stated in entries["change"]
     entries["change"] = entries["change"].replace(stated, other)
     found = tna_onnx.verify(small.model, _sealed_anew(tmp_path / "o.onnx", entries))

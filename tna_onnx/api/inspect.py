@@ -7,7 +7,6 @@ from typing import Any
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.load import Model, load_model, tensor_types
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.purpose import other_purpose
 from tna_onnx.graph.readout import Head, Readout
@@ -50,7 +49,7 @@ def inspect(model: ModelSource, *, model_limits: ModelLimits = DEFAULT_MODEL_LIM
         scores=scores,
         refusals=tuple(_refusal(loaded, refusal, subject) for refusal in refusals),
         refused=_refused(loaded),
-        provenance={**provenance(loaded), **recorded_numbers(loaded)},
+        provenance={**loaded.provenance, **recorded_numbers(loaded)},
     )
 
 

@@ -16,7 +16,6 @@ from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.graph.load import Model, checker_complaint, load_model
-from tna_onnx.graph.nodes import calibrated_heads, head_provenance, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import KIND_WORDS, STATED_KINDS, Head, Readout
 from tna_onnx.graph.scores import choose_head, class_output, find_heads, find_readout
@@ -85,7 +84,7 @@ def verify(
     arguments.check_targets(json, in_use=[original, recalibrated, samples])
     old = load_model(original, options.model_limits)
     new = load_model(recalibrated, options.model_limits)
-    if provenance(old).get("source_sha256") == new.sha256:
+    if old.provenance.get("source_sha256") == new.sha256:
         raise UsageError(f"{old.name} was made of {new.name}; give the original first: {new.name} {old.name}")
     proof = prove(old, new)
     files = _Files.of(old, new, options)
@@ -192,13 +191,13 @@ class _Files:
     @classmethod
     def of(cls, old: Model, new: Model, options: ModelOptions) -> _Files:
         """Find the original's head with what the new file says about it."""
-        heads = calibrated_heads(new)
+        heads = new.calibrated_heads
         output = options.output_name
         if options.head in old.outputs and options.head in heads:
             output = options.head
         if heads and output is None and options.head is None:
             output = heads[0]
-        entries = head_provenance(new, output)
+        entries = new.provenance_of(output)
         # the user's words go before those of the file
         if output is None and options.head is None and entries.get("output") in old.outputs:
             output = entries["output"]

@@ -26,8 +26,7 @@ from tna_onnx.graph.constants import RANDOM
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_rows
 from tna_onnx.graph.tensors import FLOAT_TYPES
-from tna_onnx.runtime import Session
-from tna_onnx.runtime.session import CUDA
+from tna_onnx.runtime import CUDA, Session
 
 _log = logging.getLogger("tna_onnx")
 

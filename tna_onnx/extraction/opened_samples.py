@@ -26,7 +26,7 @@ from tna_onnx.extraction.store import is_store, model_key, read_stored
 from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import PREFIX, calibrations
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
 
@@ -248,7 +248,7 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
 
     Features may be of the model that it is a recalibration of, too: nothing in front of the head has changed.
     """
-    calibrated = calibrations(model).values() if kind == "features" else ()
+    calibrated = model.calibrations.values() if kind == "features" else ()
     sources = {entries.get("source_sha256") for entries in calibrated}
     stated = key.get("external_sha256")
     if key.get("model_sha256") not in {model.sha256, *sources} or not isinstance(stated, Mapping):

@@ -44,7 +44,6 @@ from tna_onnx.extraction.recipe_trials import (
 from tna_onnx.extraction.sessions import input_specs, open_part
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import head_provenance
 from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.runtime import Device, Session
 
@@ -159,7 +158,7 @@ class Preparation:
     def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
         """Return the recipe that the model's file or folder holds, and a note on where it is from."""
         model = self._model
-        recipe = recipe_in(head_provenance(model, self._output.name), model.name)
+        recipe = recipe_in(model.provenance_of(self._output.name), model.name)
         if recipe is not None:
             return recipe, ["the preprocessing is that of the model's metadata"]
         recipe = ultralytics_recipe(model.metadata)

@@ -91,21 +91,6 @@ def keeping(model: Model, part: onnx.ModelProto) -> Model:
     return replace(model, proto=proto)
 
 
-def ancestors(model: Model, tensor: str) -> set[int]:
-    """Return the indices of all nodes whose values a tensor is computed from; shapes are no values."""
-    todo = [tensor]
-    visited: set[int] = set()
-    while todo:
-        k = model.producers.get(todo.pop())
-        if k is None or k in visited:
-            continue
-        visited.add(k)
-        node = model.proto.graph.node[k]
-        if node.op_type not in ("Shape", "Size"):  # they read no numbers
-            todo += [*node.input, *subgraph_inputs(node)]
-    return visited
-
-
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:
     """Return the nodes and initializers that `outputs` need, not looking behind the tensors `fed`."""
     graph = proto.graph
@@ -139,14 +124,9 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
 def mapped_logits(model: Model, output: str) -> str | None:
     """Return what the logits in front of an output's appended map are called; None where it has no such map."""
     for name in (raw_logits(block_of(output)), RAW_LOGITS):
-        if name in model.producers and reads(model, output, name):
+        if name in model.producers and model.reads(output, name):
             return name
     return None
-
-
-def reads(model: Model, output: str, tensor: str) -> bool:
-    """Whether a graph output is computed from a tensor."""
-    return model.producers.get(tensor) in ancestors(model, output)
 
 
 def before_map(model: Model, output: str, options: ModelOptions) -> tuple[Model, ModelOptions]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import onnx
@@ -76,6 +77,9 @@ _MAX_PASSED = 50  # of them, in a row
 IN_MEMORY = "the model in memory"
 """What messages call a model without a path."""
 
+METADATA_PREFIX = "tna_onnx."
+"""How the keys of this tool's entries in `metadata_props` begin."""
+
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 
 
@@ -112,6 +116,37 @@ class Model:
     def metadata(self) -> dict[str, str]:
         """The model's metadata_props."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What this tool wrote into the metadata, without the prefix; empty for any other model."""
+        entries = self.metadata.items()
+        return {key.removeprefix(METADATA_PREFIX): value for key, value in entries if key.startswith(METADATA_PREFIX)}
+
+    def provenance_of(self, output: str | None) -> dict[str, str]:
+        """Return the entries on one output of a file with several heads; of any other file, all entries."""
+        entries = self.provenance
+        start = head_key(output or "")
+        entries_of_head = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
+        return entries_of_head or entries
+
+    @property
+    def calibrated_heads(self) -> tuple[str, ...]:
+        """The graph outputs of which a file of several heads has entries, in order; empty for any other file."""
+        outputs = {head_key(output): output for output in self.outputs}
+        starts = (f"{key.rpartition('/')[0]}/" for key in self.provenance)
+        return tuple(dict.fromkeys(outputs[start] for start in starts if start in outputs))
+
+    @property
+    def calibrations(self) -> dict[str, dict[str, str]]:
+        """Graph output -> entries of each head that was calibrated; files of early versions do not name theirs."""
+        entries = self.provenance
+        heads = self.calibrated_heads
+        if heads:
+            return {output: self.provenance_of(output) for output in heads}
+        if "calibration_sha256" in entries:
+            return {entries.get("output", ""): entries}
+        return {}
 
     @cached_property
     def said_of_classes(self) -> dict[str, str]:
@@ -211,6 +246,24 @@ class Model:
             return None
         return [dim.dim_value if dim.HasField("dim_value") else None for dim in shape.dim]
 
+    def ancestors(self, tensor: str) -> set[int]:
+        """Return the indices of all nodes whose values a tensor is computed from; shapes are no values."""
+        todo = [tensor]
+        visited: set[int] = set()
+        while todo:
+            k = self.producers.get(todo.pop())
+            if k is None or k in visited:
+                continue
+            visited.add(k)
+            node = self.proto.graph.node[k]
+            if node.op_type not in ("Shape", "Size"):  # they read no numbers
+                todo += [*node.input, *subgraph_inputs(node)]
+        return visited
+
+    def reads(self, output: str, tensor: str) -> bool:
+        """Whether a graph output is computed from a tensor."""
+        return self.producers.get(tensor) in self.ancestors(output)
+
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor; None for graph inputs and initializers."""
         k = self.producers.get(tensor)
@@ -287,6 +340,12 @@ class Model:
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
             return value.astype(np.float32)
         return value
+
+
+def head_key(output: str) -> str:
+    """Return how the keys of one output's entries begin in a file of several calibrated heads."""
+    # `h` is no part of `h/b`
+    return f"head/{quote(output, safe='')}/"
 
 
 def load_model(

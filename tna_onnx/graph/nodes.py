@@ -6,7 +6,6 @@ prefix, so that users can leave the block out of a quantisation.
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_nodes
 from tna_onnx.graph.difference import PLACEHOLDER_INT, WrittenValues
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import METADATA_PREFIX, Model, head_key
 from tna_onnx.numerics.ops import least_probability
 
 PREFIX = "tna_onnx"
@@ -237,7 +236,6 @@ def map_opset(model: Model) -> int:
     return _OPSETS.get(model.proto.ir_version, max(_OPSETS.values()))
 
 
-METADATA_PREFIX = f"{PREFIX}."
 """How the keys of this tool's metadata begin."""
 
 RAW_LOGITS = f"{PREFIX}/logits"
@@ -245,11 +243,6 @@ RAW_LOGITS = f"{PREFIX}/logits"
 
 PRIOR_BLOCK = f"{PREFIX}/prior"
 """How names of the nodes begin that shift the class prior, behind a map that was appended before."""
-
-
-def provenance(model: Model) -> dict[str, str]:
-    """What this tool wrote into a model's metadata_props, without the prefix; empty for any other model."""
-    return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
 
 
 def annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
@@ -272,15 +265,6 @@ def free_block(model: Model, output: str) -> str:
     return PREFIX
 
 
-_HEAD = "head"
-
-
-def head_key(output: str) -> str:
-    """Return how the keys of one output's entries begin in a file of several calibrated heads."""
-    # `h` is no part of `h/b`
-    return f"{_HEAD}/{quote(output, safe='')}/"
-
-
 def block_of(output: str) -> str:
     """Return how names of the nodes of one of several heads begin, by the graph output of that head."""
     return f"{PREFIX}/{head_key(output)}".removesuffix("/")
@@ -291,37 +275,11 @@ def merged_provenance(model: Model, output: str, entries: Mapping[str, str]) -> 
 
     The entries of a single head stand as they are, those of several as `head/OUTPUT/KEY`.
     """
-    earlier_heads = {name: earlier for name, earlier in calibrations(model).items() if name not in ("", output)}
+    earlier_heads = {name: earlier for name, earlier in model.calibrations.items() if name not in ("", output)}
     if not earlier_heads:
         return {**entries}
     heads = {**earlier_heads, output: entries}
     return {f"{head_key(name)}{key}": value for name, values in heads.items() for key, value in values.items()}
-
-
-def calibrations(model: Model) -> dict[str, dict[str, str]]:
-    """Return graph output -> entries of each head that was calibrated; files of early versions do not name theirs."""
-    entries = provenance(model)
-    heads = calibrated_heads(model)
-    if heads:
-        return {output: head_provenance(model, output) for output in heads}
-    if "calibration_sha256" in entries:
-        return {entries.get("output", ""): entries}
-    return {}
-
-
-def calibrated_heads(model: Model) -> tuple[str, ...]:
-    """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
-    outputs = {head_key(output): output for output in model.outputs}
-    starts = (f"{key.rpartition('/')[0]}/" for key in provenance(model))
-    return tuple(dict.fromkeys(outputs[start] for start in starts if start in outputs))
-
-
-def head_provenance(model: Model, output: str | None) -> dict[str, str]:
-    """Return the entries on one output of a file with several heads; of any other file, all entries."""
-    entries = provenance(model)
-    start = head_key(output or "")
-    entries_of_head = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
-    return entries_of_head or entries
 
 
 def scores_model(columns: int) -> onnx.ModelProto:

@@ -9,7 +9,6 @@ import onnx
 
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import quantization_step
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import SHAPE_OR_TYPE, Model, tells_damage
 from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon
 
@@ -167,7 +166,7 @@ def step_of_probabilities(model: Model, tensor: str, n_classes: int) -> float | 
 
 def _share_of_neighbours(model: Model, tensor: str) -> float | None:
     """Return 1/k where the k nearest of stored samples are on the way to a tensor; else None."""
-    for k in ancestors(model, tensor):
+    for k in model.ancestors(tensor):
         node = model.proto.graph.node[k]
         count = model.constant_tensor(input_at(node, 1))
         if node.op_type == "TopK" and count is not None:

@@ -18,7 +18,6 @@ from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import SHAPE_OR_TYPE, Model, tells_damage
 from tna_onnx.graph.nodes import NodeOps
@@ -99,7 +98,7 @@ def answer_of(model: Model, output: ClassOutput) -> LabelOutput | None:
 
 def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput | None:
     """Return an output with what it calls the classes; None where it holds no labels that the graph shows."""
-    scores = ancestors(model, output)
+    scores = model.ancestors(output)
     classes: tuple[int | str, ...] = tuple(range(n_classes))
     tensor = name
     for _ in range(_MAX_PASSED):
@@ -129,12 +128,12 @@ def _label(model: Model, name: str, output: str, n_classes: int) -> LabelOutput 
 
 def computed_from(model: Model, name: str, tensor: str) -> bool:
     """Whether an output is computed from a tensor."""
-    return model.producers.get(tensor) in ancestors(model, name) and bool(_path(model, name, tensor))
+    return model.producers.get(tensor) in model.ancestors(name) and bool(_path(model, name, tensor))
 
 
 def _path(model: Model, name: str, tensor: str) -> list[int]:
     """Return the nodes between a tensor and an output that is computed from it, in order; empty where it is not."""
-    return _spread(model, {tensor}, sorted(ancestors(model, name)), sizes=True)[0]
+    return _spread(model, {tensor}, sorted(model.ancestors(name)), sizes=True)[0]
 
 
 def _spread(
@@ -208,7 +207,7 @@ def kept_path(model: Model, names: Collection[str], tensor: str, raw: str, block
     """Return what keeps outputs as they are behind a map: their nodes read `raw` in place of the tensor of scores."""
     path = sorted({k for name in names for k in _path(model, name, tensor)})
     # what outputs of other names are computed from
-    shared = {k for name in model.outputs if name not in names for k in ancestors(model, name)}
+    shared = {k for name in model.outputs if name not in names for k in model.ancestors(name)}
     nodes = model.proto.graph.node
     copied = [k for k in path if k in shared]
     results = [str(name) for k in copied for name in nodes[k].output if name]

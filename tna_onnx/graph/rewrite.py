@@ -25,7 +25,6 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import copy_model, input_at, names_in
 from tna_onnx.graph.constants import Quantized, full_range
-from tna_onnx.graph.cut import ancestors, reads
 from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import SHAPE_OR_TYPE, Model
 from tna_onnx.graph.nodes import (
@@ -415,7 +414,7 @@ def _connect(model: Model, block: str, ops: NodeOps, last: str, rewritten: Rewri
         fed = f"{block}/fed"
         ops.cast_behind(readout.logits, raw_logits(block))
         _rename(ops.nodes, last, fed)
-        for k in ancestors(model, readout.output):
+        for k in model.ancestors(readout.output):
             names = rewritten.proto.graph.node[k].input
             names[:] = [{readout.logits: fed}.get(name, name) for name in names]
         return 0
@@ -494,7 +493,7 @@ def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> boo
     source = model.maker(node.input[0], SHAPE_OR_TYPE | {"DequantizeLinear", "QuantizeLinear", "Transpose"})
     if source is None or source.op_type not in ("Sigmoid", "Softmax"):
         return False
-    return reads(model, source.output[0], readout.logits)
+    return model.reads(source.output[0], readout.logits)
 
 
 def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:

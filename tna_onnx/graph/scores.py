@@ -14,10 +14,10 @@ import onnx
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import purpose
-from tna_onnx.graph.cut import ancestors, cut_at, mapped_logits
+from tna_onnx.graph.cut import cut_at, mapped_logits
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, dims_text, tells_damage
-from tna_onnx.graph.nodes import PREFIX, head_provenance
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import (
     CLASSES_FIRST,
@@ -197,7 +197,7 @@ def _reasons(refusals: Sequence[Refusal]) -> str:
 
 def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
     """Drop linear layers that another head is computed from: hidden layers whose activations are outputs too."""
-    trunk = {k for head in heads for name in head.parts or (head.features,) for k in ancestors(model, name)}
+    trunk = {k for head in heads for name in head.parts or (head.features,) for k in model.ancestors(name)}
     return tuple(head for head in heads if trunk.isdisjoint(head.readers))
 
 
@@ -205,14 +205,14 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
     """Refuse to choose while an output that was not understood, with a linear layer of its own, may classify."""
     if not heads:  # the caller says that there is none, with all reasons
         return
-    behind_heads = {k for head in heads for k in ancestors(model, head.output)}
+    behind_heads = {k for head in heads for k in model.ancestors(head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
     # An output without a linear layer of its own, such as features or labels, is not another classifier's.
     boxes = purpose.box_output(model)
     for refusal in refusals:
         if refusal.output == boxes:
             continue
-        behind_refusal = ancestors(model, refusal.output)
+        behind_refusal = model.ancestors(refusal.output)
         linear = any(is_linear(model.proto.graph.node[k]) for k in behind_refusal - behind_heads)
         if (
             linear
@@ -238,7 +238,7 @@ def class_output(
     if output is None and head in model.outputs:
         head, output = None, head
     # what the tool wrote counts only where the graph bears it out.
-    entries = head_provenance(model, output)
+    entries = model.provenance_of(output)
     name = entries.get("output")
     classes = entries.get("classes", "")
     kind_entry = STATED_KINDS.get(entries.get("output_kind", ""))

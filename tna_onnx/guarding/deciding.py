@@ -21,7 +21,6 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.fields import check_numbers
 from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readout import ClassOutput, Readout
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.intervals import quantile
@@ -338,7 +337,7 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
     before, decided = _taken_apart(file)
     rule = decided.guarded.decision
     assert rule is not None  # noqa: S101 - `_taken_apart` has refused others
-    entries = provenance(file)
+    entries = file.provenance
     try:
         settings = {**json.loads(entries["guard"]), "decide": BY_HAND}
         words = dict(json.loads(entries["guard_decision"]))
@@ -378,7 +377,7 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
 
 
 def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
-    entries = provenance(file)
+    entries = file.provenance
     if "guard_decision" not in entries:
         raise UnsupportedModel(f"{file.name}: has no output decision; guard --decide GOAL adds it")
     output = {"output", "output_kind", "classes", "class_axis"}

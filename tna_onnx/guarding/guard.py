@@ -21,7 +21,6 @@ from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import open_model, open_part
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of, rule_of
@@ -198,7 +197,7 @@ def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Pro
 def _metadata(opened: GuardSamples, plan: _Plan) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     settings = plan.thresholds.settings
-    entries = provenance(opened.model)
+    entries = opened.model.provenance
     # which output classifies is not asked again: a reader need not tell it from the new ones
     for key, value in opened.output.provenance.items():
         entries.setdefault(key, value)

@@ -24,7 +24,6 @@ from tna_onnx.extraction.classifier import Classifier
 from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.decisions import decision_outputs
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.readers import answer_of, tensor_outputs
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, require_rows
 from tna_onnx.guarding.guard_settings import ADDITIONS
@@ -308,7 +307,7 @@ def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
 
     What the file says of itself counts only where it has such outputs; those of another head are about other labels.
     """
-    entries = provenance(model)
+    entries = model.provenance
     try:
         prefix = json.loads(entries.get("guard", "")).get("prefix", "")
     except (ValueError, AttributeError, RecursionError):  # not written by this tool
@@ -369,7 +368,7 @@ def _decisions(opened: Opened, recorder: RecordingRunner, scores: SampleScores, 
         described += f", of which {len(rows):,} drawn by their weights"
     gave_thresholds = decided_thresholds(opened.model, opened.digested, opened.data.limits)
     fresh = None if gave_thresholds is None else not gave_thresholds
-    cost = cost_in_file(provenance(opened.model))
+    cost = cost_in_file(opened.model.provenance)
     return measure(decided, opened.names, level, described, fresh=fresh, cost=cost)
 
 

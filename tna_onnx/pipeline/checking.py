@@ -37,7 +37,6 @@ from tna_onnx.extraction.independence import (
     require_independence,
 )
 from tna_onnx.graph.constants import quantization_step
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import Difference
 from tna_onnx.graph.readout import Head, Readout
@@ -52,8 +51,7 @@ from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
 from tna_onnx.pipeline.record import Proof, prove
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
-from tna_onnx.runtime import Device, Session, open_session, trim_memory
-from tna_onnx.runtime.session import CUDA
+from tna_onnx.runtime import CUDA, Device, Session, open_session, trim_memory
 
 if TYPE_CHECKING:
     import onnx
@@ -133,15 +131,15 @@ def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
 
     The activation itself is one of them: it rounds what it gives.
     """
-    before = ancestors(model, readout.logits)
+    before = model.ancestors(readout.logits)
     casts = []
     if readout.activation != "none":
         casts.append((epsilon(readout.logits_type), True))
-    for k in ancestors(model, readout.output) - before:
+    for k in model.ancestors(readout.output) - before:
         node = model.proto.graph.node[k]
         names = [FLOAT_TYPES.get(a.i) for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
         if names and names[0] is not None:
-            operators = {model.proto.graph.node[j].op_type for j in ancestors(model, node.output[0]) - before}
+            operators = {model.proto.graph.node[j].op_type for j in model.ancestors(node.output[0]) - before}
             casts.append((epsilon(names[0]), not operators.isdisjoint(_ACTIVATIONS)))
     return casts
 

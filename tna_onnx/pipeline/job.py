@@ -23,9 +23,9 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.head_check import CheckedHead
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.graph.cut import mapped_logits, reads
+from tna_onnx.graph.cut import mapped_logits
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import RAW_LOGITS, calibrations, provenance
+from tna_onnx.graph.nodes import RAW_LOGITS
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import file_beside
@@ -34,8 +34,7 @@ from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.scores import grid_of
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
-from tna_onnx.runtime import Device
-from tna_onnx.runtime.session import CUDA
+from tna_onnx.runtime import CUDA, Device
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +92,7 @@ def refuse_finished(model: Model, options: ModelOptions) -> None:
 
     A map behind the logits of one head is none of another one, where the options name that by its output.
     """
-    entries = provenance(model)
+    entries = model.provenance
     # thresholds are for the probabilities as they are
     if "guard" in entries:
         raise UnsupportedModel(
@@ -118,13 +117,13 @@ def refuse_finished(model: Model, options: ModelOptions) -> None:
 
 def refuse_readers(model: Model, readout: Readout) -> None:
     """Refuse a head whose scores a head reads that was calibrated, or shifted, before: that would be undone."""
-    for output in calibrations(model):
-        if output not in ("", readout.output) and reads(model, output, readout.logits):
+    for output in model.calibrations:
+        if output not in ("", readout.output) and model.reads(output, readout.logits):
             raise UnsupportedModel(
                 f"{model.name}: output '{output}' was recalibrated before, and is computed from the scores of "
                 f"'{readout.output}', so recalibrating these would change both; start from the original model"
             )
-    shifted = provenance(model)
+    shifted = model.provenance
     if "shift" in shifted and shifted.get("output", readout.output) != readout.output:
         raise UnsupportedModel(
             f"{model.name}: output '{shifted['output']}' was shifted to other class frequencies; calibrate all heads "
@@ -134,7 +133,7 @@ def refuse_readers(model: Model, readout: Readout) -> None:
 
 def shift_notes(model: Model) -> tuple[str, ...]:
     """Say that a model was given other class frequencies, which a calibration fits anew."""
-    if "shift" not in provenance(model):
+    if "shift" not in model.provenance:
         return ()
     return (
         f"{model.name} was shifted to other class frequencies: a calibration on samples with others would undo that, "

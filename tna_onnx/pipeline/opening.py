@@ -28,7 +28,6 @@ from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, requantized
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
@@ -133,7 +132,7 @@ def open_computed(
     opened = OpenModel(before, readout, device, data)
     samples = open_samples(opened, data)
     opened.close()
-    if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
+    if samples.form == "logits" and (model.calibrations or "shift" in model.provenance):
         raise UsageError(
             f"{model.name} is a recalibrated file, and logits may be those before or after recalibration; give "
             f"features, or samples for its inputs: {', '.join(model.inputs)}"

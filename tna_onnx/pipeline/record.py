@@ -33,8 +33,8 @@ from tna_onnx.graph.difference import (
     is_plainly_encoded,
     same_models,
 )
-from tna_onnx.graph.load import PARSER_ERROR, Model
-from tna_onnx.graph.nodes import PREFIX, annotate, calibrated_heads, head_key, provenance
+from tna_onnx.graph.load import PARSER_ERROR, Model, head_key
+from tna_onnx.graph.nodes import PREFIX, annotate
 from tna_onnx.graph.options import OUTPUT_KINDS, Difference
 from tna_onnx.graph.readers import UNCHANGED, OutputChange
 from tna_onnx.graph.readout import ClassOutput, Head, Layout, Readout, requantized
@@ -241,13 +241,13 @@ def recorded_numbers(file: Model) -> dict[str, str]:
     """Return what the record of a file says of its maps (a temperature, slopes), as entries of each output."""
     numbers: dict[str, str] = {}
     with contextlib.suppress(NotRebuilt), _not_rebuilt():
-        for step in _steps(provenance(file)):
+        for step in _steps(file.provenance):
             decoder = Decoder(file.total_bytes)
             fitted = [decoder.decoded(step.get("folded")), *decoder.decoded(step.get("maps", []))]
             if decoder.placeholders:
                 continue
             output = step["readout"]["output"] if step["step"] == "head" else ""
-            start = head_key(output) if output in calibrated_heads(file) else ""
+            start = head_key(output) if output in file.calibrated_heads else ""
             for applied in fitted:
                 brief = getattr(applied, "brief", {})
                 numbers |= {f"{start}{key}": json.dumps(value) for key, value in brief.items()}
@@ -321,7 +321,7 @@ def _with_decisions(
 
 def before_decisions(file: Model, entries: Mapping[str, str]) -> Model:
     """Take back the last change of a file, which added decisions, and return the model before; nothing is proved."""
-    *earlier, step = _steps(provenance(file))
+    *earlier, step = _steps(file.provenance)
     if step["step"] != "decisions":
         raise NotRebuilt("something else was changed after decisions were added")
     with _not_rebuilt():
@@ -335,7 +335,7 @@ def _earlier(model: Model, metadata: Mapping[str, str]) -> list[dict[str, Any]]:
     if not any(key == _CHANGE or key.startswith("head/") for key in metadata):
         return []
     try:
-        return _steps(provenance(model))
+        return _steps(model.provenance)
     except NotRebuilt:
         return []
 
@@ -484,7 +484,7 @@ def _explained(source: Model, rebuilt: Model, roles: Mapping[str, str]) -> tuple
     entries = differences(source, rebuilt)
     rest = [replace(entry, explained=_reason_for(entry, roles)) for entry in entries if entry.part != "metadata"]
     if len(rest) < len(entries):
-        count = len(provenance(rebuilt))
+        count = len(rebuilt.provenance)
         rest.insert(0, Difference("metadata", f"{PREFIX}.*", "values", f"{count} entries", "provenance"))
     return tuple(rest)
 
@@ -503,7 +503,7 @@ def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
 
 def _rebuilt(source: Model, file: Model) -> Proof:
     """Make a file again, a step after the other, and compare."""
-    entries = provenance(file)
+    entries = file.provenance
     steps = _steps(entries)
     sources = [step["source"] for step in steps]
     if source.sha256 not in sources:
@@ -512,7 +512,7 @@ def _rebuilt(source: Model, file: Model) -> Proof:
             f"{source.sha256[:12]}..."
         )
     first = sources.index(source.sha256)
-    if first and steps[:first] != _steps(provenance(source)):
+    if first and steps[:first] != _steps(source.provenance):
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
     model = source
     decided: DecisionStep | None = None

@@ -24,9 +24,7 @@ from tna_onnx.data.suspicion import checked_labels, checked_warnings
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.readout import Head
 from tna_onnx.maps import CLAMPED, MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
@@ -204,7 +202,7 @@ def check_leaks(
     are calibrated now: earlier runs for other heads do not count; None for all runs.
     """
     calib, *held_out = sets
-    runs = [run for name, run in calibrations(model).items() if not (logits and name) or reads(model, name, logits)]
+    runs = [run for name, run in model.calibrations.items() if not (logits and name) or model.reads(name, logits)]
     notes = [note for samples in sets for run in runs for note in _refuse_earlier(model, run, samples, limits)]
     for judging in held_out:
         notes += _refuse_shared_groups(calib.source, judging.source, limits)
@@ -314,7 +312,7 @@ def digests_in_file(source: Source, prefix: str) -> dict[str, str]:
 
 def decided_thresholds(model: Model, samples: DigestedSamples, limits: Limits) -> bool | None:
     """Return whether samples gave the thresholds of a guarded model; None where nothing tells."""
-    return _among(provenance(model), "guard", samples, limits)
+    return _among(model.provenance, "guard", samples, limits)
 
 
 def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[str, ...]:
@@ -327,7 +325,7 @@ def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[
         )
     shifted: Any = {}
     with contextlib.suppress(ValueError, RecursionError):  # not written by this tool
-        shifted = json.loads(provenance(model).get("shift", "{}"))
+        shifted = json.loads(model.provenance.get("shift", "{}"))
     for prefix, flag in (("calib", "--calib"), ("target", "--target-data")):
         if isinstance(shifted, dict) and _among(shifted, prefix, samples, limits):
             notes.append(
@@ -384,7 +382,7 @@ def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> li
     """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is."""
     if not _was_fitted_on(model, calib, limits):
         return []
-    entries = provenance(model)
+    entries = model.provenance
     name = entries.get("map", "")
     is_simple = name == "none" or (name in MAPS and MAPS[name].few_parameters)
     if is_simple and entries.get("angle_degrees") in ("0", "0.0"):
@@ -400,7 +398,7 @@ def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> li
 
 
 def _was_fitted_on(model: Model, samples: DigestedSamples, limits: Limits) -> bool:
-    return limits.overlap < 100 and bool(_among(provenance(model), "calibration", samples, limits))
+    return limits.overlap < 100 and bool(_among(model.provenance, "calibration", samples, limits))
 
 
 def grouped(

@@ -19,17 +19,8 @@ from tna_onnx.data.digest import sketch_of
 from tna_onnx.data.several import PositionSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import (
-    can_append,
-    free_block,
-    head_provenance,
-    map_opset,
-    merged_provenance,
-    provenance,
-    too_old,
-)
+from tna_onnx.graph.nodes import can_append, free_block, map_opset, merged_provenance, too_old
 from tna_onnx.graph.readers import UNCHANGED, LabelOutput, OutputChange, can_insert, can_scale, computed_from
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps import CLAMPED, MAPS, is_map_of, maps_of
@@ -42,8 +33,7 @@ from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import OtherOutputs, find_others
 from tna_onnx.pipeline.record import Change, can_recompute, write_change
 from tna_onnx.pipeline.strategy import Outcome
-from tna_onnx.runtime import runtime_version
-from tna_onnx.runtime.session import CUDA
+from tna_onnx.runtime import CUDA, runtime_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +298,7 @@ class Writing:
             return True
         head = self.task.head
         changed = set() if head is None else set(head.readers)
-        return any(not changed & ancestors(self.task.model, label.name) for label in self.labels)
+        return any(not changed & self.task.model.ancestors(label.name) for label in self.labels)
 
     def _inserts(self, name: str) -> bool:
         other_outputs = self.other_outputs(name)
@@ -449,14 +439,14 @@ def read_reference(model: Model, output: str) -> Reference:
 
     Raises UnsupportedModel: nothing, or nothing that holds of the file as it is.
     """
-    text = head_provenance(model, output).get(_REFERENCE)
+    text = model.provenance_of(output).get(_REFERENCE)
     if text is None:
         raise UnsupportedModel(
             f"{model.name} records no reference of its calibration; give labels, or calibrate it, or its source "
             f"again, with --eval or --map bias, on {LEAST} samples or more of each class, one class a sample, "
             f"of at most {MOST_CLASSES} classes that the model tells apart"
         )
-    if "shift" in provenance(model):
+    if "shift" in model.provenance:
         raise UnsupportedModel(f"{model.name} was shifted after its calibration; give labels, or the file before that")
     try:
         return Reference.read(text)

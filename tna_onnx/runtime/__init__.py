@@ -2,10 +2,11 @@
 
 from tna_onnx.runtime.device import Device, allowed_cores, free_memory, parse_device, require_address_space, trim_memory
 from tna_onnx.runtime.providers import open_session, runtime_version
-from tna_onnx.runtime.session import AT_ONCE, OutOfMemory, Session, TensorInfo, side_by_side
+from tna_onnx.runtime.session import AT_ONCE, CUDA, OutOfMemory, Session, TensorInfo, side_by_side
 
 __all__ = [
     "AT_ONCE",
+    "CUDA",
     "Device",
     "OutOfMemory",
     "Session",

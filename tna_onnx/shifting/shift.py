@@ -15,7 +15,7 @@ from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.extraction.head_check import CheckedHead
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
+from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK
 from tna_onnx.graph.readers import CannotInsert, OutputChange, can_scale, outputs_of_scores
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten
@@ -236,4 +236,4 @@ def _metadata(job: ShiftJob, opened: ShiftSamples, frequencies: FoundFrequencies
         entries["target_sha256"] = opened.unlabelled.digest()
         entries |= digests_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
-    return {**provenance(opened.model), **output, "shift": json.dumps(entries)}
+    return {**opened.model.provenance, **output, "shift": json.dumps(entries)}

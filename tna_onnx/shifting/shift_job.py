@@ -23,7 +23,7 @@ from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, provenance
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.numerics import prior_shift
@@ -116,7 +116,7 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
 
 
 def _refuse_earlier_work(model: Model) -> None:
-    entries = provenance(model)
+    entries = model.provenance
     if "guard" in entries:
         raise UnsupportedModel(
             f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; shift the "

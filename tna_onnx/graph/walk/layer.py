@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import read_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX
@@ -115,7 +114,7 @@ def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
     if state.tensor != node.output[0] and node.op_type != "LinearClassifier":
         raise Refused(f"'{state.tensor}' is a side output of {node.op_type}")
     for name in state.side_inputs:
-        if index in ancestors(state.model, name):
+        if index in state.model.ancestors(name):
             raise Refused(f"the scores of this layer are changed by '{name}', which is computed from them")
     if node.name.startswith(f"{PREFIX}/"):
         raise Refused("tna-onnx wrote this node: start from the original model")
@@ -346,7 +345,7 @@ def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
 
 def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
     """Refuse a layer that cannot be one of several."""
-    behind = ancestors(model, layer.features)
+    behind = model.ancestors(layer.features)
     summands = [summand for summand in layers if summand is not layer]
     if any({*summand.readers} & {*layer.readers} for summand in summands):
         raise Refused(f"the scores of {layer.node} are added up twice: a new weight would have to be that of both")

@@ -15,7 +15,6 @@ import onnx
 
 from tna_onnx.errors import TnaError
 from tna_onnx.graph.bounds import attribute_of, input_at
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model, damage
 from tna_onnx.graph.nodes import PREFIX
@@ -287,9 +286,9 @@ def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: s
 
 def _refuse_gate(model: Model, node: onnx.NodeProto, head: Head, gates: Sequence[str]) -> None:
     """Refuse a factor that another linear layer makes, behind the trunk: which of the two is the head?"""
-    trunk = ancestors(model, head.features)
+    trunk = model.ancestors(head.features)
     for operand in gates:
-        for k in sorted(ancestors(model, operand) - trunk):
+        for k in sorted(model.ancestors(operand) - trunk):
             gate = model.proto.graph.node[k]
             if is_linear(gate) or is_quantized(gate):
                 raise Refused(
