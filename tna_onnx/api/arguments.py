@@ -234,8 +234,13 @@ def check_targets(*targets: str | Path | None, in_use: Iterable[Any] = ()) -> No
 
     `in_use`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
     """
-    described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in in_use]
-    paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not is_url(str(path))]
+    sources: list[Any] = []
+    for source in in_use:
+        if isinstance(source, Data):
+            sources += [getattr(source, name) for name in _READ]
+        else:
+            sources.append(source)
+    paths = [path for path in sources if isinstance(path, (str, Path)) and not is_url(str(path))]
     files = [target for target in targets if target is not None]
     for problem in map(name_problem, (*paths, *files)):
         if problem:

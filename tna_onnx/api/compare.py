@@ -103,7 +103,13 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
         rivals = {rival for rival in parts_of if rival != parts}
         depth = next(d for d in range(1, len(parts) + 1) if all(rival[-d:] != parts[-d:] for rival in rivals))
         names.append(Path(*parts[-depth:]).as_posix())
-    return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
+    numbered = []
+    for k, name in enumerate(names):
+        if names.count(name) > 1:
+            numbered.append(f"{name} ({names[: k + 1].count(name)})")
+        else:
+            numbered.append(name)
+    return numbered
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,8 +127,11 @@ def run_command(
         lambda: _draw(result, figures),
         page_step(page, lambda: _page(result)),
     ]
+    file = ""
+    if ending is not None:
+        file = getattr(result, written)
     try:
-        finish(text(result), every_step, quiet or json_file == "-", "" if ending is None else getattr(result, written))
+        finish(text(result), every_step, quiet or json_file == "-", file)
     except ResultError as error:
         if missed is None:
             raise

@@ -53,9 +53,12 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
     max_bytes = (limits or Limits()).text_bytes
     try:
         with open_foreign(path) as stream:
-            content = stream.read(int(max_bytes) + 1) if os.fstat(stream.fileno()).st_size <= max_bytes else None
+            content = b""
+            too_long = os.fstat(stream.fileno()).st_size > max_bytes
+            if not too_long:
+                content = stream.read(int(max_bytes) + 1)
         # A file may be longer than it says, under /proc for example.
-        if content is None or len(content) > max_bytes:
+        if too_long or len(content) > max_bytes:
             raise DataError(
                 f"{path}: expected a text of at most {max_bytes:,} bytes, found more; if it is one, raise "
                 "--limit text-bytes=NUMBER"

@@ -139,7 +139,9 @@ def _rank_well(predicted: IntArray, labels: IntArray, confidence: AnyArray) -> b
     """Whether one class dominates, and probabilities rank samples better than chance all the same."""
     classes, counts = np.unique(labels, return_counts=True)
     usual, predictions = np.unique(predicted, return_counts=True)
-    dominant = classes[counts.argmax()] if counts.max() >= predictions.max() else usual[predictions.argmax()]
+    dominant = classes[counts.argmax()]
+    if predictions.max() > counts.max():
+        dominant = usual[predictions.argmax()]
     if max(counts.max(), predictions.max()) < _DOMINATES * len(labels) or dominant not in classes:
         return False
     for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
@@ -147,8 +149,10 @@ def _rank_well(predicted: IntArray, labels: IntArray, confidence: AnyArray) -> b
             return False
         scores = np.where(predicted == c, confidence, 1 - confidence)
         area = area_under(scores[labels != c], scores[labels == c])
-        error = math.sqrt((len(labels) + 1) / (12 * count * (len(labels) - count)))
-        if not area - 0.5 > (_NORMAL * error if c == dominant else 0):
+        margin = 0.0
+        if c == dominant:
+            margin = _NORMAL * math.sqrt((len(labels) + 1) / (12 * count * (len(labels) - count)))
+        if not area - 0.5 > margin:
             return False
     return True
 

@@ -135,8 +135,9 @@ def _columns_of_numbers(
     first = [cell.strip() for cell in names.split(delimiter)]
     if not names or re.search('["\0\r]', names) or _is_sample(first) or any(map(is_text, first)):
         return None
-    plain = re.fullmatch(rf"[0-9+\-.eE\r\n{delimiter}]*", body)
-    lines = [*filter(None, body.splitlines())] if plain else []
+    if not re.fullmatch(rf"[0-9+\-.eE\r\n{delimiter}]*", body):
+        return None
+    lines = [*filter(None, body.splitlines())]
     kinds = [np.int64 if _WHOLE.fullmatch(cell) else np.float64 for line in lines[:1] for cell in line.split(delimiter)]
     # a number that is not of its column's kind is a warning, or an error
     with warnings.catch_warnings(action="error"), contextlib.suppress(ValueError, Warning):

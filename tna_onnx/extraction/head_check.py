@@ -183,9 +183,13 @@ def check_readout(
         _check_output(model, readout, logits, tensors)
     run_later = verified and is_verified_enough(source, batch_size)
     run_later &= is_verified_in_other_batches(model, readout, source, session.provider if session else "")
-    further = () if run_later else spread_batches(source, batch_size)
-    # what is found at once saves the run of the other batches, where there are any
-    most_parts = min(1, len(source) // (batch_size + 1)) if run_later else None
+    further: Iterable[Batch] = ()
+    most_parts = None
+    if run_later:
+        # what is found at once saves the run of the other batches, where there are any
+        most_parts = min(1, len(source) // (batch_size + 1))
+    else:
+        further = spread_batches(source, batch_size)
     notes = _independence_notes(model, readout, session, batch, tensors, further, most_parts)
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)

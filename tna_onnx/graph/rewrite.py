@@ -312,9 +312,8 @@ def _new_value(rewritten: Rewritten, tensor: onnx.TensorProto, role: str) -> onn
     if rewritten.from_file is not None and role.partition(",")[0] in rewritten.from_file.roles:
         tensor = rewritten.from_file.taken(tensor)
     rewritten.roles[tensor.name] = role
-    value = rewritten.large_values.get(tensor.raw_data)
-    digest = hashlib.sha256(tensor.raw_data if value is None else memoryview(value).cast("B"))
-    rewritten.digests[tensor.name] = digest.hexdigest()
+    content = rewritten.large_values.get(tensor.raw_data, tensor.raw_data)
+    rewritten.digests[tensor.name] = hashlib.sha256(memoryview(content).cast("B")).hexdigest()
     return tensor
 
 

@@ -160,9 +160,11 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
             return by_node[node]
         # of the output that was named; of all where none of them has a head
         of_node = [refusal for refusal in refusals if node in (refusal.output, refusal.node)]
+        if not of_node and not by_node:
+            of_node = [*refusals]
         raise UnsupportedModel(
             f"{model.name}: no linear head is called '{node}', and no output of that name has one; the model has "
-            f"{', '.join(by_node) or 'none'}{_reasons(of_node or ([] if by_node else refusals))}"
+            f"{', '.join(by_node) or 'none'}{_reasons(of_node)}"
         )
     if not by_node and output is None and (subject := purpose.other_purpose(model)):
         raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated{_reasons(refusals)}")

@@ -343,7 +343,9 @@ def score_opened(opened: Opened, progress: Progress, level: float = 95.0) -> Sco
     output = opened.output
     source = opened.source
     guards = guards_about(model, output)
-    recorder = RecordingRunner(opened.session, guards, source.labels, source.describe()) if guards else None
+    recorder = decisions = None
+    if guards:
+        recorder = RecordingRunner(opened.session, guards, source.labels, source.describe())
     # behind features and logits, nodes that give labels do not run
     label = None if opened.form else answer_of(model, output)
     scores, predicted = score_model(recorder or opened.session, output, source, opened.batch_size, progress, label)
@@ -353,7 +355,8 @@ def score_opened(opened: Opened, progress: Progress, level: float = 95.0) -> Sco
         *_doubtful_logits(output, scores, predicted),
         *decided_on(model, opened.digested, opened.data.limits),
     )
-    decisions = None if recorder is None else _decisions(opened, recorder, scores, level)
+    if recorder is not None:
+        decisions = _decisions(opened, recorder, scores, level)
     return Scored(scores, predicted, decisions, notes)
 
 

@@ -102,10 +102,16 @@ def probability_bounds(
     if fitted is not None:
         if task.readout.resolution:  # where trees add p up, log p moves by k eps / p
             p = task.readout.probabilities(logits)
-            moved = moved + _ROUNDINGS * eps * (1 / p + (1 / (1 - p) if task.readout.multi_label else 0))
+            moves_of_log = 1 / p
+            if task.readout.multi_label:
+                moves_of_log += 1 / (1 - p)
+            moved = moved + _ROUNDINGS * eps * moves_of_log
         bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
     bounds += task.readout.output_step + task.readout.slack  # rule 3
-    bounds += _cast_moves(task, logits if fitted is None else apply_map(fitted, logits, features))  # rule 5
+    mapped = logits
+    if fitted is not None:
+        mapped = apply_map(fitted, logits, features)
+    bounds += _cast_moves(task, mapped)  # rule 5
     bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
     if isinstance(fitted, Clamped):
         bounded[fitted.near_ties(logits, moved)] = 1.0  # predictions may go either way

@@ -337,7 +337,12 @@ def recall_and_precision(scores: SampleScores) -> tuple[float | None, float | No
     predicted = scores.confidence > 0.5
     masks = (predicted & scores.hit, scores.hit, predicted)
     right, came, decided = (float(np.sum(scores.weigh(mask.astype(np.float64)))) for mask in masks)
-    return right / came if came else None, right / decided if decided else None
+    recall = precision = None
+    if came:
+        recall = right / came
+    if decided:
+        precision = right / decided
+    return recall, precision
 
 
 def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Shipped) -> tuple[KeptDecision, ...]:

@@ -213,9 +213,9 @@ def _run_label(in_graph: LabelOutput | None, name: str, column: NDArray[Any], p:
     if relation(column, p, _SAME) != "labels":
         return None
     named = _labels_of(column, p) or {}
-    classes = [named[c] for c in sorted(named)] if len(named) == p.shape[1] else []
+    classes = [named[c] for c in sorted(named)]
     # a bool has no names to gather
-    if not all(isinstance(one, (str, int, np.integer)) for one in classes):
+    if len(named) != p.shape[1] or not all(isinstance(one, (str, int, np.integer)) for one in classes):
         classes = []
     return LabelOutput(name, tuple(one if isinstance(one, str) else int(one) for one in classes), first=True)
 

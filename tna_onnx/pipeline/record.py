@@ -114,9 +114,11 @@ class Encoder:
     def encoded(self, value: Any, limit: int = _MAX_ARRAY) -> Any:
         """Return a value that JSON has; `limit` numbers of an array."""
         if isinstance(value, np.ndarray):
-            array = {"dtype": value.dtype.name, "shape": list(value.shape)}
+            array: dict[str, Any] = {"dtype": value.dtype.name, "shape": list(value.shape)}
             fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size, limit)
-            return array | ({"values": value.reshape(-1).tolist()} if fits else {})
+            if fits:
+                array["values"] = value.reshape(-1).tolist()
+            return array
         if isinstance(value, (list, tuple)):
             numbers = bool(value) and all(isinstance(item, float) for item in value)
             if numbers and not self._fits("f", len(value), limit):
@@ -326,7 +328,9 @@ def before_decisions(file: Model, entries: Mapping[str, str]) -> Model:
         raise NotRebuilt("something else was changed after decisions were added")
     with _not_rebuilt():
         proto = decisions.without_decisions(file, step["names"].values())
-    annotate(proto, _with_steps(entries, earlier) if earlier else entries)
+    if earlier:
+        entries = _with_steps(entries, earlier)
+    annotate(proto, entries)
     return Model(proto, step["source"], file.path, large_values=file.large_values)
 
 

@@ -233,15 +233,17 @@ class Writing:
         task = self.task
         folding = self.folding(outcome)
         maps: tuple[Any, ...] = ()
+        other_outputs = UNCHANGED
         # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
         if folding is None and outcome.fitted is not None:
             maps = (outcome.fitted,)
+            other_outputs = self.other_outputs(outcome.map)
         change = Change(
             **self._placed(outcome, folding),
             maps=maps,
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
-            other_outputs=self.other_outputs(outcome.map) if maps else UNCHANGED,
+            other_outputs=other_outputs,
         )
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)

@@ -252,11 +252,10 @@ def samples(data: recalibrations.StudyData, settings: StudySettings, progress: T
         fewer = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
         seed = settings.seed + repeat
         try:
-            result = (
-                recalibrations.sparse(fewer, settings, seed)
-                if method == "tna"
-                else recalibrations.plain(fewer, method, settings, seed)
-            )
+            if method == "tna":
+                result = recalibrations.sparse(fewer, settings, seed)
+            else:
+                result = recalibrations.plain(fewer, method, settings, seed)
             return metrics_of(recalibrations.scored(data, result), settings.bins, NAMES)
         except DataError:
             return None

@@ -50,7 +50,7 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     where = name or str(file)
     with (
         parsing(where, "cannot be read as an image", "repair or remove it, or leave out such images with --skip-bad"),
-        open_image_file(file, where, limits) if isinstance(file, Path) else file as stream,
+        open_image_file(file, where, limits) as stream,
         _image(stream, where, limits) as image,
     ):
         return _upright(image, image.format, where)
@@ -104,12 +104,14 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     )
 
 
-def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
-    """Open the file of an image, for its bytes.
+def open_image_file(file: Path | BinaryIO, where: str, limits: Limits) -> BinaryIO:
+    """Open the file of an image, for its bytes; a stream of them is given back.
 
     Raises OSError: it cannot be opened.
     """
-    stream = open_foreign(path)
+    if not isinstance(file, Path):
+        return file
+    stream = open_foreign(file)
     size = os.fstat(stream.fileno()).st_size
     if size > _BYTES_PER_PIXEL * limits.image_pixels:
         stream.close()

@@ -102,7 +102,7 @@ class ImageSource:
             file = self.files.open(row)
             where = self.files.name(row)
             try:
-                with open_image_file(file, where, self.limits) if isinstance(file, Path) else file as stream:
+                with open_image_file(file, where, self.limits) as stream:
                     return stream_sha256(stream)
             except OSError as error:
                 raise DataError(f"{where}: cannot be read ({error.strerror}); check that it still exists") from error

@@ -130,9 +130,14 @@ def _open_images(table: table_inputs.Table, title: str, name: str, label: str | 
     where, files = table.where, tuple(table.files)
     request.check_one_class(where)
     further = columns_beside(request, where, table.kinds)
-    stored = table.columns([*further, *([] if label is None else [label])])
+    stored_labels = None
+    if label is None:
+        stored = table.columns(further)
+    else:
+        stored = table.columns([*further, label])
+        stored_labels = table.labels(label, stored[label])
     images = TableImages(Path(where), files, map_column(files, name, request.limits))
-    labels = labels_apart(request, None if label is None else table.labels(label, stored[label]))
+    labels = labels_apart(request, stored_labels)
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
     columns = {column: stored[column] for column in further}
     return open_image_files(title, where, images, indices, request, prepared_input(request, where), columns)

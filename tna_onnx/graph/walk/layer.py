@@ -294,7 +294,9 @@ class SummedHead(Head):
                     for summand in self.layers
                     if summand is not layer and summand.features == layer.features
                 ]
-                new_weight = weight[:, start:end] - sum(tied) if tied else weight[:, start:end]
+                new_weight = weight[:, start:end]
+                if tied:
+                    new_weight = new_weight - sum(tied)
                 start = end
             read.add(layer.features)
             if bias is not None and layer is holder:
