@@ -199,17 +199,26 @@ def check_readout(
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits, tf32=session is not None and session.tf32)
         return CheckedHead(readout, shape, _are_plain(readout, features, raw), notes=notes)
-    if readout.parts:
+    head = replace(readout, linear=False)
+    tail = _checked_tail(opened, head, session, features, logits)
+    return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
+
+
+def _checked_tail(
+    opened: OpenModel, head: Head, session: Session | None, features: NDArray[Any], logits: NDArray[Any]
+) -> Tail:
+    """Return the part of the graph that computes the logits from the features, where these are not linear in them."""
+    model = opened.model
+    if head.parts:
         raise UnsupportedModel(
-            f"{model.name}: the features of head '{readout.node}' have shape {features.shape}; expected (N, "
-            f"{readout.n_features}), one vector a sample; use --search none --output-kind logits"
+            f"{model.name}: the features of head '{head.node}' have shape {features.shape}; expected (N, "
+            f"{head.n_features}), one vector a sample; use --search none --output-kind logits"
         )
-    if readout.several:
+    if head.several:
         raise UnsupportedModel(
-            f"{model.name}: head '{readout.node}' has several predictions a sample, and only the graph computes its "
+            f"{model.name}: head '{head.node}' has several predictions a sample, and only the graph computes its "
             "logits; use --search none"
         )
-    head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     check_batch_axis(model, head, features, len(logits), fixed_batch)
     try:
@@ -218,7 +227,7 @@ def check_readout(
         reason = str(error).partition(";")[0]
         raise HeadDiffers(f"{model.name}: {reason}; use --search none --output-kind {head.holds}") from error
     check_tail(model, head, tail, features, logits)
-    return CheckedHead(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
+    return tail
 
 
 def _are_plain(head: Head, features: NDArray[Any], raw: NDArray[Any]) -> bool:

@@ -50,7 +50,7 @@ from tna_onnx.pipeline.record import DecisionStep, write_decisions
 from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.outcomes import Decisions, Guard
+from tna_onnx.results.outcomes import Decisions, Guard, GuardOutput
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import Session
 
@@ -91,23 +91,14 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
             check(path, decisions)
         size = path.stat().st_size
         files = written_files(path, target)
-    score = plan.guarded.set_score
-    rule = plan.guarded.decision
-    whom = EXCHANGEABLE[plan.scores.clusters is not None]
-    promise = ""
-    if rule is not None and thresholds.point is not None:
-        promise = promise_of(settings, rule, thresholds.point, opened.names, whom)
-    of_sets = len(plan.rows)
-    if settings.fits_sets:
-        of_sets = int(plan.fresh.sum())
-    set_score = score or SetScore()
+    set_score = plan.guarded.set_score or SetScore()
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
         files=files,
         class_output=opened.output.name,
-        outputs=new_outputs(thresholds, of_sets, opened.output.n_classes, score, promise, whom),
+        outputs=_outputs(opened, plan),
         set_penalty=set_score.weight,
         set_free_classes=set_score.free,
         data=opened.source.describe(),
@@ -127,6 +118,20 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         provider=opened.session.provider,
         operating_point=thresholds.point,
     )
+
+
+def _outputs(opened: GuardSamples, plan: _Plan) -> tuple[GuardOutput, ...]:
+    """Say of each new output what it promises, and to whom."""
+    thresholds = plan.thresholds
+    rule = plan.guarded.decision
+    whom = EXCHANGEABLE[plan.scores.clusters is not None]
+    promise = ""
+    if rule is not None and thresholds.point is not None:
+        promise = promise_of(thresholds.settings, rule, thresholds.point, opened.names, whom)
+    of_sets = len(plan.rows)
+    if thresholds.settings.fits_sets:
+        of_sets = int(plan.fresh.sum())
+    return new_outputs(thresholds, of_sets, opened.output.n_classes, plan.guarded.set_score, promise, whom)
 
 
 def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
