@@ -17,8 +17,7 @@ from tests.support import with_options
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.difference import differences
-from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model, load_model
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, pending
 from tna_onnx.graph.scores import choose_head

@@ -19,8 +19,8 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import SHARES, Interval, Metrics, decisive_count, shares_by_width
 from tna_onnx.numerics.positive import Classes, PositiveSide, positive_difference
-from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.numerics.scores import SampleScores, cluster_sums, mean_and_error
 from tna_onnx.results.measured import estimates_of
 from tna_onnx.results.verdict import Recall
 

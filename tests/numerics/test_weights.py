@@ -14,8 +14,7 @@ from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece, sampl
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.positive import positive_scores, slope_and_intercept
 from tna_onnx.numerics.reliability import Bins, CumulativeTest
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 
 N = 600
 BINS = 15

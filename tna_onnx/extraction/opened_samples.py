@@ -25,8 +25,7 @@ from tna_onnx.extraction.sessions import Runner, in_rows, open_part
 from tna_onnx.extraction.store import is_store, model_key, read_stored
 from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
-from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model, load_model
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
 

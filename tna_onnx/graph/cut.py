@@ -11,8 +11,8 @@ import onnx
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraph_inputs
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
+from tna_onnx.graph.load import PREFIX, Model
+from tna_onnx.graph.nodes import RAW_LOGITS, block_of, raw_logits
 from tna_onnx.graph.options import ModelOptions
 
 ModelProto = onnx.ModelProto

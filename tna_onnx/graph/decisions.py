@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.bounds import copy_model, names_in
 from tna_onnx.graph.difference import WrittenValues
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps, constant_node
+from tna_onnx.graph.load import PREFIX, Model
+from tna_onnx.graph.nodes import NodeOps, constant_node
 from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule

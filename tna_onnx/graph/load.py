@@ -77,7 +77,10 @@ _MAX_PASSED = 50  # of them, in a row
 IN_MEMORY = "the model in memory"
 """What messages call a model without a path."""
 
-METADATA_PREFIX = "tna_onnx."
+PREFIX = "tna_onnx"
+"""How the names begin of all that this tool adds to a graph."""
+
+METADATA_PREFIX = f"{PREFIX}."
 """How the keys of this tool's entries in `metadata_props` begin."""
 
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB

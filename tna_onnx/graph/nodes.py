@@ -15,10 +15,8 @@ from onnx import helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_nodes
 from tna_onnx.graph.difference import PLACEHOLDER_INT, WrittenValues
-from tna_onnx.graph.load import METADATA_PREFIX, Model, head_key
+from tna_onnx.graph.load import METADATA_PREFIX, PREFIX, Model, head_key
 from tna_onnx.numerics.ops import least_probability
-
-PREFIX = "tna_onnx"
 
 _MIN_OPSET = 7  # Mul and Add broadcast from 7 on
 _MIN_OPSETS = {"float64": 12}  # Clip knows float64 from 12 on

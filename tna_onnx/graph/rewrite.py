@@ -26,10 +26,9 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import copy_model, input_at, names_in
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.difference import WrittenValues
-from tna_onnx.graph.load import SHAPE_OR_TYPE, Model
+from tna_onnx.graph.load import PREFIX, SHAPE_OR_TYPE, Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
-    PREFIX,
     NodeOps,
     annotate,
     constant_node,

@@ -16,8 +16,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import purpose
 from tna_onnx.graph.cut import cut_at, mapped_logits
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
-from tna_onnx.graph.load import Model, dims_text, tells_damage
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model, dims_text, tells_damage
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import (
     CLASSES_FIRST,

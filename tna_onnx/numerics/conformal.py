@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.scores import mean_and_error
 
 if TYPE_CHECKING:
     from typing import Any

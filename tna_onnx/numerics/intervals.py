@@ -33,18 +33,8 @@ from tna_onnx.numerics.metrics import (
     independent_count,
     residuals,
 )
-from tna_onnx.numerics.residuals import (
-    DRAWS,
-    CrossFit,
-    as_new,
-    cluster_sums,
-    estimates,
-    fit_error,
-    mean_and_error,
-    moments,
-    noise,
-)
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.residuals import DRAWS, CrossFit, as_new, estimates, fit_error, moments, noise
+from tna_onnx.numerics.scores import SampleScores, cluster_sums, mean_and_error
 
 FloatArray = NDArray[np.float64]
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.conformal import accept_above, errorless_needed, lowest_risk
-from tna_onnx.numerics.residuals import cluster_sums
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, cluster_sums
 
 BOUNDS = ("recall", "precision", "fpr")
 """What a threshold can bound."""

@@ -30,8 +30,8 @@ from tna_onnx.numerics.metrics import (
     metric_value,
 )
 from tna_onnx.numerics.reliability import Bins, normal_cdf
-from tna_onnx.numerics.residuals import CrossFit, cluster_sums, corrected_errors, mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.residuals import CrossFit, corrected_errors
+from tna_onnx.numerics.scores import SampleScores, cluster_sums, mean_and_error
 
 FloatArray = NDArray[np.float64]
 

@@ -24,21 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metrics import SHARES, Shares, check_bins, folded_mean, residuals
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
-
-
-def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sums over each cluster, (K,) or (K, B), of (N,) or (N, B) values; clusters in ascending order.
-
-    >>> cluster_sums(np.array([1.0, 2.0, 4.0]), np.array([7, 3, 7])).tolist()
-    [2.0, 5.0]
-    """
-    order = np.argsort(clusters, kind="stable")
-    ordered = clusters[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    sums: NDArray[np.float64] = np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
-    return sums
-
+from tna_onnx.numerics.scores import SampleScores, cluster_sums
 
 # Samples that far apart are still looked at together.
 _LAGS = 10
@@ -81,33 +67,6 @@ def _above_zero(products: list[NDArray[np.float64]]) -> float:
     joined = np.concatenate(products)
     error = float(np.sqrt(np.sum(joined**2)))
     return float(np.sum(joined)) / error if error else 0.0
-
-
-def mean_and_error(
-    values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None, weights: NDArray[np.float64] | None = None
-) -> tuple[float, float]:
-    """Return the mean of (N,) values and its standard error, infinite for a single cluster.
-
-    `clusters`: of the values, (N,); None where they are independent. `weights`: of the values, (N,), where they have
-    clusters; None where all count the same.
-
-    >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
-    (2.0, 1.0)
-    """
-    if clusters is None:
-        return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))
-    total: float = len(values)
-    mean = float(np.mean(values))
-    deviations = values - mean
-    if weights is not None:
-        total = float(np.sum(weights))
-        mean = weighted_mean(values, weights)
-        deviations = weights * (values - mean)
-    deviations = cluster_sums(deviations, clusters)
-    count = len(deviations)
-    if count < 2:
-        return mean, math.inf
-    return mean, math.sqrt(count / (count - 1) * float(np.sum(deviations**2))) / total
 
 
 def between_clusters(

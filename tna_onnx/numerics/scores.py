@@ -522,6 +522,46 @@ def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = No
     return float(weights @ rows / np.sum(weights))
 
 
+def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sums over each cluster, (K,) or (K, B), of (N,) or (N, B) values; clusters in ascending order.
+
+    >>> cluster_sums(np.array([1.0, 2.0, 4.0]), np.array([7, 3, 7])).tolist()
+    [2.0, 5.0]
+    """
+    order = np.argsort(clusters, kind="stable")
+    ordered = clusters[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    sums: NDArray[np.float64] = np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
+    return sums
+
+
+def mean_and_error(
+    values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None, weights: NDArray[np.float64] | None = None
+) -> tuple[float, float]:
+    """Return the mean of (N,) values and its standard error, infinite for a single cluster.
+
+    `clusters`: of the values, (N,); None where they are independent. `weights`: of the values, (N,), where they have
+    clusters; None where all count the same.
+
+    >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
+    (2.0, 1.0)
+    """
+    if clusters is None:
+        return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))
+    total: float = len(values)
+    mean = float(np.mean(values))
+    deviations = values - mean
+    if weights is not None:
+        total = float(np.sum(weights))
+        mean = weighted_mean(values, weights)
+        deviations = weights * (values - mean)
+    deviations = cluster_sums(deviations, clusters)
+    count = len(deviations)
+    if count < 2:
+        return mean, math.inf
+    return mean, math.sqrt(count / (count - 1) * float(np.sum(deviations**2))) / total
+
+
 def _hits(predicted: Any, labels: Any) -> NDArray[np.bool_]:
     hits: NDArray[np.bool_] = to_host(predicted) == to_host(labels)
     return hits

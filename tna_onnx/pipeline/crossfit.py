@@ -19,8 +19,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.metrics import independent_count
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 from tna_onnx.pipeline.methods import FOLDS, Method, Rule
 
 SEEN = 62_500

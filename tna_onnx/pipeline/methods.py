@@ -23,8 +23,7 @@ from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import independent_count, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.positive import positive_scores
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 from tna_onnx.search.candidates import ROUNDING
 
 # More folds would fit on more samples and cost as many more fits; five leave 80 %.

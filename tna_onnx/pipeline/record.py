@@ -33,8 +33,8 @@ from tna_onnx.graph.difference import (
     is_plainly_encoded,
     same_models,
 )
-from tna_onnx.graph.load import PARSER_ERROR, Model, head_key
-from tna_onnx.graph.nodes import PREFIX, annotate
+from tna_onnx.graph.load import PARSER_ERROR, PREFIX, Model, head_key
+from tna_onnx.graph.nodes import annotate
 from tna_onnx.graph.options import OUTPUT_KINDS, Difference
 from tna_onnx.graph.readers import UNCHANGED, OutputChange
 from tna_onnx.graph.readout import ClassOutput, Head, Layout, Readout, requantized

@@ -11,15 +11,14 @@ from tna_onnx.data.images.known_recipes import source_search
 from tna_onnx.data.images.preprocess import recipe_text
 from tna_onnx.data.several import PositionSource
 from tna_onnx.errors import listed
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.tensors import epsilon, numpy_type
 from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.reliability import Reliability
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores
+from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, mean_and_error
 from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, kept_decisions, predictions_are_free
 from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Task

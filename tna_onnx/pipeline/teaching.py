@@ -26,8 +26,7 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.ops import SoftLabels, to_host
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 from tna_onnx.pipeline.job import Collected, Job, Task, Teacher
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress

@@ -22,8 +22,8 @@ from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import MIN_EACH, Estimate, Interval, Metrics, decisive_count
 from tna_onnx.numerics.positive import Classes, PositiveSide, positive_difference, positive_scores, slope_and_intercept
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.residuals import CrossFit, mean_and_error
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import ClassFrequency, Decisions

@@ -19,9 +19,8 @@ from tna_onnx.errors import UsageError
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, Ensemble
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import metric_value
-from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, mean_and_error
 
 # A drop of exactly the constraint is allowed, however the difference of two fractions is rounded.
 ROUNDING = 1e-12

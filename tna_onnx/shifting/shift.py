@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tna_onnx.engine.scoring import BatchRunner, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.extraction.head_check import CheckedHead
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK
+from tna_onnx.graph.load import PREFIX, Model
+from tna_onnx.graph.nodes import PRIOR_BLOCK
 from tna_onnx.graph.readers import CannotInsert, OutputChange, can_scale, outputs_of_scores
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten

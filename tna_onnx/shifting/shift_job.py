@@ -22,8 +22,7 @@ from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel, read_classifier
 from tna_onnx.extraction.head_check import CheckedHead, check_readout
 from tna_onnx.extraction.opened_samples import open_inputs
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model
 from tna_onnx.graph.readout import ClassOutput, Head, Readout, require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.numerics import prior_shift

@@ -17,8 +17,7 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.linear import read_linear
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, has_positions
 from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
 from tna_onnx.graph.walk.output_steps import require_little_slack

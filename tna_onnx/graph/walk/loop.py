@@ -16,8 +16,7 @@ import onnx
 from tna_onnx.errors import TnaError
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
-from tna_onnx.graph.load import Model, damage
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.load import PREFIX, Model, damage
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import LabelsOfPositions, Refused
 from tna_onnx.graph.walk import output_steps
