@@ -290,11 +290,15 @@ def test_samples_without_a_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize(("form", "name"), [("struct", "photo"), ("binary", "pixels"), ("large", "photo")])
+@pytest.mark.parametrize(
+    ("form", "name"), [("struct", "photo"), ("binary", "pixels"), ("large", "photo"), ("dictionary", "photo")]
+)
 def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
     content = [encoded(seed) for seed in range(6)]
     if form == "struct":
         cells = pa.array([{"bytes": part, "path": None} for part in content])
+    elif form == "dictionary":
+        cells = pa.array(content).dictionary_encode()
     else:
         cells = pa.array(content, pa.binary() if form == "binary" else pa.large_binary())
     path = write(tmp_path / f"calib.{kind}", pa.table({name: cells, "label": LABELS, "score": X[:, 0]}))
@@ -326,6 +330,11 @@ def test_which_column_holds_the_images(tmp_path: Path) -> None:
     assert "no column is known to hold the images (found 'img', 'image', 'label')" in refusal(path, IMAGE)
 
 
+def test_structs_that_are_no_images_are_read_past(tmp_path: Path) -> None:
+    table = pa.table({"about": [{"page": 3}] * 6, "x": rows(X), "label": LABELS})
+    np.testing.assert_array_equal(gather(opened(write(tmp_path / "a.parquet", table)), 4)["x"], X)
+
+
 @pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
 def test_a_saved_data_set_is_refused_with_the_file_to_write(tmp_path: Path, name: str) -> None:
     """The order of its rows may be in a file of its own."""
@@ -337,3 +346,6 @@ def test_a_saved_data_set_is_refused_with_the_file_to_write(tmp_path: Path, name
 def test_labels_apart(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"x": rows(X)}))
     np.testing.assert_array_equal(opened(path, labels=LABELS).labels, LABELS)
+    path = write(tmp_path / "b.parquet", pa.table({"image": [encoded(seed) for seed in range(6)]}))
+    np.testing.assert_array_equal(opened(path, IMAGE, labels=LABELS).labels, LABELS)
+    assert "b.parquet: column 'labels': 5 labels for 6 samples" in refusal(path, IMAGE, labels=LABELS[:5])

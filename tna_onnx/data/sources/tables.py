@@ -26,7 +26,7 @@ from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs
-from tna_onnx.data.sources.arrays import ArraySource, check_arrays
+from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError, listed
@@ -138,7 +138,7 @@ def _open_images(table: table_inputs.Table, title: str, name: str, label: str | 
         stored_labels = table.labels(label, stored[label])
     images = TableImages(Path(where), files, map_column(files, name, request.limits))
     labels = labels_apart(request, stored_labels)
-    indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label!r}"))
+    indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label or LABELS!r}"))
     columns = {column: stored[column] for column in further}
     return open_image_files(title, where, images, indices, request, prepared_input(request, where), columns)
 
