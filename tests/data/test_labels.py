@@ -271,6 +271,8 @@ def test_arrays(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(source.labels, Y)
     assert source.labels.dtype == np.int64
     assert source.describe() == "arrays d.npz (6 samples, 3 labels, 1.33 a sample)"
+    empty = opened({"x": X[:0], "labels": Y[:0]})
+    assert empty.describe() == "arrays (0 samples, 3 labels, 0 a sample)"
     np.testing.assert_array_equal(np.concatenate([b["x"] for b in source.batches(4)]), X)
     np.testing.assert_array_equal(next(iter(source.batches(4, np.array([5, 1]))))["x"], X[[5, 1]])
 

@@ -339,7 +339,7 @@ class LabelSource(SourceView):
 
     def describe(self) -> str:
         title = getattr(self.source, "title", None) or self.source.describe()
-        labels_per_sample = float(self.labels.sum(axis=1).mean())
+        labels_per_sample = self.labels.sum() / max(1, len(self))
         return f"{title} ({len(self):,} samples, {self.labels.shape[1]:,} labels, {labels_per_sample:.3g} a sample)"
 
     @property

@@ -51,6 +51,7 @@ FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "lists of numbers": lambda: ([[X[part], LABELS[part].tolist()] for part in PARTS], {}),
     "reader": lambda: (Reader([{"x": X[part]} for part in PARTS]), {"labels": LABELS}),
     "reader with labels": lambda: (Reader([{"x": X[part], "labels": LABELS[part]} for part in PARTS]), {}),
+    "reader of bare arrays": lambda: (Reader([X[part] for part in PARTS]), {"labels": LABELS}),
     "bare arrays": lambda: ([X[part] for part in PARTS], {"labels": LABELS}),
     "ignored labels": lambda: (tuples(), {"labels": LABELS}),
     "columns of labels": lambda: ([(X[part], LABELS[part, np.newaxis]) for part in PARTS], {}),

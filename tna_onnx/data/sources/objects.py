@@ -12,6 +12,7 @@ Batches are read once; where they are large they are mapped from a temporary fil
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
@@ -45,7 +46,7 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
     columns = {name: GrowingRows(f"{title}: {name!r}") for name in names}
     batches = data
     if hasattr(data, "get_next"):
-        batches = iter(data.get_next, None)
+        batches = itertools.takewhile(lambda batch: batch is not None, (data.get_next() for _ in itertools.count()))
     for number, batch in enumerate(batches):
         where = f"{title}: batch {number}"
         arrays = _arrays(batch, input_names, where)
