@@ -183,7 +183,7 @@ def table_slices(
             labels = _table_labels(files, label)
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
-    whole = TableSlice(
+    tables = TableSlice(
         files,
         "",
         columns,
@@ -191,7 +191,7 @@ def table_slices(
         sample_info=_columns_beside(request, files, where),
         label_names=label_names(files.schema, label, where, request) or (),
     )
-    return _cut(whole, rows), tuple(map(input_column, columns)), has_images
+    return _cut(tables, rows), tuple(map(input_column, columns)), has_images
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
