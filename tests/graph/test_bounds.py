@@ -12,7 +12,8 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from tests.graph.samples import Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.bounds import attribute_of
+from tna_onnx.graph.load import Model, load_model, tells_damage
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.readers import label_outputs
 from tna_onnx.graph.scores import choose_head, find_heads, find_readout
@@ -67,7 +68,17 @@ def _made_again(proto: onnx.ModelProto) -> None:
     proto.graph.node.append(helper.make_node("Constant", [], ["weight"], value_float=1.0))
 
 
+def _reference(proto: onnx.ModelProto) -> None:
+    head_of(proto).attribute[0].ref_attr_name = "of a function"
+
+
 DAMAGES = {
+    "attribute of no function": (
+        _reference,
+        "Gemm 'head' takes attribute 'of a function' of a function, and is in none",
+    ),
+    "output twice": (_twice(lambda p: p.graph.output), "output 'y' is there twice"),
+    "two versions": (_twice(lambda p: p.opset_import, domain="ai.onnx", version=6), "operator set 'ai.onnx' is there"),
     "initializer twice": (_twice(lambda p: p.graph.initializer, raw_data=b""), "is there twice"),
     "initializer that a node makes": (_made_again, "tensor 'weight' is there twice"),
     "many axes": (_axes(*[1] * 1000, 3, 6), "has 1,002 axes"),
@@ -141,6 +152,21 @@ def placed(domain: str) -> onnx.FunctionProto:
     return made
 
 
+def overloaded(made: onnx.FunctionProto) -> onnx.FunctionProto:
+    if hasattr(made, "overload"):  # newer versions of onnx
+        made.overload = "other"
+    return made
+
+
+def hiding(name: str) -> onnx.FunctionProto:
+    """A function with a branch that has a tensor of its own under a name of the function."""
+    output = helper.make_tensor_value_info(name, TensorProto.FLOAT, [])
+    branch = helper.make_graph([], "branch", [], [output], [numpy_helper.from_array(np.float32(1), name)])
+    made = function("F")
+    made.node.append(helper.make_node("If", ["on"], ["either"], then_branch=branch, else_branch=branch))
+    return made
+
+
 def with_defaults(*values: float) -> onnx.FunctionProto:
     """A leaky ReLU whose slope has these defaults."""
     made = function("F")
@@ -166,6 +192,14 @@ def ladder(steps: int) -> onnx.ModelProto:
     return calling(function("F0"), *(function(f"F{k}", f"F{k - 1}", f"F{k - 1}") for k in range(1, steps + 1)))
 
 
+def called_with(slope: list[Any]) -> onnx.ModelProto:
+    """A classifier whose features pass a leaky ReLU of these slopes."""
+    proto = calling(with_defaults(0.7))
+    call = next(node for node in proto.graph.node if node.domain == "local")
+    call.attribute.extend(helper.make_attribute("slope", value) for value in slope)
+    return proto
+
+
 def handed_on(steps: int, value: object) -> onnx.ModelProto:
     """Each function hands an attribute on to the one before twice."""
     proto = ladder(steps)
@@ -183,6 +217,10 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
     [
         (calling(function("F", "F")), "functions call themselves: F -> F"),
         (calling(function("G", "F"), function("F", "G")), "functions call themselves: "),
+        (calling(function("F"), function("F")), "function 'local.F' is there twice"),
+        (calling(function("F"), overloaded(function("F"))), "function 'local.F' is there twice"),
+        (calling(hiding("a")), "tensor 'a' is there twice"),
+        (called_with(slope=[0.5, 0.25]), "attribute 'slope' is there twice"),
         (calling(with_defaults(0.7)), "leaves out attribute 'slope'"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
@@ -328,6 +366,18 @@ def test_what_reads_a_damaged_model_says_what_is_damaged() -> None:
     proto.graph.output.append(helper.make_tensor_value_info("labels", TensorProto.INT64, ["N"]))
     with pytest.raises(UnsupportedModel, match=r"damaged \(IndexError: .*\); the ONNX checker says: "):
         label_outputs(load_model(proto), "y", 3)
+
+
+def test_what_a_call_hands_on_may_be_damaged(tmp_path: Path) -> None:
+    onnx.save(called_with(slope=["steep"]), tmp_path / "model.onnx")
+    model = load_model(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedModel, match=r"TypeError: .*the ONNX checker says: "):
+        tells_damage(_slope)(model)
+
+
+def _slope(model: Model) -> float:
+    node = next(node for node in model.proto.graph.node if node.op_type == "LeakyRelu")
+    return attribute_of(node, "alpha", 0.0) + 1.0
 
 
 # --- limits as settings

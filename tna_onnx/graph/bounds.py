@@ -3,17 +3,18 @@
 1. A file of at most 2 GB, which is what protobuf can hold (and 33 levels of nesting).
 2. Texts in UTF-8, names in one line: more lines could pass for messages of this tool.
 3. Tensors of at most 64 axes, which is the limit of NumPy. No sparse ones.
-4. One tensor of a name.
+4. One meaning of every name: of two for one, some runtimes take the first, others the last.
 5. Functions that do not call themselves, with at most `inlined_nodes` and `inlined_bytes`, counted before inlining.
 
-ONNX Runtime, which opens the model, and the ONNX checker, which looks at what is written, check all else.
+ONNX Runtime, which opens the model with its functions inlined, and the ONNX checker, which looks at what is written,
+check all else.
 """
 
 import graphlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import onnx
@@ -94,6 +95,15 @@ def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
         yield from (output.name for output in graph.output)
 
 
+def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that the sub-graphs of a node make or hold themselves."""
+    for graph in subgraphs_of(node):
+        yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
+        for inner in graph.node:
+            yield from inner.output
+            yield from subgraph_outputs(inner)
+
+
 MAX_BYTES = 2**31 - 1
 """Protobuf counts bytes in a signed 32-bit number."""
 
@@ -107,11 +117,43 @@ def check_bounds(name: str, model: onnx.ModelProto) -> None:
         _check_messages(name, model)
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
-    results = [result for node in model.graph.node for result in node.output if result]
-    # of two for one name, some runtimes take the first, others the last
-    for tensor, count in Counter([*(tensor.name for tensor in model.graph.initializer), *results]).items():
-        if count > 1:
-            raise UnsupportedModel(f"{name}: damaged: tensor '{tensor}' is there twice; export the model again")
+    for what, names in _defined_names(model):
+        if len(set(names)) < len(names):
+            twice = next(each for each, count in Counter(names).items() if count > 1)
+            raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
+    for node in all_nodes(model.graph):
+        if wanted := [attribute.ref_attr_name for attribute in node.attribute if attribute.ref_attr_name]:
+            raise UnsupportedModel(
+                f"{name}: damaged: {node.op_type} '{node.name}' takes attribute '{wanted[0]}' of a function, and is in "
+                "none; export the model again"
+            )
+
+
+def _defined_names(model: onnx.ModelProto) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is defined in one place, as a noun and its names."""
+    versions = {(opset.domain or "ai.onnx", opset.version) for opset in model.opset_import}
+    yield "operator set", [domain for domain, _ in versions]
+    yield "output", [item.name for item in model.graph.output]
+    # runtimes do not agree on overloads
+    yield "function", [f"{function.domain}.{function.name}" for function in model.functions]
+    results = (result for node in model.graph.node for result in node.output if result)
+    yield "tensor", [*(tensor.name for tensor in model.graph.initializer), *results]
+    for function in model.functions:
+        yield "tensor", 2 * _hidden_names(function.node, {*function.input})
+    if model.functions:  # the inliner takes one of two attributes of a call
+        for node in itertools.chain(all_nodes(model.graph), *map(all_nodes, model.functions)):
+            yield f"in {node.op_type} '{node.name}' the attribute", [attribute.name for attribute in node.attribute]
+
+
+def _hidden_names(nodes: Iterable[onnx.NodeProto], visible: set[str]) -> list[str]:
+    """Return names that branches give again: the inliner renames what is read there, hidden or not."""
+    hidden: list[str] = []
+    for node in nodes:
+        hidden += visible.intersection(subgraph_outputs(node))
+        for graph in subgraphs_of(node):
+            hidden += _hidden_names(graph.node, {tensor.name for tensor in (*graph.input, *graph.initializer)})
+        visible = visible.union(node.output)
+    return hidden
 
 
 def _check_messages(name: str, part: Message) -> None:

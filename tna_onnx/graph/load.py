@@ -460,7 +460,7 @@ def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
     return np.asarray(onnx.numpy_helper.to_array(loaded))
 
 
-def checker_complaint(model: Path | onnx.ModelProto) -> str:
+def checker_complaint(model: Path | onnx.ModelProto | bytes) -> str:
     """Return what the ONNX checker, shape inference included, says against a file or model; empty if nothing."""
     # Given a path, the checker finds external data, and takes models above 2 GB.
     try:
@@ -479,6 +479,8 @@ def damage(model: Model, error: Exception) -> str:
     A node of a damaged file may lack anything that its operator has, or hold what no such node can hold.
     """
     complaint = checker_complaint(model.path or model.proto)
+    if not complaint and model.inlined and not model.external_files:  # it does not look at what calls hand on
+        complaint = checker_complaint(b"".join(tensors.pieces(model.proto, model.large_values)))
     if not complaint:  # the file is right, so our reader is wrong
         raise error
     first = complaint.strip().splitlines()[0]
