@@ -245,6 +245,11 @@ def test_a_class_without_a_sample(calibrated: dict[str, Path], tmp_path: Path) -
     run(given, tmp_path, *words, "--estimator", "bbse", code=4, said="class 3 has no sample")
 
 
+def test_a_target_without_samples(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.zeros((0, 6), np.float32))
+    run(calibrated, tmp_path, "--target-data", tmp_path / "t.npz", code=4, said="expected samples, found none")
+
+
 def test_samples_that_serve_two_purposes(calibrated: dict[str, Path], tmp_path: Path) -> None:
     run(calibrated, tmp_path, "--target-data", calibrated["fresh"], code=4, said="are labelled samples of --calib")
     run(calibrated, tmp_path, "--target-data", calibrated["fit"], code=4, said="was recalibrated on these samples")

@@ -93,6 +93,8 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     notes = source.notes
     if job.target is not None:
         unlabelled = open_inputs(opened, job.target, labels=False)[1]
+        if not len(unlabelled):
+            raise DataError(f"--target-data: {unlabelled.describe()}: expected samples, found none")
         target = DigestedSamples.of(unlabelled)
         notes = (*notes, *unlabelled.notes)
     held_out: Source | None = None
