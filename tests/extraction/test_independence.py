@@ -273,6 +273,11 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
     onnx.save(model, tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
+    decisions = tna_onnx.GuardSettings(add=("set",))
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "d.onnx", guard=decisions, **TS, **WORDS)
+    assert report.guard is not None
+    named = [note for note in report.guard.notes if "quantises each batch" in note]
+    assert [note.partition(" ")[0] for note in named] == [str(tmp_path / "d.onnx")] * (kind != "float16")
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route != "extractor"])

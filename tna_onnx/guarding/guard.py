@@ -275,9 +275,11 @@ def _with_decisions(
         raise
     except TnaError as error:
         raise type(error)(str(error).replace(str(path), str(job.output))) from error
-    guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256)
+    # what is said of the recalibrated file, which is gone, holds of the new one
+    notes = tuple(said.replace(str(path), str(job.output)) for said in guarded.notes)
+    guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256, notes=notes)
     (report,) = reports
-    return replace(report, guard=guarded, notes=tuple(dict.fromkeys((*report.notes, note, *guarded.notes))))
+    return replace(report, guard=guarded, notes=tuple(dict.fromkeys((*report.notes, note, *notes))))
 
 
 def _require_recall(gates: Gates, report: Report, decisions: Decisions) -> None:
