@@ -400,6 +400,37 @@ def test_limits_are_numbers(value: object) -> None:
         ModelLimits(inlined_nodes=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", ["x", "features"])
+def test_a_result_with_raised_limits_is_written_and_compared(given: str, tmp_path: Path) -> None:
+    """Functions of another opset stay in the file, which is read again."""
+    from tests.support import PLAIN, ok, refused, words_of
+
+    padded = function("F")
+    padded.opset_import[0].version = 16
+    padded.node[0].CopyFrom(helper.make_node("Max", ["a", "least"], ["b"]))
+    tensor = numpy_helper.from_array(np.zeros((1, 6, 2**18), np.float32))  # 45 of them are above the limit
+    padded.node.insert(0, helper.make_node("Constant", [], ["many"], value=tensor))
+    padded.node.insert(1, helper.make_node("ReduceMin", ["many"], ["least"], axes=[2], keepdims=0))
+    proto = calling(padded)
+    call = next(k for k, node in enumerate(proto.graph.node) if node.domain == "local")
+    proto.graph.node[call].output[0] = "passed0"
+    for k in range(45):
+        names = f"passed{k}", f"passed{k + 1}" if k < 44 else "passed"
+        proto.graph.node.insert(call + 1 + k, helper.make_node("F", names[:1], names[1:], domain="local"))
+    model, data, out = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "new.onnx"
+    model.write_bytes(proto.SerializeToString())
+    rng = np.random.default_rng(0)
+    np.savez(data, x=rng.standard_normal((60, 6)).astype(np.float32), labels=rng.integers(0, 3, 60))
+    limit = ("--limit", "inlined-bytes=1e9")
+    if given == "features":
+        ok("features", model, "--data", data, "-o", tmp_path / "store", *limit)
+        data = tmp_path / "store"
+    words = ["calibrate", model, "--calib", data, "-o", out, *words_of(PLAIN), "--map", "ets", "--trust-labels"]
+    refused(3, "inlined-bytes", *words)
+    ok(*words, *limit)
+    ok("verify", model, out, *limit)
+
+
 # --- texts that are not UTF-8
 
 TEXT = b"Xunusual"

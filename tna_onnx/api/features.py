@@ -127,6 +127,7 @@ def features(
             batch_size=batch_size,
         )
         extractor.model_name = loaded.name
+        extractor.options = options
         return arguments.save_json(json, _into_files(opened, labelled, str(output), fields, extractor, advance))
 
 

@@ -26,6 +26,7 @@ from tna_onnx.extraction.store import is_store, model_key, read_stored
 from tna_onnx.files import is_url
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import PREFIX, Model, load_model
+from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
 
@@ -53,11 +54,13 @@ class Samples:
             return "features"
         return "logits"
 
-    def open_written(self, path: Path, output: str, device: Device) -> Runner:
-        """Open a written file from where the samples enter to one of its outputs."""
+    def open_written(
+        self, path: Path, output: str, device: Device, limits: ModelLimits = DEFAULT_MODEL_LIMITS
+    ) -> Runner:
+        """Open a written file, within the limits of its source, from where the samples enter to one of its outputs."""
         if not self.given:
             return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
-        written = load_model(path)
+        written = load_model(path, limits)
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
         if self.readout.logits in names and inner in written.producers:

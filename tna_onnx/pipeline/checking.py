@@ -292,7 +292,7 @@ def _check_rows(task: Task, checked: Collected, rows: NDArray[np.int64], shipped
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
     name = task.opened.output.name
-    runner = checked.samples.open_written(path, name, task.device)
+    runner = checked.samples.open_written(path, name, task.device, task.model.limits)
     batches = checked.source.batches(task.batch_size, rows)
     written = np.concatenate([runner.run([name], batch)[0] for batch in batches])
     # where nothing else is run through the file, its weights need not lie beside those that are multiplied
