@@ -364,6 +364,9 @@ def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_search(small: Sma
     assert losses == sorted(losses)
     assert losses[0] == pytest.approx(min(each.metrics.nll for each in report.methods), abs=5e-5)
     assert 'id="search"' not in page
+    # logits times 1e30: every method has one huge loss
+    alike = [replace(each, error=0.0, metrics=replace(each.metrics, nll=1e27)) for each in report.methods]
+    check_page(to_html(replace(report, methods=tuple(alike))))
 
 
 def test_a_report_without_details_has_fewer_sections(report: Report) -> None:

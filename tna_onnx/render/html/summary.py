@@ -117,7 +117,8 @@ def choice(report: Report) -> blocks.Table:
     # an input that is far off would leave no room for the others: its number stands beside it
     near = [method for method in methods if method.method != "none"] or methods
     ends = [end for m in near for end in (m.metrics.nll - m.error, m.metrics.nll + m.error)]
-    room = 0.03 * (max(ends) - min(ends)) or 0.01
+    # beside a huge number a hundredth would be lost
+    room = 0.03 * (max(ends) - min(ends)) or 0.01 * max(1.0, abs(ends[0]))
     reach = (min(ends) - room, max(ends) + room)
     rows: list[tuple[str, ...]] = []
     names, texts = wording.method_table(report)
