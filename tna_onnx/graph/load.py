@@ -484,7 +484,11 @@ def damage(model: Model, error: Exception) -> str:
     if not complaint:  # the file is right, so our reader is wrong
         raise error
     first = complaint.strip().splitlines()[0]
-    return f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}"
+    # it also complains of some that run: then the error may be ours
+    return (
+        f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}; if ONNX Runtime opens it all the "
+        "same, please report this"
+    )
 
 
 def tells_damage(function: Callable[Concatenate[Model, P], R]) -> Callable[Concatenate[Model, P], R]:
