@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tna_onnx.api.guard import edit_decision, guard, shift
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.verify import verify
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.images.preprocess import PRESETS, Recipe
-    from tna_onnx.data.options import Data, Limits
+    from tna_onnx.data.options import Data
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
@@ -102,7 +103,8 @@ _MODULES = {
     "api.inspect": "inspect",
     "api.verify": "verify",
     "data.images.preprocess": "PRESETS Recipe",
-    "data.options": "Data Limits",
+    "data.choices": "Limits",
+    "data.options": "Data",
     "extraction.extractor": "FeatureExtractor",
     "graph.options": "ModelLimits ModelOptions",
     "numerics.averages": "tilt",

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, open_source, spec, write_columns
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.formats import DATA_FORMATS, DataFormat, open_request, request_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import find_label_column, model_class_names
-from tna_onnx.data.options import DEFAULT_LIMITS, Data, Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import NO_LABELS, Source
 from tna_onnx.data.sources.arrays import ArraySource, open_columns
 from tna_onnx.data.sources.image_files import prepared_input

@@ -15,11 +15,11 @@ from PIL import Image
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, open_source, spec, write_folder, write_npz
 from tests.support import cli
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import foreign_json, outside
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labelfile import read_class_names
-from tna_onnx.data.options import Limits
 from tna_onnx.data.source import InputSpec
 from tna_onnx.errors import DataError, TnaError, UsageError
 
@@ -172,7 +172,7 @@ def test_headers_that_lie(tmp_path: Path, content: bytes) -> None:
 
 
 def test_archives_expand_as_far_as_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tna_onnx.data.options._EXPANSION_FLOOR", 1000)
+    monkeypatch.setattr("tna_onnx.data.choices._EXPANSION_FLOOR", 1000)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10_000, 4), np.float32), labels=np.arange(10_000) % 2)
     with pytest.raises(DataError, match="raise --limit expansion=NUMBER"):
         open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=2))

@@ -20,6 +20,7 @@ from tests.conftest import Small
 from tests.data.samples import open_source, spec
 from tests.extraction.prepared_images import make_images, network, write_folder
 from tests.support import loaded, ok, refused
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import (
     arrays_sha256,
     file_sha256,
@@ -32,7 +33,6 @@ from tna_onnx.data.digest import (
     stream_sha256,
     tree_sha256,
 )
-from tna_onnx.data.options import DEFAULT_LIMITS
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 

@@ -193,11 +193,11 @@ def _read_model(path: Path) -> None:
 
 def _read_data(path: Path, images: bool) -> None:
     from tests.data.samples import open_source
-    from tna_onnx.data import options
+    from tna_onnx.data import choices
     from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import InputSpec
 
-    options._EXPANSION_FLOOR = FLOOR
+    choices._EXPANSION_FLOOR = FLOOR
     shape: tuple[Any, ...] = (None, 3, 5, 6) if images else (None, 4)
     recipe = Recipe(resize=(5, 6)) if images else None
     source = open_source(path, [InputSpec("x", shape, np.dtype(np.float32))], 3, recipe=recipe)

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from tests.faults.memory import DATA, FLOOR, MODELS, growth
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.images.decode import WORKERS
-from tna_onnx.data.options import DEFAULT_LIMITS
 
 pytestmark = [
     pytest.mark.slow,

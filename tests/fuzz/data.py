@@ -21,10 +21,11 @@ from tests.data.samples import encoded, open_source
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
 from tna_onnx.data.labelfile import read_class_names
-from tna_onnx.data.options import Limits, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import open_precomputed
 from tna_onnx.errors import DataError, TnaError

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tna_onnx.data.options import Limits
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.sample_info import read_prior
 from tna_onnx.errors import DataError
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.api import arguments
-from tna_onnx.data.options import Data, Frequencies
+from tna_onnx.data.choices import Frequencies
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused

@@ -285,7 +285,7 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
 
 
 def _word(option: click.Option, word: str, folder: Path) -> str:
-    from tna_onnx.data.options import PRESET_FIELDS
+    from tna_onnx.data.choices import PRESET_FIELDS
 
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
     is_name = option.name == "preset" and word.lower() in PRESET_FIELDS

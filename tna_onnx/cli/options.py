@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from tna_onnx.data.options import (
-    BATCH_SIZE,
-    PRESET_FIELDS,
-    Color,
-    Data,
-    FeatureFields,
-    Interpolation,
-    Limits,
-)
+from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Limits
+from tna_onnx.data.options import Data, FeatureFields
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem

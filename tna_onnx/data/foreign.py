@@ -22,7 +22,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.options import Limits
+from tna_onnx.data.choices import Limits
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 # Windows has no such flags, and no pipes among its files.

@@ -15,10 +15,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labels import check_labels
-from tna_onnx.data.options import Data, Limits, Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.sample_info import require_beside, with_prior
 from tna_onnx.data.several import LabelSource, PositionSource
 from tna_onnx.data.source import InputSpec, Source

@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.foreign import any_array, cell_array, foreign_json, parse_json, read_npy, read_text, text_lines
-from tna_onnx.data.options import DEFAULT_LIMITS, Data, Limits, Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError, listed

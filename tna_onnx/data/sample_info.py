@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import BESIDE, Limits
 from tna_onnx.data.foreign import any_array, parse_json, read_text, repeated
-from tna_onnx.data.options import BESIDE, Data, Limits
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import AnyArray, IntArray, Source
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import DataError, UsageError, listed

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import IGNORED
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.foreign import repeated
 from tna_onnx.data.labels import check_integral, check_range, check_two_classes
-from tna_onnx.data.options import IGNORED, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, SourceView, split_rows
 from tna_onnx.errors import DataError, listed
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import cell_array, parse_json, parsing, plain_column, read_text, repeated, whole_numbers
-from tna_onnx.data.options import Limits
 from tna_onnx.data.source import AnyArray
 from tna_onnx.errors import DataError, listed
 

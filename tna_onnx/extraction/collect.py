@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import STORED
 from tna_onnx.data.mapped import allocate, release, room
-from tna_onnx.data.options import STORED
 from tna_onnx.data.several import LabelSource
 from tna_onnx.data.source import Batch, Source, SourceView
 from tna_onnx.data.sources.arrays import ArraySource

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
+from tna_onnx.data.choices import BATCH_SIZE, DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipe_files import read_recipe
-from tna_onnx.data.options import BATCH_SIZE, DEFAULT_LIMITS, Request, names_of
+from tna_onnx.data.options import Request, names_of
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec
 from tna_onnx.data.sources.arrays import ArraySource, Kind, open_columns, stack
 from tna_onnx.data.sources.feature_files import features_table

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import BESIDE
 from tna_onnx.data.formats import Copy, open_request, request_of
-from tna_onnx.data.options import BESIDE, Data
+from tna_onnx.data.options import Data
 from tna_onnx.data.sample_info import require_beside, with_prior
 from tna_onnx.data.several import LabelSource
 from tna_onnx.data.source import NO_LABELS, InputSpec, Source

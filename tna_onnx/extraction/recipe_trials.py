@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import Color
 from tna_onnx.data.images.known_recipes import NamedRecipe, RecipeScore
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.options import Color
 from tna_onnx.data.source import Batch, InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import Color
 from tna_onnx.data.images.known_recipes import NamedRecipe
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.options import Color
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     MOST_RUNS,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from tna_onnx.data.options import TRUST_LABELS
+from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import (
     LEVEL,

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.options import BATCH_SIZE, Data
+from tna_onnx.data.choices import BATCH_SIZE
+from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.images.known_recipes import preprocessing_warnings
 from tna_onnx.data.labels import Coverage, label_coverage_text
-from tna_onnx.data.options import Data, Limits
+from tna_onnx.data.options import Data
 from tna_onnx.data.several import PositionSource, order_warning
 from tna_onnx.data.source import Source, group_notes, require_groups, require_samples, sample_labels
 from tna_onnx.data.suspicion import checked_labels, checked_warnings

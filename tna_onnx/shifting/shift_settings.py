@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tna_onnx.data.options import TRUST_LABELS, Frequencies
+from tna_onnx.data.choices import TRUST_LABELS, Frequencies
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import LEVEL, MAX_LEVEL, check_settings, documented, setting
 

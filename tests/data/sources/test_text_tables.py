@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.samples import gather, open_source, spec
-from tna_onnx.data.options import DEFAULT_LIMITS, Request
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.arrays import stack
 from tna_onnx.data.sources.table_inputs import Kind, lay_out

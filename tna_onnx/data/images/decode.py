@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.foreign import open_foreign, parsing
-from tna_onnx.data.options import DEFAULT_LIMITS, Limits
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.options import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout, Limits
+from tna_onnx.data.choices import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout, Limits
 from tna_onnx.data.source import AnyArray, InputSpec, shape_text
 from tna_onnx.errors import DataError, UsageError
 

@@ -12,9 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Interpolation, Limits
 from tna_onnx.data.foreign import foreign_json, parse_json, read_text
 from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
-from tna_onnx.data.options import DEFAULT_LIMITS, Data, Interpolation, Limits
+from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.files import model_folders
 

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import IGNORED, Limits
 from tna_onnx.data.digest import arrays_sha256, row_digests, stream_sha256
 from tna_onnx.data.foreign import any_array, claimed_bytes, open_foreign, parsing
 from tna_onnx.data.images.decode import read_ahead
@@ -30,7 +31,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices
 from tna_onnx.data.mapped import release
-from tna_onnx.data.options import IGNORED, Limits, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import columns_beside, values_beside
 from tna_onnx.data.several import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows

@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, STORED
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import GrowingRows, release, room
-from tna_onnx.data.options import DEFAULT_LIMITS, STORED, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources import tables

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
@@ -25,7 +26,7 @@ from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipe_files import stated_recipe
 from tna_onnx.data.labelfile import labels_apart, read_label_file
 from tna_onnx.data.labels import check_labels, class_indices, folder_labels
-from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import values_beside
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, IntArray, classes_text, split_rows
 from tna_onnx.errors import DataError, NoLabels, UsageError, listed

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.choices import BESIDE, STORED
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.labels import named_labels
-from tna_onnx.data.options import BESIDE, STORED, Data, FeatureFields, Request
+from tna_onnx.data.options import Data, FeatureFields, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import IntArray, Source
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource

@@ -24,12 +24,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tna_onnx.data.choices import BESIDE
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
-from tna_onnx.data.options import BESIDE, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.several import check_label_columns, joined_labels, marked_labels
 from tna_onnx.data.source import NO_LABELS, AnyArray, InputSpec, shape_text

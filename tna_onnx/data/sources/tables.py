@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, open_foreign, optional, parsing
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices
-from tna_onnx.data.options import DEFAULT_LIMITS, Limits, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, read_text
-from tna_onnx.data.options import Limits, Request
+from tna_onnx.data.options import Request
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources.arrays import require_text
 from tna_onnx.errors import DataError, UsageError, listed
