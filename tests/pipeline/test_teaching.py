@@ -242,8 +242,11 @@ def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) 
         (("--teacher", tmp_path / "four.onnx"), 3, "has 4 classes"),
         (("--eval", tmp_path / "features.npz"), 2, "give samples for its inputs"),
         (("--teacher", tmp_path / "none.onnx"), 2, "none.onnx"),
+        (("--teacher", student, "--cache", tmp_path / "cache"), 2, "is the model itself"),
+        (("--min-recall", "nobody=0.5", "--cache", tmp_path / "cache"), 2, "--min-recall nobody"),
     ):
         refused(code, text, *words, "-o", tmp_path / "o.onnx", *more)
+    assert not (tmp_path / "cache").exists()  # the student has not run
     assert not (tmp_path / "o.onnx").exists()
 
 

@@ -78,6 +78,7 @@ class FeatureTable:
             self.batch_size,
             clusters=rows_of(self.clusters, rows),
             weights=rows_of(self.weights, rows),
+            decided=rows_of(self.decided, rows),
         )
 
     def _selected(self, rows: NDArray[np.intp]) -> NDArray[Any]:

@@ -50,7 +50,7 @@ from tna_onnx.pipeline.sample_checks import (
     grouped,
     sample_notes,
 )
-from tna_onnx.pipeline.teaching import open_unlabelled, taught
+from tna_onnx.pipeline.teaching import open_teacher, open_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
@@ -164,10 +164,10 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     opened, target = _open_model(job)
+    teacher_model = None if job.teacher is None else open_teacher(job.teacher, opened, job.calib)
     samples, held_out = _open_both(job, opened)
     check_counts(job, samples, held_out)
-    if job.teacher is None:
-        check_gated_classes(job.gates, opened, (held_out or samples).source)
+    check_gated_classes(job, opened, (held_out or samples).source)
     # after the counts, because it reads all data
     digested = [DigestedSamples.of(part.source, part.form) for part in (samples, held_out) if part is not None]
     leaks = check_leaks(opened.model, digested, job.calib.limits, logits=opened.readout.logits)
@@ -186,8 +186,8 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
     teacher = None
-    if job.teacher is not None:
-        teacher, calibration, judging = taught(job, opened, calibration, judging, size, progress)
+    if teacher_model is not None and judging is not None:
+        teacher, calibration, judging = taught(teacher_model, job, opened, calibration, judging, size, progress)
     calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
     multiplications = calibration.table.features.size * probed.readout.n_classes
     about_model = (*shift_notes(opened.model), *_integer_notes(opened.model, opened.readout), *more)

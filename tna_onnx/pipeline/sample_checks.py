@@ -32,7 +32,6 @@ from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Collected, Job, Task
 from tna_onnx.pipeline.methods import FOLDS
-from tna_onnx.results.gates import Gates
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,16 @@ def check_counts(job: Job, samples: Samples, held_out: Samples | None) -> None:
         )
 
 
-def check_gated_classes(gates: Gates, opened: OpenModel, source: Source) -> None:
+def check_gated_classes(job: Job, opened: OpenModel, source: Source) -> None:
     """Refuse a limit on the recall of a class that none of the samples of the report is of, before a model has run."""
-    if not gates.min_recall:
+    if not job.gates.min_recall:
         return
-    labels = source.labels
-    n_classes = opened.readout.n_classes
-    occurs = labels.any(axis=0) if opened.readout.multi_label else np.isin(np.arange(n_classes), labels)
     names = opened.class_names(source)
-    gates.require_classes([names[c] for c in np.flatnonzero(occurs)])
+    if job.teacher is None or job.held_out is not None:  # else labels are drawn later, of any class
+        labels = source.labels
+        occurs = labels.any(axis=0) if opened.readout.multi_label else np.isin(np.arange(len(names)), labels)
+        names = tuple(names[c] for c in np.flatnonzero(occurs))
+    job.gates.require_classes(names)
 
 
 def sample_notes(job: Job, opened: OpenModel, samples: Samples, held_out: Samples | None) -> tuple[str, ...]:

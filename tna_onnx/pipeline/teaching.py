@@ -20,7 +20,7 @@ from tna_onnx.engine.scoring import BatchRunner, with_projections
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import require_one_prediction
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.intervals import quantile
@@ -71,33 +71,43 @@ def open_unlabelled(
     return fitted, reported
 
 
-def taught(
-    job: Job, opened: OpenModel, calibration: Collected, held_out: Collected | None, batch_size: int, progress: Progress
-) -> tuple[Teacher, Collected, Collected]:
-    """Run the teacher over the samples of a student, and return both sets with its labels where they have none."""
-    assert job.teacher is not None  # noqa: S101 - asked for
-    assert held_out is not None  # noqa: S101 - split off where there are no labels
-    model, output = read_classifier(job.teacher, ModelOptions())
+def open_teacher(file: ModelSource, opened: OpenModel, data: Data) -> Classifier:
+    """Open the model whose probabilities stand for labels of a student's samples; nothing has run yet."""
+    model, output = read_classifier(file, ModelOptions())
     require_one_prediction(model, output, _ONE_LABEL)
+    if model.sha256 == opened.model.sha256:
+        raise UsageError(f"--teacher: {model.name} is the model itself; name a better one, such as the float model")
     if output.n_classes != opened.readout.n_classes:
         raise UnsupportedModel(
             f"{model.name}: has {output.n_classes} classes, but {opened.model.name} has {opened.readout.n_classes}; "
             "expected a teacher with the same classes in the same order"
         )
-    names = names_of(model, output, replace(job.calib, classes=None)) or ()
+    names = names_of(model, output, replace(data, classes=None)) or ()
     if names and names != opened.names and sorted(names) == sorted(opened.names or ()):
         raise UnsupportedModel(
             f"{model.name}: numbers the classes in another order than {opened.model.name} ({listed(names)}, not "
             f"{listed(opened.names or ())}); expected a teacher with the same classes in the same order"
         )
-    classifier = Classifier(model, output, opened.device, job.calib)
+    return Classifier(model, output, opened.device, data)
+
+
+def taught(
+    classifier: Classifier,
+    job: Job,
+    opened: OpenModel,
+    calibration: Collected,
+    held_out: Collected,
+    batch_size: int,
+    progress: Progress,
+) -> tuple[Teacher, Collected, Collected]:
+    """Run the teacher over the samples of a student, and return both sets with its labels where they have none."""
 
     def run(collected: Collected, stage: str) -> NDArray[np.float32]:
         source = _as_inputs_of(classifier, collected, opened.inputs)
         session: BatchRunner = classifier.session
         if len(classifier.inputs) == 1:
             session = _OneInput(classifier.session, classifier.inputs[0].name)
-        (probabilities,) = with_projections(session, output, [], source, batch_size, stage, progress)
+        (probabilities,) = with_projections(session, classifier.output, [], source, batch_size, stage, progress)
         return probabilities
 
     soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
@@ -107,7 +117,7 @@ def taught(
     if not labelled:
         drawn = SoftLabels.drawn(probabilities, job.settings.seed + 1).labels
         held_out = replace(held_out, table=replace(held_out.table, labels=drawn))
-    return Teacher(model, probabilities, labelled), calibration, held_out
+    return Teacher(classifier.model, probabilities, labelled), calibration, held_out
 
 
 @dataclass(frozen=True, eq=False)
