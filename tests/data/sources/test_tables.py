@@ -322,8 +322,14 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path) -> None:
 
 def test_which_column_holds_the_images(tmp_path: Path) -> None:
     cells = [encoded(seed) for seed in range(6)]
-    path = write(tmp_path / "a.parquet", pa.table({"left": cells, "right": cells, "label": LABELS}))
+    others = [encoded(seed) for seed in range(6, 12)]
+    path = write(tmp_path / "a.parquet", pa.table({"left": cells, "right": others, "label": LABELS}))
     assert "no column is known to hold the images (found 'left', 'right', 'label')" in refusal(path, IMAGE)
+    right = next(opened(path, IMAGE, columns=["right"]).batches(6))[IMAGE.name]
+    np.testing.assert_array_equal(next(opened(path, IMAGE, drop_columns=["left"]).batches(6))[IMAGE.name], right)
+    assert not np.array_equal(next(opened(path, IMAGE, columns=["left"]).batches(6))[IMAGE.name], right)
+    assert "no column 'middle', which --columns names" in refusal(path, IMAGE, columns=["middle"])
+    assert "no column 'middle', which --drop-columns names" in refusal(path, IMAGE, drop_columns=["middle"])
     path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))
     assert len(opened(path, IMAGE)) == 6
     path = write(tmp_path / "c.parquet", pa.table({"img": cells, "image": cells, "label": LABELS}))

@@ -284,7 +284,7 @@ def lay_out(
     they are not in the table.
     """
     inputs = list(request.inputs)
-    _require(where, request.drop_columns, kinds, "--drop-columns")
+    require_columns(where, request.drop_columns, kinds, "--drop-columns")
     left_out = _no_inputs(where, kinds, request, label)
     by = request.sample_info.get("by")
     if isinstance(by, str) and kinds.get(by) == "number" and len(inputs) == 1:
@@ -333,7 +333,7 @@ def _by_user(
     where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the columns of each input where the user names them, in the model's order."""
-    _require(where, names, kinds, "--columns")
+    require_columns(where, names, kinds, "--columns")
     if twice := repeated(names):
         raise DataError(f"{where}: --columns names {listed(twice)} several times; name each column once")
     widths = [_width(spec) for spec in inputs]
@@ -354,7 +354,8 @@ def _by_user(
     return {spec.name: tuple(itertools.islice(rest, width or 1)) for spec, width in zip(inputs, widths, strict=True)}
 
 
-def _require(where: str, names: Sequence[str], kinds: Mapping[str, Kind], flag: str) -> None:
+def require_columns(where: str, names: Sequence[str], kinds: Mapping[str, Kind], flag: str) -> None:
+    """Refuse names that an option gives and no column has."""
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(f"{where}: no column {listed(unknown)}, which {flag} names; the columns are {listed(kinds)}")

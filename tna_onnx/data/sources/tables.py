@@ -111,18 +111,21 @@ def _image_column(
     kinds: Mapping[str, table_inputs.Kind], request: Request, label: str | None, where: str
 ) -> str | None:
     """Return the column that holds the images of the model's only input; None if samples are numbers."""
-    images = [name for name, kind in kinds.items() if kind == "image" and name != label]
     if len(request.inputs) != 1:
         return None
+    table_inputs.require_columns(where, request.drop_columns, kinds, "--drop-columns")
+    no_images = {label, *request.drop_columns}
+    images = [name for name, kind in kinds.items() if kind == "image" and name not in no_images]
     input_name = request.inputs[0].name
-    if input_name in kinds:
-        return input_name if input_name in images else None
+    if request.columns or input_name in kinds:
+        named = [*(request.columns or [input_name])]
+        return named[0] if len(named) == 1 and named[0] in images else None
     if len(images) > 1:  # a mask beside the image, say
         images = [name for name in _IMAGE_NAMES if name in images] or images
     if len(images) > 1:
         raise DataError(
-            f"{where}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
-            f"model's input, {input_name!r}"
+            f"{where}: no column is known to hold the images (found {listed(kinds)}); name it with --columns, or call "
+            f"it 'image' or after the model's input, {input_name!r}"
         )
     return next(iter(images), None)
 
