@@ -1,1 +1,1 @@
-"""The arithmetic and the steps of `shift`: estimating class frequencies, and writing them into a model."""
+"""New class frequencies for a model: how they are found, and how they are written."""

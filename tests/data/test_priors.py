@@ -1,4 +1,4 @@
-"""Class frequencies as they are stated: what is taken, and what is refused with which words."""
+"""Class frequencies as users state them (`read_prior`): what is taken, and what is refused with which words."""
 
 from pathlib import Path
 from typing import Any
