@@ -8,41 +8,31 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tna_onnx.data.source import Source
-from tna_onnx.errors import TnaError, UsageError
+from tna_onnx.errors import CheckFailed, TnaError, UsageError
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.sessions import open_model, open_part
+from tna_onnx.extraction.sessions import open_part
+from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.readers import tensor_outputs
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, halves_to_guard, open_guard
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.guarding.measure import (
-    RecordingRunner,
-    Values,
-    check_decisions,
-    collect_values,
-    largest_change,
-    measure,
-    measure_detection,
-)
-from tna_onnx.guarding.thresholds import (
-    NotReached,
-    Thresholds,
-    choose_thresholds,
-    new_outputs,
-    outlier_of,
-    set_score_of,
-)
+from tna_onnx.guarding.measure import RecordingRunner, Values, collect_values, measure, measure_detection
+from tna_onnx.guarding.thresholds import NotReached, Thresholds, choose_thresholds, outlier_of, set_score_of
+from tna_onnx.numerics import conformal
 from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, ModelJob, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
@@ -56,6 +46,9 @@ from tna_onnx.runtime import Session
 
 _log = logging.getLogger("tna_onnx.guard")
 
+# Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way.
+_MAX_CHANGE = 1e-5
+
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
@@ -63,10 +56,9 @@ class _Plan:
 
     guarded: Guarded  # formulas of the scores
     thresholds: Thresholds  # what they are compared with
-    scores: Values  # of the samples that decide
-    # those of them that thresholds come from: one of each group where samples come in groups
-    rows: npt.NDArray[np.int64]
-    fresh: npt.NDArray[np.bool_]  # which of `rows` no score was fitted to
+    scores: Values  # of all samples
+    samples: int  # how many of them thresholds come from: one of each group where samples come in groups
+    fresh: int  # how many of these no score was fitted to
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
@@ -102,7 +94,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         set_penalty=set_score.weight,
         set_free_classes=set_score.free,
         data=opened.source.describe(),
-        samples=len(plan.rows),
+        samples=plan.samples,
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
@@ -123,22 +115,60 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
 def _outputs(opened: GuardSamples, plan: _Plan) -> tuple[GuardOutput, ...]:
     """Say of each new output what it promises, and to whom."""
     thresholds = plan.thresholds
+    settings = thresholds.settings
     rule = plan.guarded.decision
     whom = EXCHANGEABLE[plan.scores.clusters is not None]
-    promise = ""
+    promises = {
+        "confidence": f"largest of the {opened.output.n_classes} probabilities; how far it is off is measured below",
+        "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
+        f"are classified wrong, {whom}",
+        "set": _set_promise(plan, whom),
+        "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
+        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
+        f"{whom}",
+    }
     if rule is not None and thresholds.point is not None:
-        promise = promise_of(thresholds.settings, rule, thresholds.point, opened.names, whom)
-    of_sets = len(plan.rows)
-    if thresholds.settings.fits_sets:
-        of_sets = int(plan.fresh.sum())
-    return new_outputs(thresholds, of_sets, opened.output.n_classes, plan.guarded.set_score, promise, whom)
+        promises["decision"] = promise_of(settings, rule, thresholds.point, opened.names, whom)
+    compared = {**thresholds.values, "ood_alarm": thresholds.values.get("ood"), "ood": None}
+    return tuple(
+        GuardOutput(name, role, promises[role], _reported(compared.get(role)))
+        for role, name in settings.outputs.items()
+    )
+
+
+def _reported(levels: npt.NDArray[np.float32] | None) -> tuple[float | None, ...]:
+    """Return thresholds as they are reported; an infinite one lets every score pass."""
+    if levels is None:
+        return ()
+    return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
+
+
+def _set_promise(plan: _Plan, whom: str) -> str:
+    settings = plan.thresholds.settings
+    promise = f"holds the true class of at least {settings.coverage:g} % of "
+    if settings.per_class:
+        promise += f"the samples of each class on average over calibration sets, {whom}"
+    else:
+        n = plan.fresh if settings.fits_sets else plan.samples
+        level = settings.coverage / 100
+        low, _ = conformal.coverage_band(n, level, None, 0.95)
+        # where many share the score of the threshold, sets hold the true class of as many
+        _, high = conformal.coverage_band(n, max(level, plan.thresholds.covered / (n + 1)), None, 0.95)
+        promise += (
+            f"samples on average over calibration sets, {whom}; with this one {100 * low:.1f} to {100 * high:.1f} % "
+            "in 95 of 100 cases"
+        )
+    score = plan.guarded.set_score
+    if score is not None and score.weight:
+        free = f" {score.free:,}" if score.free > 1 else ""
+        promise += f"; penalty {score.weight:g} for each class behind the first{free}"
+    return promise
 
 
 def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
     """Fit what is fitted, run the scores over the samples, and choose thresholds."""
     settings = job.settings
-    session = open_model(opened.model, opened.device)
-    score = set_score_of(settings, opened, session, progress)
+    score = set_score_of(settings, opened, progress)
     outlier = None
     if "ood" in settings.add:
         outlier = outlier_of(settings.ood_score, opened, job.options, progress)
@@ -160,24 +190,71 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
     if "decision" in thresholds.omitted:
         guarded = replace(guarded, decision=None)
     _log.info("thresholds: %s samples", f"{len(rows):,}")
-    return _Plan(guarded, thresholds, scores, rows, fresh)
+    return _Plan(guarded, thresholds, scores, len(rows), int(fresh.sum()))
 
 
 def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
     source = opened.source
-    size = opened.batch_size
     # in the batches that the scores were computed in
-    first = first_rows(source, size)
-    names = plan.thresholds.settings.outputs
-    recorder = RecordingRunner(written, names, source.labels[first], source.describe())
-    for done, batch in enumerate(source.batches(size, first)):
-        recorder.run([opened.output.name], batch)
-        progress("check", min((done + 1) * size, len(first)), len(first))
-    scores = plan.scores.take(slice(len(first)))
-    check_decisions(recorder.columns, scores, plan.thresholds.values, source.describe(), plan.guarded.decision)
-    source_session = open_model(opened.model, opened.device)
-    return largest_change(opened.model, source_session, written, source, first, size)
+    rows = first_rows(source, opened.batch_size)
+    recorder = RecordingRunner(written, plan.thresholds.settings.outputs, source.labels[rows], source.describe())
+    old_outputs = tensor_outputs(opened.model)
+    outputs = [*dict.fromkeys([opened.output.name, *old_outputs])]
+    largest = 0.0
+    done = 0
+    for batch in source.batches(opened.batch_size, rows):
+        pairs = zip(outputs, opened.session.run(outputs, batch), recorder.run(outputs, batch), strict=True)
+        changes = [_change(opened.model, name, old, new) for name, old, new in pairs if name in old_outputs]
+        largest = max([largest, *changes])
+        done += len(next(iter(batch.values())))
+        progress("check", done, len(rows))
+    _check_decisions(plan, recorder.columns, source.describe())
+    return largest
+
+
+def _check_decisions(plan: _Plan, decided: Mapping[str, npt.NDArray[Any]], where: str) -> None:
+    """Compare what the file decides on the first samples, role -> (n,), with the scores that gave the thresholds."""
+    n = len(next(iter(decided.values())))
+    scores = plan.scores.take(slice(n))
+    limits = plan.thresholds.values
+    expected = {**scores.values}
+    if "accept" in limits:
+        expected["accept"] = scores.values["confidence"] >= limits["accept"]
+    if "set" in limits:
+        # one threshold for all classes, or one a class
+        limit = np.atleast_1d(limits["set"])
+        of_class = scores.labels if limit.size > 1 else np.zeros_like(scores.labels)
+        expected["set"] = scores.values["set"] <= limit[of_class]
+    if "ood" in limits:
+        expected["ood_alarm"] = scores.values["ood"] > limits["ood"]
+    rule = plan.guarded.decision
+    if rule is not None:
+        expected["decision"] = rule.decide(scores.values["decision"], limits["decision"])
+    for role, actual in decided.items():
+        different = np.flatnonzero((actual != expected[role]).reshape(n, -1).any(axis=1))
+        if role == "decision" and rule is not None and rule.cost.size:
+            # sums of products are rounded in another order
+            two = np.sort(rule.scores(scores.values["decision"], limits["decision"])[different], axis=1)[:, -2:]
+            different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]
+        if len(different):
+            raise CheckFailed(
+                f"verification: output {role} of the written file disagrees with its scores for {len(different):,} "
+                f"of {n:,} samples of {where}"
+            )
+
+
+def _change(model: Model, name: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> float:
+    """Return the largest change of a value of an output of the source; refuse one that rounding does not explain."""
+    if np.array_equal(old, new):
+        return 0.0
+    change = math.inf
+    if old.dtype.kind == "f" and old.shape == new.shape:
+        change = float(np.max(np.abs(old.astype(np.float64) - new.astype(np.float64))))
+    bound = _MAX_CHANGE * max(1.0, float(np.max(np.abs(old)))) + 1.01 * quantization_step(model, name)
+    if not change <= bound:
+        raise CheckFailed(f"verification: output '{name}' changed by {change:.3g}; expected no change")
+    return change
 
 
 def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> Decisions:

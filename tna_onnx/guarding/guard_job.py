@@ -86,15 +86,13 @@ def open_guard(job: GuardJob) -> GuardSamples:
     digested = [DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None]
     limits = job.calib.limits
     notes = (*check_leaks(model, digested, limits, cross_fits=False), *_copy_notes(source))
-    for samples in digested:
-        notes += decided_on(model, samples, limits)
-    size = job.batch_size
-    about_model = batch_notes(classifier, source, size)
+    for entry in digested:
+        notes += decided_on(model, entry, limits)
+    about_model = batch_notes(classifier, source, job.batch_size)
     notes += (*source.notes, *group_notes(held_out or source), *about_model)
-    trusted = job.settings.trust_labels
-    notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)
-    if job.held_out is not None and held_out is not None:
-        notes += _label_warnings(job.held_out, held_out, classifier, size, trusted=trusted)
+    for described, samples in ((job.calib, source), (job.held_out, held_out)):
+        if described is not None and samples is not None:
+            notes += _label_warnings(job, described, samples, classifier)
     notes += _unseen_notes(source, classifier.names_or_numbers, job.settings)
     unknown = None
     if job.unknown is not None:
@@ -104,7 +102,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
         data=data,
         source=source,
         held_out=held_out,
-        batch_size=size,
+        batch_size=job.batch_size,
         notes=notes,
         fit=fit or source,
         fit_rows=rows,
@@ -145,14 +143,12 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
     require_enough(settings, n, n - len(fitted), where)
 
 
-def _label_warnings(
-    data: Data, samples: Source, classifier: Classifier, size: int, *, trusted: bool
-) -> tuple[str, ...]:
+def _label_warnings(job: GuardJob, data: Data, samples: Source, classifier: Classifier) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
-    scores, predicted = score_model(classifier.session, classifier.output, samples, size, silent)
-    classes = classifier.output.n_classes
-    suspicion = checked_labels(data, predicted, samples.labels, classifier.names, classes, lambda: scores.confidence)
-    return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
+    names, output = classifier.names, classifier.output
+    scores, predicted = score_model(classifier.session, output, samples, job.batch_size, silent)
+    suspicion = checked_labels(data, predicted, samples.labels, names, output.n_classes, lambda: scores.confidence)
+    return checked_warnings(suspicion, names, samples.describe(), trusted=job.settings.trust_labels)
 
 
 def _unseen_notes(source: Source, names: Sequence[str], settings: GuardSettings) -> tuple[str, ...]:

@@ -19,17 +19,16 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, Source, rows_by_weight
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.engine.scoring import BatchRunner, score_model, with_quantum
-from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.errors import DataError
 from tna_onnx.extraction.classifier import Classifier
-from tna_onnx.graph.constants import quantization_step
 from tna_onnx.graph.decisions import decision_outputs
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.readers import answer_of, tensor_outputs
+from tna_onnx.graph.readers import answer_of
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, require_rows
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import top_label_errors
-from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
+from tna_onnx.numerics.operating_points import confusion, goal_value
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under
 from tna_onnx.numerics.scores import SampleScores
@@ -392,64 +391,3 @@ def _doubtful_logits(output: ClassOutput, scores: SampleScores, predicted: NDArr
         f"output '{output.name}' should hold logits, and all its values lie between 0 and 1: if they are "
         f"probabilities, the numbers are wrong; say --output-kind {word}",
     )
-
-
-_MAX_CHANGE = 1e-5
-"""Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way."""
-
-
-def check_decisions(
-    decided: Mapping[str, NDArray[Any]],
-    scores: Values,
-    level: Mapping[str, Floats],
-    where: str,
-    rule: DecisionRule | None = None,
-) -> None:
-    """Compare the file's decisions with the scores that the thresholds were chosen on.
-
-    `decided`: role -> what the file decides, (N,). `level`: role -> threshold.
-    """
-    expected: dict[str, NDArray[Any]] = {**scores.values}
-    if "accept" in level:
-        expected["accept"] = scores.values["confidence"] >= level["accept"]
-    if "set" in level:
-        # one threshold for all classes, or one a class
-        limit = np.broadcast_to(level["set"], np.shape(level["set"]) or (1,))
-        of_class = scores.labels if limit.size > 1 else np.zeros_like(scores.labels)
-        expected["set"] = scores.values["set"] <= limit[of_class]
-    if "ood" in level:
-        expected["ood_alarm"] = scores.values["ood"] > level["ood"]
-    if rule is not None:
-        expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
-    for role, actual in decided.items():
-        different = np.flatnonzero((actual != expected[role]).reshape(len(actual), -1).any(axis=1))
-        if role == "decision" and rule is not None and rule.cost.size:
-            # sums of products are rounded in another order
-            two = np.sort(rule.scores(scores.values["decision"], level["decision"])[different], axis=1)[:, -2:]
-            different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]
-        if len(different):
-            raise CheckFailed(
-                f"verification: output {role} of the written file disagrees with its scores for {len(different):,} "
-                f"of {len(actual):,} samples of {where}"
-            )
-
-
-def largest_change(
-    model: Model, before: BatchRunner, after: BatchRunner, source: Source, rows: NDArray[np.int64], batch_size: int
-) -> float:
-    """Return the largest change of a value of the outputs of a model."""
-    outputs = tensor_outputs(model)
-    largest = 0.0
-    for batch in source.batches(batch_size, rows):
-        pairs = zip(outputs, before.run(outputs, batch), after.run(outputs, batch), strict=True)
-        for name, old, new in pairs:
-            if np.array_equal(old, new):
-                continue
-            change = float("inf")
-            if old.dtype.kind == "f" and old.shape == new.shape:
-                change = float(np.max(np.abs(old.astype(np.float64) - new.astype(np.float64))))
-            bound = _MAX_CHANGE * max(1.0, float(np.max(np.abs(old)))) + 1.01 * quantization_step(model, name)
-            if not change <= bound:
-                raise CheckFailed(f"verification: output '{name}' changed by {change:.3g}; expected no change")
-            largest = max(largest, change)
-    return largest

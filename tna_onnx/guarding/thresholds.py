@@ -28,7 +28,7 @@ from tna_onnx.numerics import conformal
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.progress import Progress
-from tna_onnx.results.outcomes import GuardOutput, OperatingPoint
+from tna_onnx.results.outcomes import OperatingPoint
 from tna_onnx.runtime import Session
 
 _TIED = 0.02  # this much more than the level asks for is told
@@ -185,60 +185,6 @@ def _of_sets(
     return np.array(limits, np.float32), 0, notes
 
 
-def new_outputs(
-    thresholds: Thresholds, n: int, classes: int, score: SetScore | None, decision: str, whom: str
-) -> tuple[GuardOutput, ...]:
-    """Describe the new outputs. `score`: of which sets are made; None without sets. `whom`: the promises are for."""
-    settings = thresholds.settings
-    words = {
-        "decision": decision,
-        "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
-        "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
-        f"are classified wrong, {whom}",
-        "set": _set_promise(settings, n, thresholds.covered, whom) + _made_of(score),
-        "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
-        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
-        f"{whom}",
-    }
-    scores = {"accept": "accept", "set": "set", "ood_alarm": "ood", "decision": "decision"}
-    return tuple(
-        GuardOutput(name, role, words[role], _numbers(thresholds.values.get(scores.get(role, ""))))
-        for role, name in settings.outputs.items()
-    )
-
-
-def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
-    """Return thresholds as they are reported; an infinite one lets every score pass."""
-    if levels is None:
-        return ()
-    return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
-
-
-def _set_promise(settings: GuardSettings, n: int, covered: int, whom: str) -> str:
-    level = settings.coverage / 100
-    if settings.per_class:
-        return (
-            f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
-            f"average over calibration sets, {whom}"
-        )
-    low, _ = conformal.coverage_band(n, level, None, 0.95)
-    # where many share the score of the threshold, sets hold the true class of as many
-    _, high = conformal.coverage_band(n, max(level, covered / (n + 1)), None, 0.95)
-    return (
-        f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
-        f"{whom}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
-    )
-
-
-def _made_of(score: SetScore | None) -> str:
-    if score is None or not score.weight:
-        return ""
-    text = f"; penalty {score.weight:g} for each class behind the first"
-    if score.free > 1:
-        text += f" {score.free:,}"
-    return text
-
-
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
 
 
@@ -297,9 +243,7 @@ def _runs(
 _SAMPLES = 5000
 
 
-def set_score_of(
-    settings: GuardSettings, opened: GuardSamples, session: Session, progress: Progress
-) -> SetScore | None:
+def set_score_of(settings: GuardSettings, opened: GuardSamples, progress: Progress) -> SetScore | None:
     """Return the set score; None without sets."""
     if "set" not in settings.add:
         return None
@@ -310,7 +254,7 @@ def set_score_of(
     if len(rows) > _SAMPLES:
         rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
     output = opened.output
-    runs = _runs(opened, session, output.name, rows, "choose set score", progress)
+    runs = _runs(opened, opened.session, output.name, rows, "choose set score", progress)
     p = np.concatenate([output.probabilities(values) for _, values in runs])
     level = settings.coverage / 100
     free, weight = conformal.small_set_penalty(p, opened.fit.labels[rows], level, allow_empty=score.allow_empty)
