@@ -5,9 +5,8 @@ Options count first, then the model's metadata, then a file of Hugging Face or t
 """
 
 import contextlib
-import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +26,6 @@ from tna_onnx.extraction.recipe_choice import (
     choose_recipe,
     geometry_and_order,
     leaves_open,
-    search_text,
-    size_note,
 )
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
@@ -46,8 +43,6 @@ from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import ClassOutput
 from tna_onnx.runtime import Device, Session
-
-_log = logging.getLogger("tna_onnx")
 
 _MIN_GAIN = 0.05  # of the accuracy
 _LAYERS = {"Conv", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "Einsum"}
@@ -68,17 +63,17 @@ class Preparation:
     def settle(self, data: Data, source: Source) -> tuple[Data, Source]:
         """Return data and samples with the right preprocessing; as they are, if they are no images."""
         try:
-            return self._prepared(data, source)
+            if isinstance(source, ImageSource):
+                return self._prepared(data, source)
+            self._check_stored(data, source)
         except DataError:
             # before samples are blamed: nothing suits a model whose scores are not those of its samples
             with contextlib.suppress(DataError):  # of images that nothing could prepare
                 require_independence(self._model, self._session, self._output, source, FIRST)
             raise
+        return data, source
 
-    def _prepared(self, data: Data, source: Source) -> tuple[Data, Source]:
-        if not isinstance(source, ImageSource):
-            self._check_stored(data, source)
-            return data, source
+    def _prepared(self, data: Data, source: ImageSource) -> tuple[Data, Source]:
         source = replace(source, mixed_sizes=resizes_images(self._model, source, self._session.fixed_batch or 1))
         spec = next(spec for spec in input_specs(self._session) if spec.name == source.input_name)
         if self._recipe is None or data.preprocessing != self._stated:
@@ -95,9 +90,9 @@ class Preparation:
         recipe, _ = self._stated_or_written(data, spec)
         return None if leaves_open(recipe) else recipe
 
-    def _stated_or_written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
+    def _stated_or_written(self, data: Data, spec: InputSpec) -> tuple[Recipe, list[str]]:
         """Return what the options say, else what is written, with the sizes and the order in the options; and notes."""
-        stated = stated_recipe(data)
+        stated = stated_recipe(data) or Recipe()
         if not leaves_open(stated):
             return stated, []
         written, notes = self._written(data, spec)
@@ -108,14 +103,15 @@ class Preparation:
         names = [spec.name for spec in input_specs(self._session) if takes_images(spec)]
         if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
             return
-        factors: dict[str, float] = {}
         as_stored: list[NDArray[np.float64]] = []
         rescaled: list[NDArray[np.float64]] = []
         labels: list[NDArray[np.int64]] = []
         for rows in _growing(len(source)):
             batches = list(source.batches(FIRST, rows))
-            factors = factors or {name: other_scale(batches[0][name]) for name in names if name in batches[0]}
-            if all(factor == 1 for factor in factors.values()):
+            if not labels:
+                scales = {name: other_scale(batches[0][name]) for name in names if name in batches[0]}
+                factors = {name: factor for name, factor in scales.items() if factor != 1}
+            if not factors:
                 return
             labels.append(source.labels[rows])
             as_stored += map(self._logs, batches)
@@ -123,11 +119,9 @@ class Preparation:
             if len(source) < ENOUGH and leaves_nothing_to_gain(logs, targets):
                 return
             for batch in batches:
-                scaled = {name: values for name, values in batch.items() if factors.get(name, 1) == 1}
-                for name in batch.keys() - scaled.keys():
-                    scaled[name] = (batch[name] * np.float32(factors[name])).astype(batch[name].dtype)
-                rescaled.append(self._logs(scaled))
-            name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
+                scaled = {k: (batch[k] * np.float32(f)).astype(batch[k].dtype) for k, f in factors.items()}
+                rescaled.append(self._logs({**batch, **scaled}))
+            name, factor = next(iter(factors.items()))
             complaint = _scale_complaint(logs, np.concatenate(rescaled), targets, factor)
             if complaint:
                 raise DataError(f"{source.describe()}: {name!r} {complaint}")
@@ -140,20 +134,17 @@ class Preparation:
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
         stated, notes = self._stated_or_written(data, spec)
-        if not _labelled(source, self._output):
-            return (None if leaves_open(stated) else stated), _noted(source, notes)
-        images = TrialImages(source, spec, self._output, self._session)
-        if stated is not None and not leaves_open(stated):
-            notes += check_stated(images, stated, insisted=data.expect_accuracy is not None)
-            return stated, _noted(source, notes)
-        recipe, search, warnings = choose_recipe(images, stated or Recipe(), insisted=data.expect_accuracy is not None)
-        if recipe is not None and search is not None:
-            notes.append(search_text(search))
-            _log.info("preprocessing: %s", notes[-1])
-            notes += warnings
-            if size := size_note(images, stated or Recipe(), recipe):
-                notes.append(size)
-        return recipe, replace(_noted(source, notes), search=search)
+        recipe = None if leaves_open(stated) else stated
+        search = None
+        if _labelled(source, self._output):
+            images = TrialImages(source, spec, self._output, self._session)
+            insisted = data.expect_accuracy is not None
+            if recipe is None:
+                recipe, search, more_notes = choose_recipe(images, stated, insisted=insisted)
+            else:
+                more_notes = check_stated(images, stated, insisted=insisted)
+            notes += more_notes
+        return recipe, replace(source, notes=(*source.notes, *notes), search=search)
 
     def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
         """Return the recipe that the model's file or folder holds, and a note on where it is from."""
@@ -247,10 +238,6 @@ def _growing(count: int) -> Iterator[NDArray[np.int64]]:
         end = max(FIRST, 2 * start)
         yield np.sort(order[start:end])
         start = end
-
-
-def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:
-    return replace(source, notes=(*source.notes, *notes))
 
 
 def _labelled(source: Source, output: ClassOutput) -> bool:

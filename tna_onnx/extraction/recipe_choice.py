@@ -4,6 +4,7 @@ The recipe with the least NLL at its own temperature is taken. It is refused whe
 where something else does clearly better (`unlisted`), and where no trained model is so far off.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,50 +24,50 @@ from tna_onnx.extraction.recipe_trials import (
     TrialImages,
     best_of,
     is_harmless,
-    is_rarely_right,
-    leaves_nothing_to_gain,
     race,
     within_noise,
     worse_than_guessing,
 )
 from tna_onnx.extraction.unlisted import better_outside_the_list
 
+_log = logging.getLogger("tna_onnx")
+
 _RIVALS = 3  # recipes of the least NLL at the model's own temperature
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
-def leaves_open(recipe: Recipe | None) -> bool:
+def leaves_open(recipe: Recipe) -> bool:
     """Whether a recipe does not say how pixels are scaled and normalised."""
-    return recipe is None or not (recipe.scale or recipe.mean or recipe.std or recipe.per_image)
+    return not (recipe.scale or recipe.mean or recipe.std or recipe.per_image)
 
 
 _SIZES = ("resize", "crop", "crop_pct", "interpolation")
 
 
-def geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
+def geometry_and_order(recipe: Recipe) -> dict[str, Any]:
     """Return what a recipe says about sizes, axes and channels."""
     return _stated_of(recipe, (*_SIZES, "layout", "color"))
 
 
-def _stated_of(recipe: Recipe | None, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(recipe, name, None)) is not None}
+def _stated_of(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(recipe, name)) is not None}
 
 
 def choose_recipe(
     images: TrialImages, stated: Recipe, *, insisted: bool
 ) -> tuple[Recipe | None, RecipeSearch | None, list[str]]:
-    """Find the recipe by the labels, and warnings; nothing where there is no choice."""
+    """Find the recipe by the labels, and what there is to say about it; nothing where there is no choice."""
     shapes, later_shapes = _shapes(images, stated)
     trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
     if len(trials) + len(later_shapes) < 2:
         return None, None, []
     ran = list(trials)
     ranked = race(images, trials)
-    best = _reordered(images, ranked)
+    best = _reordered(ranked)
     if later_shapes:
         best = _reshaped(images, best, ranked, later_shapes, ran)
     best, tied = _settle_ties(images, best, ran)
-    rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
+    rows = sorted((trial.score(best) for trial in ran), key=lambda row: (row.behind, row.nll))
     if math.isinf(best.nll):
         recipe = f"{best.named.name}, the best of {len(ran)} known recipes"
         why = f"with {recipe}, some scores of {len(best):,} images are NaN or infinite"
@@ -76,7 +77,7 @@ def choose_recipe(
         better = better_outside_the_list(images, best)
         if better is not None:
             raise _unfit(images, best, *better)
-    suspicion = best.suspicion(images.labels)
+    suspicion = best.suspicion
     why = ""
     if suspicion is not None and suspicion.kind == "chance":
         chance = f"clearly better than chance ({100 * suspicion.chance:.1f} %)"
@@ -87,26 +88,25 @@ def choose_recipe(
         raise DataError(_refusal(images, stated, best, why, rows))
     doubt = ""
     if suspicion is None:
-        doubt = _unlike_trained(images, best, ran) or _rarely_right(images, best)
+        doubt = _unlike_trained(images, best, ran) or _rarely_right(best)
     if doubt and not insisted:
-        raise DataError(_refusal(images, stated, best, doubt + _if_images(images, best), rows))
-    warnings = [f"WARNING: {doubt}"] if doubt else []
-    return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows)), warnings
+        raise DataError(_refusal(images, stated, best, doubt + _if_images(best), rows))
+    search = RecipeSearch(best.named.name, bool(tied), tuple(rows))
+    notes = [_search_text(search), f"WARNING: {doubt}" if doubt else "", _size_note(images, stated, best.named.recipe)]
+    _log.info("preprocessing: %s", notes[0])
+    return best.named.recipe, search, [*filter(None, notes)]
 
 
-def _reordered(images: TrialImages, ranked: Sequence[Trial]) -> Trial:
+def _reordered(ranked: Sequence[Trial]) -> Trial:
     """Return the best recipe; or where labels fit it no better than chance, but another one in another order, that one.
 
     The check of the labels, which comes later, says so.
     """
-    suspicion = ranked[0].suspicion(images.labels)
-    if suspicion is None or suspicion.kind == "one class":
+    suspicions = [trial.suspicion for trial in ranked]
+    if suspicions[0] is None or suspicions[0].kind == "one class":
         return ranked[0]
-    suspicions = [trial.suspicion(images.labels) for trial in ranked]
     reordered = [(s.reordered, k) for k, s in enumerate(suspicions) if s is not None and s.reordered is not None]
-    if not reordered:
-        return ranked[0]
-    return ranked[max(reordered)[1]]
+    return ranked[max(reordered)[1]] if reordered else ranked[0]
 
 
 def _reshaped(
@@ -131,46 +131,44 @@ def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> s
     Without normalisation inside, networks are nearly linear far out: on dark images, pixels of 0 to 255 may suit better
     a model of normalised ones.
     """
-    rivals = sorted(ran, key=lambda trial: trial.plain_nll(images.labels))[:_RIVALS]
+    rivals = sorted(ran, key=lambda trial: trial.plain_nll)[:_RIVALS]
     images.run(rivals, FIRST)
-    rival = min(rivals, key=lambda trial: trial.plain_nll(images.labels))
-    nll, rival_nll = best.plain_nll(images.labels), rival.plain_nll(images.labels)
-    if not worse_than_guessing(nll, rival_nll, best.logs.shape[1]):
+    rival = min(rivals, key=lambda trial: trial.plain_nll)
+    if not worse_than_guessing(best.plain_nll, rival.plain_nll, best.n_classes):
         return ""
     return (
-        f"with {best.named.name}, which suits these images best, the NLL is {nll:.3g}, which no trained model has, and "
-        f"with {rival.named.name} it is {rival_nll:.3g}. The model was trained with another recipe, or on images of "
-        "another brightness or contrast"
+        f"with {best.named.name}, which suits these images best, the NLL is {best.plain_nll:.3g}, which no trained "
+        f"model has, and with {rival.named.name} it is {rival.plain_nll:.3g}. The model was trained with another "
+        "recipe, or on images of another brightness or contrast"
     )
 
 
-def _rarely_right(images: TrialImages, best: Trial) -> str:
+def _rarely_right(best: Trial) -> str:
     """Say that the model is right far less often than it says, and hardly better than guessing in NLL."""
-    if not is_rarely_right(best, images.labels):
+    if not best.is_rarely_right:
         return ""
-    accuracy, nll = best.accuracy(images.labels), best.plain_nll(images.labels)
-    guessing = math.log(best.logs.shape[1])
     return (
-        f"the best known recipe is {best.named.name}. With it the model is right on {100 * accuracy:.1f} % of "
-        f"{len(best):,} images at a mean confidence of {100 * best.confidence:.1f} %, and its NLL is {nll:.2f}, where "
-        f"guessing has {guessing:.2f}. It was probably trained with another recipe"
+        f"the best known recipe is {best.named.name}. With it the model is right on {100 * best.accuracy:.1f} % of "
+        f"{len(best):,} images at a mean confidence of {100 * best.confidence:.1f} %, and its NLL is "
+        f"{best.plain_nll:.2f}, where guessing has {math.log(best.n_classes):.2f}. It was probably trained with "
+        "another recipe"
     )
 
 
 def _unfit(images: TrialImages, best: Trial, better: Trial, how: str) -> DataError:
     """Return the error for images that suit the model clearly better in another way."""
     count = len(better)
-    same = replace(best, logs=best.logs[:count], losses=best.losses[:count])
-    before, after = (f"{100 * trial.accuracy(images.labels):.1f} % (NLL {trial.nll:.3f})" for trial in (same, better))
+    same = replace(best, logs=best.logs[:count], losses=best.losses[:count], labels=best.labels[:count])
+    before, after = (f"{100 * trial.accuracy:.1f} % (NLL {trial.nll:.3f})" for trial in (same, better))
     return DataError(
         f"{images.source.describe()}: no known recipe of preprocessing fits the model: on {count:,} of these images "
-        f"the accuracy is {before} with {best.named.name}, and {after} with {how}{_if_images(images, best)}"
+        f"the accuracy is {before} with {best.named.name}, and {after} with {how}{_if_images(best)}"
     )
 
 
-def _if_images(images: TrialImages, best: Trial) -> str:
+def _if_images(best: Trial) -> str:
     """Return what to type where the recipe is right and the images are hard."""
-    return f" (if {best.named.name} is right: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
+    return f" (if {best.named.name} is right: --expect-accuracy {100 * best.accuracy:.0f})"
 
 
 def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, list[Trial]]:
@@ -250,7 +248,7 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
     base = images.trial(NamedRecipe("the stated recipe", stated))
     images.run([base], FIRST)
     # those of the first round are all that are compared
-    if len(images.rows) < ENOUGH and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
+    if len(images.rows) < ENOUGH and base.leaves_nothing_to_gain:
         return []
     plain = replace(stated, scale=None, mean=None, std=None, color=None)
     rivals = []
@@ -273,29 +271,28 @@ def check_stated(images: TrialImages, stated: Recipe, *, insisted: bool) -> list
             break
         rivals = [trial for trial in rivals if not trial.loses_clearly(base)]
         count *= 2
-    labels = images.labels
-    plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
+    plain_best = min(tried, key=lambda trial: trial.plain_nll)
     images.run([plain_best], len(base))
     enough = len(base) >= FIRST  # a few images tell nothing of a mean
-    nonsense = enough and worse_than_guessing(base.plain_nll(labels), plain_best.plain_nll(labels), base.logs.shape[1])
-    if nonsense and plain_best.accuracy(labels) >= base.accuracy(labels):
+    nonsense = enough and worse_than_guessing(base.plain_nll, plain_best.plain_nll, base.n_classes)
+    if nonsense and plain_best.accuracy >= base.accuracy:
         best = plain_best
     elif best is base or base.z(best) <= CLEAR:
         return []
     text = (
         f"the model seems to have been trained with other preprocessing: on {len(base):,} images the accuracy is "
-        f"{100 * base.accuracy(labels):.1f} % with what is stated, and {100 * best.accuracy(labels):.1f} % with "
+        f"{100 * base.accuracy:.1f} % with what is stated, and {100 * best.accuracy:.1f} % with "
         f"{best.named.name} ({best.named.flags})"
     )
-    suspicion = base.suspicion(labels)
+    suspicion = base.suspicion
     if insisted or (not nonsense and (suspicion is None or (suspicion.kind == "order" and best is not inverted))):
         return [f"WARNING: {text}"]
     why = "The stated one leaves the model next to chance"
     if nonsense:
-        why = f"The NLL is {base.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
+        why = f"The NLL is {base.plain_nll:.3g} and {plain_best.plain_nll:.3g}"
     raise DataError(
         f"{images.source.describe()}: {text}. {why}. State the other, or say that this is the model's accuracy: "
-        f"--expect-accuracy {100 * base.accuracy(labels):.0f}"
+        f"--expect-accuracy {100 * base.accuracy:.0f}"
     )
 
 
@@ -307,7 +304,7 @@ def _inverted(stated: Recipe, resolved: ResolvedRecipe) -> Recipe:
     return replace(stated, scale=-resolved.scale, mean=mean, std=resolved.std)
 
 
-def size_note(images: TrialImages, stated: Recipe, recipe: Recipe) -> str:
+def _size_note(images: TrialImages, stated: Recipe, recipe: Recipe) -> str:
     """Say to which size images were brought, where neither the model nor the recipe that is stated determines it.
 
     Empty where one of them does.
@@ -322,7 +319,7 @@ def size_note(images: TrialImages, stated: Recipe, recipe: Recipe) -> str:
     return f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"
 
 
-def search_text(search: RecipeSearch) -> str:
+def _search_text(search: RecipeSearch) -> str:
     """Say which recipe was found."""
     best = next(row for row in search.recipes if row.name == search.chosen)
     text = (
@@ -344,7 +341,7 @@ def _refusal(images: TrialImages, stated: Recipe, best: Trial, why: str, rows: S
     lines = [
         f"  {row.name:{width}}  accuracy {100 * row.accuracy:5.1f} %  NLL {row.nll:6.3f}  {row.flags}" for row in rows
     ]
-    if size := size_note(images, stated, best.named.recipe):
+    if size := _size_note(images, stated, best.named.recipe):
         lines.append(size.removeprefix("WARNING: "))
     head = (
         f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}. State the "

@@ -36,30 +36,16 @@ from tna_onnx.runtime import Session
 FloatArray = NDArray[np.float64]
 Change = Callable[[NDArray[Any], int], NDArray[Any]]  # of a batch with the axis of its channels
 
-START = 8
-"""Images of the first round: enough to leave out recipes that make nonsense of them."""
-
-USUAL = (0.45, 0.25)
-"""Mean and standard deviation of photographs, of pixels of 0 to 1."""
-
-FIRST = 32
-"""Images that tell something of a mean."""
-
-SAMPLES = 256
-"""Images after which recipes are compared."""
-
-ENOUGH = 64
-"""Images after which a recipe that is stated, and the best, needs no more."""
-
-_MOST = 1024  # where recipes are tied
+USUAL = (0.45, 0.25)  # mean and standard deviation of photographs, of pixels of 0 to 1
+START = 8  # images of the first round: enough to leave out recipes that make nonsense of them
+FIRST = 32  # images that tell something of a mean
+ENOUGH = 64  # images after which a recipe that is stated, and the best, needs no more
+SAMPLES = 256  # images after which recipes are compared
+_MOST = 1024  # images where recipes are tied
 _BATCH = 32
-
+# images, each under one recipe, that a race may run; what it leaves, and once more as many, may be run outside it
 MOST_RUNS = 4000
-"""Images, each under one recipe, that a race may run; what it leaves, and once more as many, may be run outside it."""
-
-CLEAR = 3.0
-"""Standard errors by which a recipe loses clearly."""
-
+CLEAR = 3.0  # standard errors by which a recipe loses clearly
 _RIGHT, _GUESSED = 3 / 4, 0.8  # of the mean confidence, and of the NLL of guessing
 _WORSE = 5
 _LEAST = -1e6  # nats: a probability that is 0 in floats is taken for this
@@ -80,12 +66,15 @@ _MIN_BETA, _MAX_BETA = 1e-4, 1e4  # inverse temperatures
 
 @dataclass(eq=False)
 class Trial:
-    """A recipe, and the log-probabilities (n, C), up to a constant each, of the images that were run under it."""
+    """A recipe, and what a model makes of the images that were run under it."""
 
     named: NamedRecipe
     resolved: ResolvedRecipe
-    logs: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
-    losses: FloatArray = field(default_factory=lambda: np.zeros(0))
+    logs: FloatArray = field(
+        default_factory=lambda: np.zeros((0, 0))
+    )  # log-probabilities (n, C), up to a constant each
+    losses: FloatArray = field(default_factory=lambda: np.zeros(0))  # the NLL of each image at the best temperature
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     change: Change | None = None  # of prepared images, before they go in
 
     @functools.cached_property
@@ -98,14 +87,14 @@ class Trial:
         return replace(self.resolved, scale=1.0, mean=plain, std=unit, color=color, dtype=pixel, per_image=False)
 
     @property
+    def n_classes(self) -> int:
+        """How many classes the model has."""
+        return int(self.logs.shape[1])
+
+    @property
     def channel_axis(self) -> int:
         """The axis of the channels in a batch."""
         return 1 if self.resolved.layout == "NCHW" else 3
-
-    def add(self, parts: Sequence[FloatArray], labels: NDArray[np.int64]) -> None:
-        """Append the log-probabilities of further images; `labels` are those of all images in order."""
-        self.logs = np.concatenate([self.logs, *parts] if len(self.logs) else parts)
-        self.losses = _losses(self.logs, labels[: len(self.logs)])
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -115,9 +104,10 @@ class Trial:
         """The NLL at the recipe's own temperature, nats."""
         return float(np.mean(self.losses))
 
-    def plain_nll(self, labels: NDArray[np.int64]) -> float:
+    @property
+    def plain_nll(self) -> float:
         """The NLL at the model's own temperature, nats."""
-        return nll_of(self.logs, labels[: len(self)])
+        return nll_of(self.logs, self.labels)
 
     def behind(self, best: Trial) -> tuple[float, float]:
         """Return how much larger the NLL is than another's on the same images, nats, and its standard error.
@@ -150,23 +140,35 @@ class Trial:
         mean, _ = self.behind(best)
         return self.z(best) > CLEAR and mean * min(len(self), len(best)) > _DROPPED
 
-    def suspicion(self, labels: NDArray[np.int64]) -> Suspicion | None:
-        """Return why predictions under this recipe look unrelated to the labels; None if they do not."""
-        return label_suspicion(self.logs.argmax(axis=1), labels[: len(self)], self.logs.shape[1])
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """Why predictions under this recipe look unrelated to the labels; None if they do not."""
+        return label_suspicion(self.logs.argmax(axis=1), self.labels, self.n_classes)
 
-    def accuracy(self, labels: NDArray[np.int64]) -> float:
+    @property
+    def accuracy(self) -> float:
         """Share of right predictions."""
-        return float(np.mean(self.logs.argmax(axis=1) == labels[: len(self)]))
+        return float(np.mean(self.logs.argmax(axis=1) == self.labels))
 
     @property
     def confidence(self) -> float:
         """Mean confidence at the model's own temperature, a fraction."""
         return float(np.mean(1 / np.exp(self.logs).sum(axis=1)))  # the largest of each row is 0
 
-    def score(self, best: Trial, labels: NDArray[np.int64]) -> RecipeScore:
+    @property
+    def is_rarely_right(self) -> bool:
+        """Whether the model is right far less often than it says, and hardly better than guessing in NLL."""
+        return self.accuracy < _RIGHT * self.confidence and self.plain_nll > _GUESSED * math.log(self.n_classes)
+
+    @property
+    def leaves_nothing_to_gain(self) -> bool:
+        """Whether no other recipe can be clearly more accurate on these images."""
+        return leaves_nothing_to_gain(self.logs, self.labels)
+
+    def score(self, best: Trial) -> RecipeScore:
         """Return what reports show of this recipe, compared with the best one."""
         behind = min(self.z(best), 99.0)
-        return RecipeScore(self.named.name, self.named.flags, len(self), self.accuracy(labels), self.nll, behind)
+        return RecipeScore(self.named.name, self.named.flags, len(self), self.accuracy, self.nll, behind)
 
 
 class TrialImages:
@@ -233,7 +235,9 @@ class TrialImages:
                         values = np.ascontiguousarray(changed, values.dtype)
                     logs.append(self._logs(values))
             for trial, logs in zip(group, parts, strict=True):
-                trial.add(logs, self.labels)
+                trial.logs = np.concatenate([trial.logs, *logs] if len(trial) else logs)
+                trial.labels = self.labels[: len(trial.logs)]
+                trial.losses = _losses(trial.logs, trial.labels)
 
     def _logs(self, values: NDArray[Any]) -> FloatArray:
         self._runs[0] += len(values)
@@ -328,12 +332,6 @@ def worse_than_guessing(nll: float, reference: float, n_classes: int) -> bool:
     """
     guess = math.log(n_classes)
     return nll > _WORSE * guess and reference < guess
-
-
-def is_rarely_right(trial: Trial, labels: NDArray[np.int64]) -> bool:
-    """Whether a model is right far less often than it says, and hardly better than guessing in NLL."""
-    guessing = math.log(trial.logs.shape[1])
-    return trial.accuracy(labels) < _RIGHT * trial.confidence and trial.plain_nll(labels) > _GUESSED * guessing
 
 
 def leaves_nothing_to_gain(logs: FloatArray, labels: NDArray[np.int64]) -> bool:

@@ -29,8 +29,6 @@ from tna_onnx.extraction.recipe_trials import (
     Trial,
     TrialImages,
     halved,
-    is_rarely_right,
-    leaves_nothing_to_gain,
     worse_than_guessing,
 )
 
@@ -70,10 +68,10 @@ _DIRECTIONS = (
 
 def better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
     """Return what suits the model clearly better than the best known recipe, and what to do."""
-    if leaves_nothing_to_gain(best.logs, images.labels[: len(best)]):
+    if best.leaves_nothing_to_gain:
         return None
     better = _clearly_better(images, best)
-    if better is None or is_rarely_right(better[0], images.labels):
+    if better is None or better[0].is_rarely_right:
         return None
     return better
 
@@ -133,7 +131,7 @@ def _is_clearly_better(images: TrialImages, trial: Trial, best: Trial, budget: i
         images.run([best, trial], count)
     if not math.isfinite(best.nll):
         return False
-    if worse_than_guessing(trial.plain_nll(images.labels), 0.0, trial.logs.shape[1]):
+    if worse_than_guessing(trial.plain_nll, 0.0, trial.n_classes):
         return False
     return best.loses_clearly(trial) and best.behind(trial)[0] > least
 
