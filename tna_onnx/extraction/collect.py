@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.independence import is_verified_in_other_batches
 from tna_onnx.extraction.sessions import batch_in_rows
-from tna_onnx.extraction.store import data_key, model_key, open_store
+from tna_onnx.extraction.store import DiskStore, data_key, model_key, open_store
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.graph.readout import Head, Readout
@@ -199,7 +199,7 @@ class ByLength(SourceView):
             yield {name: np.ascontiguousarray(array[:, used]) for name, array in batch.items()}
 
 
-def _collected_by_length(collector: Collector, new_array: NewArray, progress: Progress) -> FeatureTable | None:
+def _collected_by_length(collector: Collector, progress: Progress) -> FeatureTable | None:
     """Collect features without most of the padding, where the shortest samples show that it changes rounding only.
 
     The check of a written file compares samples with all of their padding.
@@ -218,12 +218,8 @@ def _collected_by_length(collector: Collector, new_array: NewArray, progress: Pr
         padded = collector.rows(next(source.batches(size, view.order[shortest]))).features
         moved = np.abs(by_length.rows(next(view.batches(size, shortest))).features - padded)
         if np.max(moved) <= _ROUNDINGS * epsilon(padded.dtype.name) * np.max(np.abs(padded)):
-            return by_length.run(new_array, progress).part(np.argsort(view.order))
+            return by_length.run(progress).part(np.argsort(view.order))
     return None
-
-
-NewArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""(shape of a row, dtype) -> array for the rows of all samples."""
 
 
 def collect_features(
@@ -255,19 +251,14 @@ def collect_features(
     if cache is None:
         if not computed and (table := own_features(readout, source, batch_size)) is not None:
             return table
-
-        def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-            return allocate(None, (len(source), *shape), dtype)
-
-        return _collected_by_length(collector, new_array, progress) or collector.run(new_array, progress)
+        return _collected_by_length(collector, progress) or collector.run(progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
     classes = opened.names
     if classes is None:
         folders = folder_names(source)
         classes = tuple(folders.get(k, str(k)) for k in range(readout.n_classes)) if folders else ()
     with open_store(cache, collector.key(), source.labels, batch_size, columns, classes) as store:
-        table = collector.run(store.array, progress, store.done, store.finish_up_to)
-        return replace(table, folder=store.folder, resumed=tuple(store.notes))
+        return collector.run(progress, store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,11 +304,10 @@ class Collector:
             "batch_size": self.batch_size,
         }
 
-    def run(
-        self, new_array: NewArray, progress: Progress, done: int = 0, finish_up_to: Callable[[int], None] | None = None
-    ) -> FeatureTable:
-        """Fill an array from sample `done` on."""
+    def run(self, progress: Progress, store: DiskStore | None = None) -> FeatureTable:
+        """Run all samples that a store does not have yet, and keep their rows there, or in a temporary file."""
         total = len(self.source)
+        done = store.done if store else 0
         features: NDArray[Any] | None = None
         rows_a_sample = 0
         decided: list[NDArray[np.int64]] = []
@@ -328,12 +318,13 @@ class Collector:
             if rows.decided is not None:
                 decided.append(rows.decided)
             if features is None:
-                features = new_array(rows.features.shape[1:], rows.features.dtype)
+                shape, dtype = rows.features.shape[1:], rows.features.dtype
+                features = store.array(shape, dtype) if store else allocate(None, (total, *shape), dtype)
             if done < total:
                 self._put(features, rows.features, done)
                 done += len(next(iter(batch.values())))
-                if finish_up_to:
-                    finish_up_to(done)
+                if store:
+                    store.finish_up_to(done)
             progress("collect features", done, total)
         if features is None or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
@@ -342,7 +333,15 @@ class Collector:
         places = None  # where an earlier run did the first ones
         if sum(map(len, decided)) == total:
             places = np.concatenate(decided)
-        return FeatureTable(features, self.source.labels, self.batch_size, rows=rows_a_sample, decided=places)
+        return FeatureTable(
+            features,
+            self.source.labels,
+            self.batch_size,
+            rows=rows_a_sample,
+            folder=store.folder if store else None,
+            resumed=tuple(store.notes) if store else (),
+            decided=places,
+        )
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.

@@ -34,6 +34,7 @@ from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
 
+_ROWS = "features.bin"
 _LABELS = "labels.npy"
 _COLUMNS = "columns.json"
 _MANIFEST = "manifest.json"
@@ -77,12 +78,8 @@ class DiskStore:
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the features, (N, *shape), mapped for writing."""
         if self.features is None:
-            self.features = allocate(self._path, (self.samples, *shape), dtype)
+            self.features = allocate(self.folder / _ROWS, (self.samples, *shape), dtype)
         return np.asanyarray(self.features)
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"{_FEATURES}.bin"
 
     def finish_up_to(self, count: int) -> None:
         """Record every chunk that is complete once `count` samples are in the arrays."""
@@ -92,7 +89,7 @@ class DiskStore:
                     self.features.flush()
                 if not self.checksums:  # shape and dtype are known now
                     self.begin()
-                self.checksums.append(_rows_checksum(self.features, self._rows(len(self.checksums))))
+                self.checksums.append(self._checksum(len(self.checksums)))
                 with (self.folder / _CHECKSUMS).open("ab") as file:
                     file.write(f"{self.checksums[-1]}\n".encode("ascii"))
                     file.flush()
@@ -100,8 +97,12 @@ class DiskStore:
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
 
-    def _rows(self, chunk: int) -> slice:
-        return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
+    def _checksum(self, chunk: int) -> str:
+        """Return SHA-256 (hex) of the rows of a chunk."""
+        rows = slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
+        digest = hashlib.sha256(np.ascontiguousarray(self.features[rows]).data)
+        release(self.features, rows)
+        return digest.hexdigest()
 
     def begin(self) -> None:
         """Write the manifest, and the checksums of the chunks that were taken over."""
@@ -119,28 +120,23 @@ class DiskStore:
         _write(self.folder / _CHECKSUMS, lines.encode("ascii"))
         _write(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
-    def restore(self, mode: Literal["r", "r+"]) -> None:
+    def take_over(self, manifest: dict[str, Any], mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
-        manifest = _read_manifest(self.folder)
-        stated = manifest and (manifest["key"], manifest["samples"], manifest["chunk"])
-        if manifest is None or stated != (self.key, self.samples, self.chunk):  # rule 3
-            if (self.folder / _MANIFEST).exists():
-                self.notes.append("the store's manifest does not fit: computed anew")
-            return
         self.columns_sha256 = str(manifest.get("columns_sha256", ""))
-        described = manifest["arrays"].get(_FEATURES)
-        if described is None:
+        array = manifest["arrays"].get(_FEATURES)
+        if array is None:
             return
-        dtype = np.dtype(described["dtype"])
-        shape = (self.samples, *described["shape"])
+        dtype = np.dtype(array["dtype"])
+        shape = (self.samples, *array["shape"])
+        path = self.folder / _ROWS
         # NumPy would make a file that is too short longer, and fill it with zeros.
-        if not self._path.is_file() or self._path.stat().st_size != math.prod(shape) * dtype.itemsize:
-            self.notes.append(f"{self._path.name} is damaged: computed anew")
+        if not path.is_file() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
+            self.notes.append(f"{_ROWS} is damaged: computed anew")
             return
-        self.features = np.memmap(self._path, dtype, mode, shape=shape)
+        self.features = np.memmap(path, dtype, mode, shape=shape)
         n_chunks = -(-self.samples // self.chunk)
         for chunk, checksum in zip(range(n_chunks), _read_checksums(self.folder), strict=False):
-            if _rows_checksum(self.features, self._rows(chunk)) != checksum:  # rule 2
+            if self._checksum(chunk) != checksum:  # rule 2
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
@@ -170,8 +166,12 @@ def open_store(
             # of runs that were killed, in the stores of other keys too
             for place in cache.iterdir():
                 remove_leftovers(place)
-            stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
-            store.restore("r+")
+            stack.enter_context(_lock(folder))  # rule 4, before anything of the store is read
+            manifest = _read_manifest(folder)
+            if manifest and all(manifest[name] == getattr(store, name) for name in ("key", "samples", "chunk")):
+                store.take_over(manifest, "r+")
+            elif (folder / _MANIFEST).exists():  # rule 3
+                store.notes.append("the store's manifest does not fit: computed anew")
             npy = io.BytesIO()
             np.save(npy, labels.astype("<i8"))
             _write(folder / _LABELS, npy.getvalue())
@@ -200,7 +200,7 @@ def read_stored(folder: Path) -> DiskStore:
         )
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
-        store.restore("r")
+        store.take_over(manifest, "r")
         labels = read_npy(place / _LABELS)
         store.columns = _read_columns(store)
     except (OSError, ValueError, DataError) as error:
@@ -242,7 +242,7 @@ def find_stores(folder: Path) -> list[Path]:
     places = [folder]
     if not (folder / _MANIFEST).exists():
         places = sorted(path.parent for path in folder.glob(f"*/{_MANIFEST}"))
-    return [place for place in places if (place / _LABELS).exists() or (place / "features.bin").exists()]
+    return [place for place in places if (place / _LABELS).exists() or (place / _ROWS).exists()]
 
 
 def json_digest(value: Any) -> str:
@@ -256,27 +256,20 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
         with open_foreign(folder / _MANIFEST) as file:
             manifest: dict[str, Any] = json.loads(file.read(_MAX_BYTES).decode("utf-8"))
         intact = manifest.pop("sha256") == json_digest(manifest) and manifest["schema"] == _SCHEMA
-        intact = intact and _is_plausible(manifest)
+        return manifest if intact and _is_plausible(manifest) else None
     # The file may be anything: of another program, cut short, no text, a list, nested without end, no file at all.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, DataError):
         return None
-    if not intact:
-        return None
-    return manifest
 
 
 def _is_plausible(manifest: dict[str, Any]) -> bool:
     """Whether a store could have written it: the digest of a manifest that someone made up fits as well."""
-    counts = [manifest["samples"], manifest["chunk"]]
-    for name, described in manifest["arrays"].items():
-        dtype = described["dtype"]
-        # checksums are of bytes, which fit other numbers as well
-        if name != _FEATURES or dtype not in _DTYPES:
-            return False
-        counts += [1, *described["shape"]]
-    if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
-        return False
-    return isinstance(manifest["key"], dict)
+    array = manifest["arrays"].get(_FEATURES, {"dtype": _DTYPES[0], "shape": []})
+    counts = [manifest["samples"], manifest["chunk"] - 1, *array["shape"]]
+    # checksums are of bytes, which fit numbers of another type as well
+    are_features = {*manifest["arrays"]} <= {_FEATURES} and array["dtype"] in _DTYPES
+    are_counts = all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts)
+    return are_features and are_counts and isinstance(manifest["key"], dict)
 
 
 def _read_checksums(folder: Path) -> list[str]:
@@ -302,29 +295,16 @@ def _read_columns(store: DiskStore) -> dict[str, NDArray[Any]]:
     return {name: np.array(values, np.float64 if name == "weight" else str) for name, values in columns.items()}
 
 
-def _rows_checksum(features: NDArray[Any], rows: slice) -> str:
-    """Return SHA-256 (hex) of some rows."""
-    digest = hashlib.sha256(np.ascontiguousarray(features[rows]).data)
-    release(features, rows)
-    return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store in the context; the file may stay behind, and is then no lock."""
+def _lock(folder: Path) -> contextlib.AbstractContextManager[object]:
+    """Lock a store until the context ends; the file may stay behind, and is then no lock."""
     import filelock  # noqa: PLC0415 - heavy
 
-    lock = filelock.FileLock(folder / "lock", timeout=0)
     try:
-        lock.acquire()
+        return filelock.FileLock(folder / "lock").acquire(timeout=0)
     except filelock.Timeout as error:
         raise UsageError(f"{folder}: another process is filling this feature store; wait for it to end") from error
     except NotImplementedError as error:  # older versions of filelock, where the file system has no locks
         raise UsageError(f"{folder}: this file system has no locks; choose another --cache") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _cannot_write(folder: Path, error: OSError) -> UsageError:
