@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ FUNCTIONS = ("calibrate", "compare", "evaluate", "features", "fit", "guard", "sh
 def required(name: str) -> list[str]:
     parameters = inspect.signature(getattr(tna_onnx, name)).parameters.values()
     return ["x" for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "card", "edit_decision", "inspect"])
+def test_every_argument_is_described(name: str) -> None:
+    function = getattr(tna_onnx, name)
+    described = re.search(r"^Args:\n((?: .*\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
+    lines = re.findall(r"^    (\w+(?:, \w+)*): ", described[1], re.MULTILINE)
+    assert sorted(", ".join(lines).split(", ")) == sorted(inspect.signature(function).parameters)
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "fit"])

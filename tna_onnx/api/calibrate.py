@@ -276,17 +276,10 @@ def study(
             all of them by default.
         repeats: splits of the samples, draws of rotations and draws of calibration data, at least 2; 5 by default.
         seed: of all random draws; the same seed gives the same numbers.
-        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         settings: all of the studies and their searches.
         data: how `calib` and `eval` are read, without samples.
-        model_options: which head or output.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
         cache: folder in which features are kept.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, model_options, device, batch_size, json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.

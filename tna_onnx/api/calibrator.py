@@ -315,8 +315,7 @@ def fit(
         predictions: `auto`, `keep` or `change`, as there.
         seed: of all random draws.
         settings: of these three, `map_objective`, `bins`, `trust_labels` and `confidence_level`.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, is about a head to search, or is given both ways.

@@ -243,18 +243,13 @@ def compare(
         data: labelled data, as for `calibrate`, or a `tna_onnx.Data`, whose `expect_accuracy` is for the baseline, and
             whose `by` compares the models in subgroups too. For models with different inputs they are opened several
             times and must give the same samples in the same order.
-        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         confidence_level: of each interval, per cent.
         bins: bins of ECE and AdaECE.
         positive: of two classes the one that P(positive) is about, by name or number; the second without it.
         model_options: which output, and what it holds, for all models.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
         report: HTML page to write.
-        json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
+        labels, preset, classes, device, batch_size, json: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, fewer than two models, or different numbers of classes.

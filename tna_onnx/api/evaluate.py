@@ -75,18 +75,12 @@ def evaluate(
         data: data with labels or without, as for `calibrate`, or a `tna_onnx.Data`, whose `by`, a column or values
             (N,), splits the samples into subgroups; features or logits of the model, or of the one that it is a
             recalibration of, go through the nodes behind them alone.
-        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         bins: bins of ECE and AdaECE.
         positive: of two classes the one that P(positive) is about, by name or number; the second without it.
         gates: the limits `max_ece`, `max_nll`, `min_accuracy` and `min_recall`, which is by the output `decision` where
             the model has it.
         model_options: which output, and what it holds.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, device, batch_size, json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used.

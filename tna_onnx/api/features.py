@@ -76,18 +76,11 @@ def features(
             `group` and `weight`.
         cache: folder of feature stores; made if it is missing.
         output: new folder, or URL, of Parquet files; either this or `cache`.
-        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         max_samples: samples to choose at random, before the network runs; all by default. With `output`.
         stratify: choose them class by class, so that each keeps its share.
         engine: what runs the network: `local`, `ray`, or the address of a Ray cluster. With `output`.
         ray_options: passed on to Ray Data.
-        model_options: which head or output.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, model_options, device, batch_size, json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, no room, or another process is filling the same store.

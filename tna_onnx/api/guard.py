@@ -68,18 +68,11 @@ def guard(
         coverage: how often the set contains the true class, per cent; 95 by default.
         risk: largest error among accepted samples, per cent; 2 by default.
         seed: of the split of the data, if they serve two purposes.
-        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         settings: all of the outputs and their levels.
         data: how `calib`, `eval` and `ood_data` are read, without samples.
         model_options: which output, and what it holds.
         dry_run: do everything, but write no model.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
-        overwrite: allow the output to be the input.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, overwrite, device, batch_size, json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass.
@@ -199,18 +192,11 @@ def shift(
             by class.
         source_prior: those of the data that the model was made for, in the same forms; those of `calib` by default.
         seed: of the bootstrap.
-        labels: labels of the samples of `calib`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         settings: all on where the frequencies come from.
         data: how the samples are read, without samples.
         model_options: which output, and what it holds.
         dry_run: do everything, but write no model.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
-        overwrite: allow the output to be the input.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, overwrite, device, batch_size, json, progress: as for `calibrate`.
 
     Raises:
         UsageError: a path or setting that cannot be used, or is given both as a keyword and in a dataclass; or

@@ -54,15 +54,9 @@ def verify(
         recalibrated: what was made of it.
         data: labelled samples on which both are run, as for `calibrate`, or a `tna_onnx.Data`; without them, nothing is
             run.
-        labels: labels of the samples of `data`, if they are stored apart: a file, or values (N,).
-        preset: preprocessing of images, as for `calibrate`.
-        classes: class names in the model's order, or a file with them.
         gates: the limits `max_ece`, `max_nll` and `min_accuracy`.
         model_options: head or output of the original, where the recalibrated file does not tell them.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run.
-        json: JSON file to write.
-        progress: True for bars on standard error, or a function that is called with (stage, done, total).
+        labels, preset, classes, device, batch_size, json, progress: as for `calibrate`.
 
     Returns:
         Two verdicts: whether the file is intact, and as good on the data. A file that is not is no error here: see
