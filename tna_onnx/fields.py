@@ -37,7 +37,6 @@ class Setting:
     section: str = ""  # of the help; empty for a setting that has no flag
     unit: str = ""  # what stands for the value in the help, such as PERCENT
     flag: str = ""  # the flag, without dashes, where it is not the name
-    off: str = ""  # the flag that turns a switch off, where it is not `no-` and the name
     low: float | None = None  # smallest number
     high: float | None = None  # largest number
     parse: str = ""  # how a text is read that the type does not tell: `path`, `names`, `words`, or of a type of its own

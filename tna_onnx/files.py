@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import os
+import platform
 import re
 import stat
 import sys
@@ -266,8 +267,6 @@ def _remove_leftover(path: Path) -> None:
 
 @functools.cache
 def _machine() -> str:
-    import platform  # noqa: PLC0415 - as above
-
     return f"{zlib.crc32(platform.node().encode()):08x}"
 
 

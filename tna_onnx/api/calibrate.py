@@ -142,9 +142,8 @@ def calibrate(
     arguments.check_targets(output, in_use=[teacher])
     if figures is not None and Path(figures).is_file():
         raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
-    missed: GateMissed | None = None
-    with arguments.progress_callback(progress) as callback:
-        try:
+    try:
+        with arguments.progress_callback(progress) as callback:
             if decisions is None:
                 from tna_onnx.pipeline.recalibrate import recalibrate
 
@@ -153,14 +152,10 @@ def calibrate(
                 from tna_onnx.guarding.guard import recalibrate_and_guard
 
                 result = recalibrate_and_guard(job, decisions, callback)
-        except GateMissed as error:
-            result = error.result
-            missed = error
-    # that of a run that missed a gate too
-    arguments.save_json(json, result)
-    _write(result, report, figures)
-    if missed is not None:
-        raise missed
+    except GateMissed as missed:
+        _write(missed.result, json, report, figures)
+        raise
+    _write(result, json, report, figures)
     return result
 
 
@@ -174,7 +169,8 @@ def _decisions(guard: GuardSettings, settings: Settings) -> GuardSettings:
     return guard
 
 
-def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
+def _write(result: Report, json: str | Path | None, page: str | Path | None, figures: str | Path | None) -> None:
+    arguments.save_json(json, result)
     # what draws loads only where it is asked for
     if page is not None:
         from tna_onnx.render.html.pages import to_html

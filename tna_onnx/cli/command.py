@@ -37,96 +37,61 @@ _COMMON = {
 _COMMON_IN = {"guard": {"add", "coverage", "risk"}}
 
 _ALL = "tna_onnx.help_all"
-
-
-def help_all_option() -> click.Option:
-    """Return `--help-all`, which a command adds to its options as click adds `--help`."""
-
-    def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-        if value and not ctx.resilient_parsing:
-            ctx.meta[_ALL] = True
-            click.echo(ctx.get_help(), color=ctx.color)
-            ctx.exit()
-
-    return click.Option(
-        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show all options."
-    )
-
-
-def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write the options of a command in their sections: the common ones, or all where they are asked for."""
-    everything = ctx.meta.get(_ALL, False)
-    common = _COMMON | _COMMON_IN.get(command.name or "", set())
-    hidden_options = 0
-    hidden = []
-    for title, params in _sections(command, ctx):
-        visible = [param for param in params if everything or param.name in common or title == ""]
-        hidden_options += len(params) - len(visible)
-        if len(visible) < len(params):
-            hidden.append(title.lower())
-        records = [record for param in visible if (record := param.get_help_record(ctx)) is not None]
-        if records:
-            with formatter.section(title or "Help"):
-                formatter.write_dl(records)
-    if hidden_options:
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(f"{hidden_options} more options ({', '.join(hidden)}): --help-all")
-
-
-def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, list[click.Parameter]]]:
-    params = {str(param.name): param for param in command.get_params(ctx) if isinstance(param, click.Option)}
-    for title, names in SECTIONS.items():
-        plain = [params.pop(name) for name in names if name in params]
-        settings = [name for name, param in params.items() if getattr(param, "section", "") == title]
-        yield title, [*plain, *(params.pop(name) for name in settings)]
-    yield "", list(params.values())
-
-
 _FEW = 10  # options that one screen holds
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Make an interruption of which compiled code has made another error one again.
-
-    A library that is loaded when the signal comes says that it could not be loaded.
-    """
-    try:
-        yield
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, KeyboardInterrupt):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
-            raise
-        raise cause from None
-
-
 class Command(click.Command):
-    """A command that reads the environment, whose help may be cut off, and whose unexpected errors reach `main`."""
+    """A command that reads the environment, with a short and a long help; its unexpected errors reach `main`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         read_from_environment(self)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, and the option that shows all of them where there are many."""
+        """Return the parameters, and `--help-all` where there are many."""
         params = super().get_params(ctx)
         if len(params) > _FEW:
-            params = [*params[:-1], help_all_option(), *params[-1:]]
+            help_all = click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+                help="Show all options.",
+            )  # fmt: skip
+            params = [*params[:-1], help_all, *params[-1:]]
         return params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options that most people need, or all."""
-        if len(self.params) > _FEW:
-            write_options(self, ctx, formatter)
-        else:
+        """Write the options in their sections: those that most people need, or all where they are asked for."""
+        if len(self.params) <= _FEW:
             super().format_options(ctx, formatter)
+            return
+        everything = ctx.meta.get(_ALL, False)
+        common = _COMMON | _COMMON_IN.get(self.name or "", set())
+        hidden_options = 0
+        hidden = []
+        for title, params in self._sections(ctx):
+            visible = [param for param in params if everything or param.name in common or title == ""]
+            hidden_options += len(params) - len(visible)
+            if len(visible) < len(params):
+                hidden.append(title.lower())
+            records = [record for param in visible if (record := param.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(title or "Help"):
+                    formatter.write_dl(records)
+        if hidden_options:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"{hidden_options} more options ({', '.join(hidden)}): --help-all")
+
+    def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[click.Parameter]]]:
+        params = {str(param.name): param for param in self.get_params(ctx) if isinstance(param, click.Option)}
+        for title, names in SECTIONS.items():
+            plain = [params.pop(name) for name in names if name in params]
+            settings = [name for name, param in params.items() if getattr(param, "section", "") == title]
+            yield title, [*plain, *(params.pop(name) for name in settings)]
+        yield "", list(params.values())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse."""
+        """Parse, and say what to type instead where a mistake is a common one."""
         try:
             with naming_settings(ctx):
                 return super().parse_args(ctx, args)
@@ -137,7 +102,6 @@ class Command(click.Command):
             raise click.UsageError(error.format_message() + advice, error.ctx) from error
 
     def _advice(self, error: click.UsageError) -> str:
-        """Return what to type instead, where a mistake is a common one."""
         options = {param.name: param for param in self.params}
         if error.message.startswith("Got unexpected extra argument") and "eval" in options:
             return "; held-out data are named by --eval"
@@ -148,19 +112,17 @@ class Command(click.Command):
                 return f" It is a map: --map {word}"
         return ""
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse."""
-        with _help_may_be_cut_off():
-            return super().make_context(*args, **kwargs)
-
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            with _interruptible(), settings_shown(ctx):
+            with settings_shown(ctx):
                 return super().invoke(ctx)
-        except TnaError:
-            raise
         except Exception as error:
+            # a library that is loaded when the signal comes says that it could not be loaded
+            if stop := _interruption_behind(error):
+                raise stop from None
+            if isinstance(error, TnaError):
+                raise
             missing = resource_error(error)
             if missing is not None:
                 raise missing from error
@@ -172,6 +134,22 @@ class Command(click.Command):
                 # click would end with 1 and no traceback, as if the user had closed an input or a pipe.
                 raise RuntimeError(f"unexpected {type(error).__name__}") from error
             raise
+
+
+def _show_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    """Print the help with all options."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _interruption_behind(error: Exception) -> KeyboardInterrupt | None:
+    """Return the interruption that compiled code has made another error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 class Group(click.Group):
@@ -190,7 +168,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with _help_may_be_cut_off():
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             print_error(interruption(ctx))
             ctx.exit(getattr(stop, "exit_code", INTERRUPTED))
@@ -202,7 +181,7 @@ class Group(click.Group):
 
 @contextlib.contextmanager
 def _help_may_be_cut_off() -> Iterator[None]:
-    """End normally if the reader of `--help` goes away; click prints the help while it parses."""
+    """End normally if the reader of `--help` goes away. Commands look after what they print themselves."""
     try:
         yield
     except BrokenPipeError:
@@ -211,15 +190,15 @@ def _help_may_be_cut_off() -> Iterator[None]:
 
 
 COMMANDS = {
-    "calibrate": ("calibrate", "Write a recalibrated copy of MODEL."),
-    "card": ("calibrate", "Write a model card from a result."),
+    "calibrate": ("write", "Write a recalibrated copy of MODEL."),
+    "card": ("write", "Write a model card from a result."),
     "compare": ("examine", "Measure several models on the same data."),
     "evaluate": ("examine", "Measure the accuracy and calibration of MODEL."),
-    "features": ("calibrate", "Store features, for later runs of `calibrate`."),
-    "fit": ("calibrate", "Calibrate logits or probabilities in files."),
-    "guard": ("guard", "Write a copy of MODEL that also decides."),
+    "features": ("write", "Store features, for later runs of `calibrate`."),
+    "fit": ("write", "Calibrate logits or probabilities in files."),
+    "guard": ("write", "Write a copy of MODEL that also decides."),
     "inspect": ("examine", "Show which node of MODEL is the head, or why there is none."),
-    "shift": ("guard", "Write a copy of MODEL for other class frequencies."),
+    "shift": ("write", "Write a copy of MODEL for other class frequencies."),
     "study": ("examine", "Repeat the paper's experiments on MODEL."),
     "verify": ("examine", "Prove that RECALIBRATED was made from ORIGINAL."),
 }

@@ -7,7 +7,7 @@ one command wins over one for all. Both are checked as flags are. Paths are rela
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +16,9 @@ import click
 from click.core import ParameterSource
 
 from tna_onnx.cli.process import print_error, show_log
+from tna_onnx.data.choices import PRESET_FIELDS
 from tna_onnx.errors import UsageError
-from tna_onnx.files import open_regular, resolved
+from tna_onnx.files import is_url, open_regular, resolved
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,9 +84,17 @@ def settings_shown(ctx: click.Context) -> Iterator[None]:
 
 def read_from_environment(command: click.Command) -> None:
     """Let the options of a command read their variables, if it reads settings."""
-    if any(param.name == "config" for param in command.params):
-        for flag, option in _all_options(command).items():
-            option.envvar = _variables(command.name or "", flag)
+    if not _reads_settings(command):
+        return
+    for option in command.params:
+        if isinstance(option, click.Option):
+            name = _flag(option).upper().replace("-", "_")
+            # the stronger one first
+            option.envvar = (f"{_PREFIX}{(command.name or '').upper()}_{name}", f"{_PREFIX}{name}")
+
+
+def _reads_settings(command: click.Command) -> bool:
+    return any(param.name == "config" for param in command.params)
 
 
 @contextlib.contextmanager
@@ -113,9 +122,6 @@ def setting_flags() -> list[str]:
             flags += [f"--{_flag(option)}", setting.text]
         elif click.BOOL.convert(setting.value, option, ctx):
             flags.append(f"--{_flag(option)}")
-        else:
-            # a flag that is off and has no opposite is off anyway
-            flags += option.secondary_opts[-1:]
     return flags
 
 
@@ -124,20 +130,12 @@ def configurable_commands(ctx: click.Context) -> dict[str, click.Command]:
     group = ctx.find_root().command
     if not isinstance(group, click.Group):
         return {}
-    return {
-        name: command
-        for name, command in group.commands.items()
-        if any(param.name == "config" for param in command.params)
-    }
+    return {name: command for name, command in group.commands.items() if _reads_settings(command)}
 
 
 def options_by_flag(command: click.Command) -> dict[str, click.Option]:
     """Return the options that files can name, by their long flags without the dashes."""
-    return {flag: option for flag, option in _all_options(command).items() if flag != "config"}
-
-
-def _all_options(command: click.Command) -> dict[str, click.Option]:
-    options = [param for param in command.params if isinstance(param, click.Option) and param.name != "help"]
+    options = [param for param in command.params if isinstance(param, click.Option) and param.name != "config"]
     return {_flag(option): option for option in options}
 
 
@@ -178,12 +176,6 @@ def _applied(ctx: click.Context) -> list[tuple[click.Option, ConfigEntry]]:
     return [(option, setting) for option, setting in settings if setting is not None]
 
 
-def _variables(command: str, flag: str) -> tuple[str, str]:
-    """Return the variables for a flag, the stronger one first."""
-    name = flag.upper().replace("-", "_")
-    return f"{_PREFIX}{command.upper()}_{name}", f"{_PREFIX}{name}"
-
-
 def _refuse_unknown_variables(ctx: click.Context) -> None:
     """Refuse variables with the prefix that name no setting: a gate that is misspelt would pass."""
     present = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
@@ -192,9 +184,9 @@ def _refuse_unknown_variables(ctx: click.Context) -> None:
         return
     variables = {
         variable
-        for name, command in configurable_commands(ctx).items()
-        for flag in _all_options(command)
-        for variable in _variables(name, flag)
+        for command in configurable_commands(ctx).values()
+        for option in command.params
+        for variable in option.envvar or ()
     }
     for name in present:
         if name not in variables:
@@ -219,28 +211,28 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, ConfigEntry]:
     # ValueError: bytes that are no text, and numbers of more digits than Python converts
     except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from error
-    return _settings(ctx, path, table)
+    return _entries(ctx, path, _checked(ctx, path, table))
 
 
-def _settings(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, ConfigEntry]:
-    """Check the keys of a whole file, and take the values for the current command."""
-    commands = configurable_commands(ctx)
+def _checked(ctx: click.Context, path: Path, table: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Check all keys, and return flag -> value and source of those for the current command and for all."""
+    commands = {name: options_by_flag(command) for name, command in configurable_commands(ctx).items()}
     tables = {key: value for key, value in table.items() if isinstance(value, dict)}
     top = {key: value for key, value in table.items() if key not in tables}
-    every_flag = {flag for command in commands.values() for flag in options_by_flag(command)}
-    values = {flag: (value, str(path)) for flag, value in _checked_keys(top, every_flag, path, "").items()}
+    every_flag = {flag for options in commands.values() for flag in options}
+    values = {flag: (value, str(path)) for flag, value in _by_flag(top, every_flag, path, "").items()}
     # Tables of other commands are checked too: a typing error there would go unnoticed until that command runs.
     for name, inner in tables.items():
         if name not in commands:
             raise UsageError(f"{path}: unknown table [{name}]; expected one of {', '.join(commands)}")
-        checked = _checked_keys(inner, set(options_by_flag(commands[name])), path, f" in [{name}]")
+        checked = _by_flag(inner, commands[name].keys(), path, f" in [{name}]")
         # What is said for one command wins over what is said for all.
         if name == ctx.info_name:
             values |= {flag: (value, f"{path} [{name}]") for flag, value in checked.items()}
-    return _converted(ctx, values, path.parent)
+    return values
 
 
-def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str) -> dict[str, Any]:
+def _by_flag(table: dict[str, Any], flags: Collection[str], path: Path, where: str) -> dict[str, Any]:
     """Return a table with the flags' own names as keys."""
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -254,41 +246,26 @@ def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str
     return values
 
 
-def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, ConfigEntry]:
-    """Return the settings for the options of a command, from flag -> TOML value and source."""
-    options = options_by_flag(ctx.command)
-    for flag, (value, source) in values.items():
-        if any("\0" in str(item) for item in _items(value)):
-            raise UsageError(f"{source}: {flag}: embedded null byte, got {value!r}")
-    return {
-        str(options[flag].name): ConfigEntry(_as_typed(options[flag], value, folder), source)
-        for flag, (value, source) in values.items()
-        if flag in options
-    }
-
-
-def _items(value: Any) -> list[Any]:
-    """Return the items of a TOML array, or the one value."""
-    if isinstance(value, list):
-        return value
-    return [value]
-
-
-def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
-    """Return what the command line would hold in place of a TOML value."""
-    if isinstance(value, bool) and option.is_flag:
-        return value
-    words = [_word(option, str(item), folder) for item in _items(value)]
-    if option.multiple:
-        return words
-    return ",".join(words)
+def _entries(ctx: click.Context, path: Path, values: dict[str, tuple[Any, str]]) -> dict[str, ConfigEntry]:
+    """Return TOML values as the command line would take them, by the names of the command's options."""
+    entries = {}
+    for flag, option in options_by_flag(ctx.command).items():
+        if flag not in values:
+            continue
+        value, source = values[flag]
+        if not (isinstance(value, bool) and option.is_flag):
+            items = value if isinstance(value, list) else [value]
+            if any("\0" in str(item) for item in items):
+                raise UsageError(f"{source}: {flag}: embedded null byte, got {value!r}")
+            words = [_word(option, str(item), path.parent) for item in items]
+            value = words if option.multiple else ",".join(words)
+        entries[str(option.name)] = ConfigEntry(value, source)
+    return entries
 
 
 def _word(option: click.Option, word: str, folder: Path) -> str:
-    from tna_onnx.data.choices import PRESET_FIELDS
-
-    # Relative to the file, so that it means the same in every working folder; a URL is not relative.
+    """Return a value as a word. A path is relative to the file: it means the same in every working folder."""
     is_name = option.name == "preset" and word.lower() in PRESET_FIELDS
-    if isinstance(option.type, click.Path) and "://" not in word and not is_name:
+    if isinstance(option.type, click.Path) and not is_url(word) and not is_name:
         return str(folder / Path(word).expanduser())
     return word

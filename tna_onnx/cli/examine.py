@@ -38,7 +38,7 @@ def evaluate(page: str | None, **arguments: Any) -> None:
     \b
     Example:
       tna-onnx evaluate model.onnx heldout/ --report evaluation.html
-    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    """
     from tna_onnx.api.evaluate import evaluate as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import evaluation_text
@@ -67,7 +67,7 @@ def compare(page: str | None, **arguments: Any) -> None:
     \b
     Example:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
-    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    """
     from tna_onnx.api.compare import compare as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import model_comparison_text
@@ -84,13 +84,15 @@ def inspect(model: str, json_file: str | None, quiet: bool, **arguments: Any) ->
     """Show which node of MODEL is the head, or why there is none."""
     from tna_onnx.api.inspect import inspect as run
     from tna_onnx.cli.process import loaded
-    from tna_onnx.cli.show import finish, json_step
+    from tna_onnx.cli.show import finish, text_step
     from tna_onnx.render.verify_text import inspection_text
+    from tna_onnx.results.as_json import to_json
 
     check_result_file(json_file, model)
     loaded()  # the runtime is not needed here, so nothing else loads
     inspection = run(model, **arguments)
-    finish(inspection_text(inspection), [json_step(json_file, inspection)], quiet or json_file == "-")
+    write_json = text_step(json_file, lambda: to_json(inspection))
+    finish(inspection_text(inspection), [write_json], quiet or json_file == "-")
     # Raises if nothing can be calibrated, but only after the description, which says why.
     inspection.require_scores()
 
@@ -125,7 +127,7 @@ def verify(**arguments: Any) -> None:
     \b
     Example:
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
-    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    """
     from tna_onnx.api.verify import verify as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.verify_text import difference_text
@@ -175,7 +177,7 @@ def study(**arguments: Any) -> None:
     \b
     Example:
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
-    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    """
     from tna_onnx.api.calibrate import study as run
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import study_text

@@ -268,9 +268,6 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     default = defaults.get(name, default)
     kind = plain_type(hints_of(cls)[name])
     flag = about.flag or name.replace("_", "-")
-    flags = [f"--{flag}", name]
-    if kind is bool and (default or about.off):
-        flags[0] += f"/--{about.off or f'no-{flag}'}"
     text = about.meaning
     if about.note:
         text += f"  [default: {about.note}]"
@@ -278,7 +275,7 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
     # a setting for Python alone that a command names all the same stands with the first ones of its class
     section = about.section or next(further.section for _, further in settings_of(cls).values() if further.section)
-    option = click.option(*flags, cls=FieldOption, help=text, **{"show_default": shows, **typed})
+    option = click.option(f"--{flag}", name, cls=FieldOption, help=text, **{"show_default": shows, **typed})
 
     def add(command: F) -> F:
         command = option(command)
@@ -294,7 +291,7 @@ def _typed(kind: Any, default: Any, about: Setting) -> dict[str, Any]:
     if about.parse:
         return {**more, **_PARSED[about.parse](kind, default)}
     if kind is bool:
-        return {"default": default} if default or about.off else {"is_flag": True}
+        return {"is_flag": True}
     more["default"] = default
     if get_origin(kind) is Literal:
         return {**more, "type": choice(get_args(kind))}

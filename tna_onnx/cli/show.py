@@ -36,15 +36,6 @@ Step: TypeAlias = Callable[[], Sequence[str]]
 """Writes one kind of result, and returns lines to print about it."""
 
 
-def prepare() -> None:
-    """Load the runtime before the work, and make Ctrl-C an ordinary interruption again."""
-    # Ctrl-C must end the process at once while modules load, and loading the runtime takes longest. Without a runtime
-    # some commands still work; the others raise this error themselves.
-    with contextlib.suppress(DeviceError):
-        runtime_version()
-    loaded()
-
-
 def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str = "") -> None:
     """Write the results of a command, then print them.
 
@@ -53,9 +44,7 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
     """
     lines: list[str] = []
     failures: list[str] = []
-    ending = ""
-    if output:
-        ending = f"; {output} is written"
+    ending = f"; {output} is written" if output else ""
 
     def print_text() -> Sequence[str]:
         with standard_output():
@@ -104,7 +93,11 @@ def run_command(
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
-    prepare()
+    # Ctrl-C must end the process at once while modules load, and loading the runtime takes longest. Without a runtime
+    # some commands still work; the others raise this error themselves.
+    with contextlib.suppress(DeviceError):
+        runtime_version()
+    loaded()
     from tna_onnx.api.arguments import grouped  # behind the runtime, which Ctrl-C must end at once
 
     arguments = grouped(run, _with_labels(arguments))
@@ -123,9 +116,9 @@ def run_command(
             missed = error
     detailed = getattr(result, "details", None) is not None
     every_step = [
-        json_step(json_file, result, details=detailed),
+        text_step(json_file, lambda: to_json(result, details=detailed)),
         lambda: _draw(result, figures),
-        page_step(page, lambda: _page(result)),
+        text_step(page, lambda: _page(result)),
     ]
     file = ""
     if ending is not None:
@@ -147,7 +140,8 @@ def run_command(
 def _page(result: Any) -> str:
     from tna_onnx.render.html.pages import page_of
 
-    return page_of(result, command_line())
+    # what repeats the run: as typed, and what came from elsewhere as flags; it can be pasted into a shell
+    return page_of(result, shlex.join(["tna-onnx", *sys.argv[1:], *setting_flags()]))
 
 
 def _draw(result: Any, folder: str | None) -> Sequence[str]:
@@ -170,12 +164,7 @@ def _with_labels(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def json_step(path: str | None, result: Any, *, details: bool = False) -> Step:
-    """Return a step that writes a result as JSON, with the numbers behind the figures if asked."""
-    return page_step(path, lambda: to_json(result, details=details))
-
-
-def page_step(path: str | None, make: Callable[[], str]) -> Step:
+def text_step(path: str | None, make: Callable[[], str]) -> Step:
     """Return a step that makes a text and writes it to a file; without a path it does nothing."""
 
     def step() -> Sequence[str]:
@@ -187,12 +176,6 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
         return ()
 
     return step
-
-
-def command_line() -> str:
-    """Return the command that repeats the run, for the HTML pages: as typed, and what came from elsewhere as flags."""
-    # quoted, so that the page's line can be pasted into a shell
-    return shlex.join(["tna-onnx", *sys.argv[1:], *setting_flags()])
 
 
 def _write(path: str, text: str) -> None:
