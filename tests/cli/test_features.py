@@ -47,6 +47,11 @@ def run_samples(monkeypatch: pytest.MonkeyPatch) -> Count:
     return count
 
 
+def calibrated(model: Any, data: Any, output: Path, **options: Any) -> tna_onnx.Report:
+    """Calibrate with plain settings, unless others are given."""
+    return with_options(tna_onnx.calibrate, model, data, output=output, **{**PLAIN, **options})
+
+
 def content(cache: Path) -> dict[str, bytes]:
     return {str(p.relative_to(cache)): p.read_bytes() for p in sorted(cache.rglob("*")) if p.is_file()}
 
@@ -77,9 +82,8 @@ def test_calibrate_fills_the_cache_and_takes_it(small: Small, tmp_path: Path, ru
     cache, seen, reports = tmp_path / "cache", [], []
     for name in ("a", "b"):
         run_samples.samples = 0
-        report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / f"{name}.onnx", cache=cache, **PLAIN)
+        reports.append(calibrated(small.model, small.calib, tmp_path / f"{name}.onnx", cache=cache))
         seen.append(run_samples.samples)
-        reports.append(report)
     assert seen[0] - seen[1] == 1500 - 64
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     assert reports[0].comparison == reports[1].comparison
@@ -105,23 +109,14 @@ def test_whatever_changes_the_features_makes_another_store(small: Small, tmp_pat
     folders = [with_options(features, m, d, tmp_path, device="cpu", **flags).folder for m, d, flags in runs]
     assert len(set(folders)) == len(folders)
     with pytest.raises(DataError, match=r"expected one feature store, found .*; give the folder of one"):
-        tna_onnx.calibrate(small.model, tmp_path, output=tmp_path / "o.onnx", **PLAIN)
+        calibrated(small.model, tmp_path, tmp_path / "o.onnx")
 
 
 def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
     for name in ("calib", "test"):
         features(small.model, getattr(small, name), tmp_path / name, device="cpu")
-    expected = with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=tmp_path / "a.onnx", **TILTED
-    )
-    found = with_options(
-        tna_onnx.calibrate,
-        small.model,
-        tmp_path / "calib",
-        eval=tmp_path / "test",
-        output=tmp_path / "b.onnx",
-        **TILTED,
-    )
+    expected = calibrated(small.model, small.calib, tmp_path / "a.onnx", eval=small.test, **TILTED)
+    found = calibrated(small.model, tmp_path / "calib", tmp_path / "b.onnx", eval=tmp_path / "test", **TILTED)
     assert expected.angle == found.angle > 0
     assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
     for before in ("before", "after"):
@@ -129,7 +124,7 @@ def test_held_out_data_may_be_a_store_too(small: Small, tmp_path: Path) -> None:
         assert (a.n, a.accuracy) == (b.n, b.accuracy)
         assert abs(a.nll - b.nll) < 1e-5  # the files run whole, and from the features on
     with pytest.raises(tna_onnx.DataError, match="are calibration samples too"):
-        tna_onnx.calibrate(small.model, tmp_path / "calib", eval=tmp_path / "calib", output=tmp_path / "c.onnx")
+        calibrated(small.model, tmp_path / "calib", tmp_path / "c.onnx", eval=tmp_path / "calib")
 
 
 def scores(model: Path, samples: dict[str, np.ndarray]) -> np.ndarray:
@@ -179,19 +174,11 @@ def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
     x = np.load(small.calib)["x"]
     found = scores(model, {"x": x})
     labels = np.argmax(found / 3 + np.random.default_rng(2).gumbel(size=found.shape), axis=1)  # overconfident
-    features(
-        model,
-        {"x": x, "labels": labels},
-        tmp_path / "cache",
-        device="cpu",
-        model_options=tna_onnx.ModelOptions(head="head_a"),
-    )
+    head = tna_onnx.ModelOptions(head="head_a")
+    features(model, {"x": x, "labels": labels}, tmp_path / "cache", device="cpu", model_options=head)
     message = refuse(model, tmp_path / "cache", tmp_path, "--head", "head_b")
     assert "of another tensor, 'h', not of 'g'; choose the same --head" in message
-    report = with_options(
-        tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "o.onnx", head="head_a", **PLAIN
-    )
-    assert report.head == "head_a"
+    assert calibrated(model, tmp_path / "cache", tmp_path / "o.onnx", head="head_a").head == "head_a"
 
 
 def test_what_goes_ill_with_a_store(small: Small, stored: Path, tmp_path: Path) -> None:
@@ -238,30 +225,23 @@ def case_data(name: str, folder: Path, n: int = 300) -> tuple[Path, dict[str, np
 
 def test_a_head_that_needs_more_of_the_data_than_its_features_is_cached_as_logits(tmp_path: Path) -> None:
     model, data = case_data("form/last token, GatherND", tmp_path)
-    arguments = {**PLAIN, "max_accuracy_drop": 100}
-    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
+    expected = calibrated(model, data, tmp_path / "a.onnx", max_accuracy_drop=100)
     for _ in range(2):
-        cached = with_options(
-            tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
-        )
+        cached = calibrated(model, data, tmp_path / "b.onnx", max_accuracy_drop=100, cache=tmp_path / "cache")
         assert (expected.head, expected.comparison) == ("", cached.comparison)
 
 
 def test_a_model_without_a_head_keeps_its_logits(tmp_path: Path) -> None:
-    kind = "logits"
     model, data = case_data("refused/SVMClassifier", tmp_path)
+    cache, kind = tmp_path / "cache", {"output_kind": "logits"}
     # it predicts one class nearly always
-    arguments = PLAIN | {"output_kind": kind, "trust_labels": True}
-    expected = with_options(tna_onnx.calibrate, model, data, output=tmp_path / "a.onnx", **arguments)
+    arguments = {**kind, "trust_labels": True}
+    expected = calibrated(model, data, tmp_path / "a.onnx", **arguments)
     for _ in range(2):
-        found = features(
-            model, data, tmp_path / "cache", device="cpu", model_options=tna_onnx.ModelOptions(output_kind=kind)
-        )
+        found = with_options(features, model, data, cache, device="cpu", **kind)
         assert (found.head, found.tensor, found.shape) == ("", "probabilities", (300, 3))
-    cached = with_options(
-        tna_onnx.calibrate, model, data, output=tmp_path / "b.onnx", cache=tmp_path / "cache", **arguments
-    )
-    stored = with_options(tna_onnx.calibrate, model, tmp_path / "cache", output=tmp_path / "c.onnx", **arguments)
+    cached = calibrated(model, data, tmp_path / "b.onnx", cache=cache, **arguments)
+    stored = calibrated(model, cache, tmp_path / "c.onnx", **arguments)
     assert expected.comparison == cached.comparison
     assert abs(expected.comparison.after.nll - stored.comparison.after.nll) < 1e-6
     assert abs(expected.parameters["temperature"] - stored.parameters["temperature"]) < 1e-4  # type: ignore[operator]
