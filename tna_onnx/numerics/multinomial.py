@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +68,6 @@ class Form(Protocol):
         """Return the second derivatives of the summed NLL with respect to each entry of D alone."""
 
 
-class VectorForm(Form, Protocol):
-    """A D of at most a number for each class, for which a Hessian may be a matrix."""
-
-    def columns(self, r: Any, x: Any) -> Any:
-        """Return the adjoint of (D, c) -> D x + c at each row r, (B, k)."""
-
-    def gram(self, g: Any, x: Any) -> FloatArray:
-        """Return the sum over rows of J' diag(g) J, (k, k), for the Jacobian J of (D, c) -> D x + c."""
-
-
 @dataclass(frozen=True)
 class Scalar:
     """D is one number."""
@@ -99,10 +89,12 @@ class Scalar:
         return xp.sum(row_dot(q * centred, centred), dtype=xp.float64)
 
     def columns(self, r: Any, x: Any) -> Any:
+        """Return the adjoint of (D, c) -> D x + c at each row r, (B, k)."""
         xp = namespace(x)
         return xp.concat([row_dot(r, x)[:, None], r], axis=1)
 
     def gram(self, g: Any, x: Any) -> FloatArray:
+        """Return the sum over rows of J' diag(g) J, (k, k), for the Jacobian J of (D, c) -> D x + c."""
         plain, first, second = _moments(g, x)
         matrix = np.diag(np.append(second.sum(), plain))
         matrix[0, 1:] = matrix[1:, 0] = first
@@ -152,6 +144,10 @@ class Matrix:
         return (q - q * q).T @ (x * x)
 
 
+VectorForm: TypeAlias = Scalar | Diagonal
+"""A D of at most a number for each class, for which a Hessian may be a matrix."""
+
+
 def _moments(g: Any, x: Any) -> tuple[FloatArray, ...]:
     """Sums over rows of g, g x and g x^2, (C,) each."""
     xp = namespace(x)
@@ -193,9 +189,8 @@ def fit_scores(
     the steps begin; zeros otherwise.
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
-    first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
     tolerance = _BEFORE_LAST if objective.dense else _END
-    return _split(convex_minimum(objective.loss, first, tolerance=tolerance), objective.shape)
+    return _split(convex_minimum(objective.loss, objective.first(start), tolerance=tolerance), objective.shape)
 
 
 def fit_above_floor(
@@ -208,14 +203,12 @@ def fit_above_floor(
     *,
     start: tuple[Any, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Return (D, c, e), a minimum of the loss with noise in the labels.
+    """Return (D, c, e), a minimum of the loss where a share e of the labels is noise; see `fit_scores`.
 
-    Gives d in its shape and c (C,), float64, and e. `strength`: of D (a number, or an array of its shape) and of c.
-    `share`: e where the steps begin, between 0 and 1. `start`: (D, c) where they begin; zeros otherwise.
+    `share`: e where the steps begin, between 0 and 1.
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
-    linear = np.zeros(len(objective.ridge)) if start is None else _joined(start)
-    first = np.append(linear, math.log(share / (1 - share)))
+    first = np.append(objective.first(start), math.log(share / (1 - share)))
     theta = convex_minimum(objective.loss_above_floor, first, tolerance=_END)
     return *_split(theta[:-1], objective.shape), _logistic(theta[-1])
 
@@ -247,19 +240,39 @@ class _Objective:
     @property
     def dense(self) -> VectorForm | None:
         """The form, where the Hessian is a matrix."""
-        if isinstance(self.form, (Scalar, Diagonal)) and len(self.ridge) <= DENSE:
+        if isinstance(self.form, VectorForm) and len(self.ridge) <= DENSE:
             return self.form
         return None
 
+    def first(self, start: tuple[Any, FloatArray] | None) -> FloatArray:
+        """Return the theta where steps begin."""
+        return np.zeros(len(self.ridge)) if start is None else _joined(start)
+
+    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
+        """Return the value, the gradient and the curvature."""
+        k = len(theta)
+        at = _Point(self.form, self.temperature, *_split(theta, self.shape))
+        sums = self._mean(at.loss_sums, self.dense)
+        value = float(sums[0] + theta @ (self.ridge * theta) / 2)
+        gradient = sums[1 : 1 + k] + self.ridge * theta
+        if self.dense:
+            hessian = sums[1 + k :].reshape(k, k)
+            return value, gradient, MatrixCurvature(hessian + np.diag(self.ridge + _MIN_CURVATURE))
+
+        def product(direction: FloatArray) -> FloatArray:
+            return self._mean(at.product_sums, _split(direction, self.shape), 0.0) + self.ridge * direction
+
+        # in float32 the curvature may vanish where the slope does not
+        diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
+        return value, gradient, DiagonalCurvature(product, diagonal)
+
     def loss_above_floor(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
-        """Return the same of (theta, log(e / (1 - e))) where a share e of the labels is noise."""
+        """Return value, gradient and curvature at (theta, log(e / (1 - e))) where a share e of the labels is noise."""
         share = _logistic(theta[-1])
         linear = theta[:-1]
         k = len(linear)
-        of = functools.partial(
-            _loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share, dense=self.dense
-        )
-        sums = self.reduce(Blocked(of)) / self.size
+        at = _Point(self.form, self.temperature, *_split(linear, self.shape), share)
+        sums = self._mean(at.loss_sums, self.dense)
         right = sums[1 + k]
         # both logarithms from theta: e may be too small for 1 - e to differ from 1
         prior = (math.log1p(math.exp(-abs(theta[-1]))) * 2 + abs(float(theta[-1]))) / self.size
@@ -276,12 +289,8 @@ class _Objective:
             return value, gradient, MatrixCurvature(information + np.diag(np.append(self.ridge, steepness)))
 
         def product(direction: FloatArray) -> FloatArray:
-            along = _split(direction[:-1], self.shape)
             of_share = float(direction[-1]) * by_odds
-            of = functools.partial(
-                _information_sums, self.form, self.temperature, *_split(linear, self.shape), share, *along, of_share
-            )
-            *turned, noise = self.reduce(Blocked(of)) / self.size
+            *turned, noise = self._mean(at.product_sums, _split(direction[:-1], self.shape), of_share)
             ridge = self.ridge * direction[:-1]
             return np.append(np.array(turned) + ridge, by_odds * noise + steepness * direction[-1])
 
@@ -289,28 +298,9 @@ class _Objective:
         own = by_odds * (1 + 2 / self.size) + _MIN_CURVATURE
         return value, gradient, DiagonalCurvature(product, np.append(diagonal, own))
 
-    def loss(self, theta: FloatArray) -> tuple[float, FloatArray, Curvature]:
-        """Return the value, the gradient and the curvature."""
-        k = len(theta)
-        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape), dense=self.dense)
-        sums = self.reduce(Blocked(of)) / self.size
-        value = float(sums[0] + theta @ (self.ridge * theta) / 2)
-        curvature: Curvature
-        if self.dense:
-            curvature = MatrixCurvature(sums[1 + k :].reshape(k, k) + np.diag(self.ridge + _MIN_CURVATURE))
-        else:
-            # in float32 the curvature may vanish where the slope does not
-            diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
-            curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
-        return value, sums[1 : 1 + k] + self.ridge * theta, curvature
-
-    def product(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
-        """Return the Hessian at theta times a direction."""
-        along = _split(direction, self.shape)
-        at = _split(theta, self.shape)
-        of = functools.partial(_hessian_sums, self.form, self.temperature, *at, *along)
-        turned: FloatArray = self.reduce(Blocked(of)) / self.size + self.ridge * direction
-        return turned
+    def _mean(self, sums: Callable[..., FloatArray], *arguments: Any) -> FloatArray:
+        mean: FloatArray = self.reduce(Blocked(functools.partial(sums, *arguments))) / self.size
+        return mean
 
 
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
@@ -325,57 +315,85 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     return np.array([n, n * classes, square, float(xp.sum(weigh(gap, labels), dtype=xp.float64))])
 
 
-def _loss_sums(
-    form: Form,
-    temperature: float | None,
-    d: FloatArray,
-    c: FloatArray,
-    logits: Any,
-    labels: NDArray[np.int64],
-    *_: Any,
-    share: float | None = None,
-    dense: VectorForm | None,
-) -> FloatArray:
-    """Sums over samples of (NLL, its gradient, with a share of noise a_i, the Hessian or its diagonal).
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """One theta, and sums over samples there."""
 
-    `dense`: the form, for the whole Hessian; with a share of noise the Fisher information of (d, c, e).
-    """
-    xp = namespace(logits)
-    op = ArrayOps(logits)
-    x = _tempered(op, logits, temperature)
-    scores = _scores(op, form, d, c, x)
-    top = row_max(scores)
-    weights = xp.exp(scores - top)
-    total = row_sum(weights, double=True)
-    # own score and top first: where a row is saturated, their difference is exact
-    nll = xp.log(total) + (top - own_column(scores, labels))
-    q = weights / xp.astype(total, weights.dtype)
-    r = q - label_shares(labels, q)
-    noise_sums: tuple[Any, ...] = ()
-    if share is not None:
-        of_label = (1 - share) * xp.exp(-nll)
-        right = of_label / (of_label + share / logits.shape[1])
-        nll = -xp.log(of_label + share / logits.shape[1])
-        weight = xp.astype(right, q.dtype)
-        r = r * weight
-        noise_sums = (xp.sum(weigh(right, labels)),)
-    r = weigh(r, labels)
-    parts = (xp.sum(weigh(nll, labels)), form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), *noise_sums)
-    if dense and share is not None:
-        return _joined((*parts, _information(dense, q, x, share, labels)))
-    if dense:
-        weighted = weigh(q, labels)
-        half = dense.columns(weighted * 0.5, x)
-        return _joined((*parts, _less(dense.gram(weighted, x), half, dense.columns(q, x))))
-    curved = q - q * q
-    spread = x
-    if share is not None:
-        curved = curved * weight
-        spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
-    if isinstance(labels, WeightedLabels):
-        curved = weigh(curved, labels)
-        spread = weigh(spread, WeightedLabels(labels.labels, np.sqrt(labels.weights)))
-    return _joined((*parts, form.curvature(q, spread), xp.sum(curved, axis=0, dtype=xp.float64)))
+    form: Form  # what D is
+    temperature: float | None  # T, or None
+    d: FloatArray  # D
+    c: FloatArray  # (C,)
+    share: float | None = None  # e, the noise in the labels; None without
+
+    def _scores(self, op: ArrayOps, logits: Any) -> tuple[Any, Any]:
+        """Return x and s', (B, C) each."""
+        x = logits
+        if self.temperature is not None:
+            x = (logits - op.mean(logits)) * (1 / self.temperature)
+        return x, x + self.form.times(op.const(self.d), x) + op.const(self.c)
+
+    def loss_sums(self, dense: VectorForm | None, logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
+        """Sums over samples of (NLL, its gradient, with a share of noise a_i, the Hessian or its diagonal).
+
+        `dense`: the form, for the whole Hessian; with a share of noise the Fisher information of (d, c, e).
+        """
+        xp = namespace(logits)
+        x, scores = self._scores(ArrayOps(logits), logits)
+        top = row_max(scores)
+        weights = xp.exp(scores - top)
+        total = row_sum(weights, double=True)
+        # own score and top first: where a row is saturated, their difference is exact
+        nll = xp.log(total) + (top - own_column(scores, labels))
+        q = weights / xp.astype(total, weights.dtype)
+        r = q - label_shares(labels, q)
+        noise_sums: tuple[Any, ...] = ()
+        if self.share is not None:
+            of_label = (1 - self.share) * xp.exp(-nll)
+            right = of_label / (of_label + self.share / logits.shape[1])
+            nll = -xp.log(of_label + self.share / logits.shape[1])
+            weight = xp.astype(right, q.dtype)
+            r = r * weight
+            noise_sums = (xp.sum(weigh(right, labels)),)
+        r = weigh(r, labels)
+        parts = (xp.sum(weigh(nll, labels)), self.form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), *noise_sums)
+        if dense and self.share is not None:
+            return _joined((*parts, _information(dense, q, x, self.share, labels)))
+        if dense:
+            weighted = weigh(q, labels)
+            half = dense.columns(weighted * 0.5, x)
+            return _joined((*parts, _less(dense.gram(weighted, x), half, dense.columns(q, x))))
+        curved = q - q * q
+        spread = x
+        if self.share is not None:
+            curved = curved * weight
+            spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
+        if isinstance(labels, WeightedLabels):
+            curved = weigh(curved, labels)
+            spread = weigh(spread, WeightedLabels(labels.labels, np.sqrt(labels.weights)))
+        return _joined((*parts, self.form.curvature(q, spread), xp.sum(curved, axis=0, dtype=xp.float64)))
+
+    def product_sums(
+        self, along: tuple[FloatArray, FloatArray], along_share: float, logits: Any, labels: NDArray[np.int64], *_: Any
+    ) -> FloatArray:
+        """Sums over samples of the Hessian of the NLL times `along`, a direction of (D, c).
+
+        With a share of noise, of the Fisher information of (D, c, e), times (*along, along_share): the expected Hessian
+        where the model holds, J' diag(1 / p) J with the Jacobian J of the probabilities p = (1 - e) q + e / C. It is
+        positive semidefinite everywhere.
+        """
+        xp = namespace(logits)
+        op = ArrayOps(logits)
+        x, scores = self._scores(op, logits)
+        q = op.softmax(scores)
+        turned = _centred(q, self.form.times(op.const(along[0]), x) + op.const(along[1]))
+        noise_sums: tuple[Any, ...] = ()
+        if self.share is not None:
+            away = 1 / logits.shape[1] - q
+            moved = ((1 - self.share) * turned + along_share * away) / _mixed(q, self.share, op.tiny)
+            turned = (1 - self.share) * _centred(q, moved)
+            noise_sums = (xp.sum(weigh(row_dot(moved, away), labels), dtype=xp.float64),)
+        r = weigh(turned, labels)
+        return _joined((self.form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), *noise_sums))
 
 
 def _less(gram: FloatArray, a: Any, b: Any) -> FloatArray:
@@ -387,13 +405,13 @@ def _less(gram: FloatArray, a: Any, b: Any) -> FloatArray:
 
 
 def _information(form: VectorForm, q: Any, x: Any, share: float, labels: Any) -> FloatArray:
-    """Return the Fisher information of (d, c, e), (k + 1, k + 1): J' diag(1 / p) J as in `_information_sums`.
+    """Return the Fisher information of (d, c, e), (k + 1, k + 1): J' diag(1 / p) J as in `_Point.product_sums`.
 
     With S = diag q - q q', S diag(1 / p) S = diag(w q) - w q q' - q (w q)' + q (w . q) q' for w = q / p.
     """
     xp = namespace(q)
     uniform = 1 / q.shape[1]
-    p = (1 - share) * q + max(share * uniform, ArrayOps(q).tiny)
+    p = _mixed(q, share, ArrayOps(q).tiny)
     ratio = q / p
     weighted = weigh(ratio * q, labels)
     half = form.columns(weighted - q * (weigh(row_dot(ratio, q), labels) / 2)[:, None], x)
@@ -404,73 +422,13 @@ def _information(form: VectorForm, q: Any, x: Any, share: float, labels: Any) ->
     return np.block([[matrix, across[:, None]], [across, np.array(of_share)]])
 
 
-def _hessian_sums(
-    form: Form,
-    temperature: float | None,
-    d: FloatArray,
-    c: FloatArray,
-    along_d: FloatArray,
-    along_c: FloatArray,
-    logits: Any,
-    labels: NDArray[np.int64],
-    *_: Any,
-) -> FloatArray:
-    """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c)."""
-    xp = namespace(logits)
-    op = ArrayOps(logits)
-    x = _tempered(op, logits, temperature)
-    q = op.softmax(_scores(op, form, d, c, x))
-    t = form.times(op.const(along_d), x) + op.const(along_c)
-    r = weigh(_centred(q, t), labels)
-    return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
-
-
-def _information_sums(
-    form: Form,
-    temperature: float | None,
-    d: FloatArray,
-    c: FloatArray,
-    share: float,
-    along_d: FloatArray,
-    along_c: FloatArray,
-    along_share: float,
-    logits: Any,
-    labels: NDArray[np.int64],
-    *_: Any,
-) -> FloatArray:
-    """Sums over samples of the Fisher information of (d, c, e), times (along_d, along_c, along_share).
-
-    It is the expected Hessian where the model holds, J' diag(1 / p) J with the Jacobian J of the probabilities
-    p = (1 - e) q + e / C, and positive semidefinite everywhere.
-    """
-    xp = namespace(logits)
-    op = ArrayOps(logits)
-    x = _tempered(op, logits, temperature)
-    q = op.softmax(_scores(op, form, d, c, x))
-    t = form.times(op.const(along_d), x) + op.const(along_c)
-    uniform = 1 / logits.shape[1]
-    p = (1 - share) * q + max(share * uniform, op.tiny)
-    u = ((1 - share) * _centred(q, t) + along_share * (uniform - q)) / p
-    r = weigh((1 - share) * _centred(q, u), labels)
-    of_share = weigh(row_dot(u, uniform - q), labels)
-    parts = (form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64), xp.sum(of_share, dtype=xp.float64))
-    return _joined(parts)
+def _mixed(q: Any, share: float, tiny: float) -> Any:
+    return (1 - share) * q + max(share * (1 / q.shape[1]), tiny)
 
 
 def _centred(q: Any, t: Any) -> Any:
     """Return (diag q - q q') t for each row."""
     return q * (t - row_dot(q, t)[:, None])
-
-
-def _tempered(op: ArrayOps, logits: Any, temperature: float | None) -> Any:
-    """Return x = P s / T, or s."""
-    if temperature is None:
-        return logits
-    return (logits - op.mean(logits)) * (1 / temperature)
-
-
-def _scores(op: ArrayOps, form: Form, d: FloatArray, c: FloatArray, x: Any) -> Any:
-    return x + form.times(op.const(d), x) + op.const(c)
 
 
 def _joined(parts: tuple[Any, ...]) -> FloatArray:
