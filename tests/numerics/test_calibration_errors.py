@@ -15,7 +15,7 @@ from tests.numerics.bernoulli import confidences, scores
 from tests.support import ada_ece, ece
 from tna_onnx.numerics import residuals as crossfitted_module
 from tna_onnx.numerics.intervals import paired_differences, top_label_errors
-from tna_onnx.numerics.metrics import SHARES, debiased_ece, expected_ece
+from tna_onnx.numerics.metrics import SHARES, ChanceEce, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest, bin_of, kolmogorov_smirnov_p, kuiper_p
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors, fit_error
 from tna_onnx.numerics.scores import SampleScores
@@ -223,7 +223,7 @@ def test_the_expected_ece_is_that_of_labels_drawn_from_the_confidences() -> None
     confidence, _ = confidences(3000, seed=5)
     rng = np.random.default_rng(0)
     drawn = [ece(scores(confidence, rng.random(3000) < confidence)) for _ in range(1000)]
-    expected = expected_ece(scores(confidence, np.ones(3000, bool)))
+    expected = ChanceEce.of(scores(confidence, np.ones(3000, bool))).mean
     assert np.mean(drawn) == pytest.approx(expected, abs=4 * np.std(drawn) / np.sqrt(1000))
 
 
@@ -231,7 +231,7 @@ def test_the_expected_ece_is_that_of_labels_drawn_from_the_confidences() -> None
 def test_it_lies_between_zero_and_the_ece(samples: list[tuple[float, bool]]) -> None:
     made = scores(np.array([c for c, _ in samples]), np.array([h for _, h in samples]))
     assert 0 <= debiased_ece(made) <= ece(made) + 1e-12
-    assert 0 <= expected_ece(made) <= 1
+    assert 0 <= ChanceEce.of(made).mean <= 1
 
 
 # --- The cumulative-difference test: its statistics against their definition, its p-values against simulated laws

@@ -284,7 +284,7 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
                 share = np.array([held[rank[c == value]].mean(axis=0) for value in c])
             columns.append(share * (hit - c)[:, None])
         spread = np.hstack(columns)
-        mean, covariance = sums_module.moments(pair, bins, shares)
+        mean, covariance = sums_module.moments(pair, [shares(side, bins) for side in pair])
         np.testing.assert_allclose(mean, spread.mean(axis=0), atol=SUMMED)
         found = np.cov(spread.T, ddof=0)
         scale = np.sqrt(np.diag(covariance) * n / np.diag(found))
@@ -300,7 +300,7 @@ def _runs(n: int, bins: int) -> list[tuple[int, int]]:
 def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None:
     confidence = np.full(40, 0.95)
     pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence.tolist(), [True] * 40))
-    _, covariance = sums_module.moments(pair, 15, shares_by_width)
+    _, covariance = sums_module.moments(pair, [shares_by_width(side, 15) for side in pair])
     assert covariance[29, 29] == pytest.approx(0.95 * 0.05 / 40, rel=1e-6)
 
 

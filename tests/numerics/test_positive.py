@@ -6,7 +6,8 @@ from scipy.stats import binom
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, positive_difference
+from tna_onnx.numerics.metrics import ChanceEce, metric_value
+from tna_onnx.numerics.positive import Classes, PositiveSide, positive_difference
 from tna_onnx.numerics.scores import SampleScores
 
 NAMES = Classes(("no", "yes"))
@@ -64,7 +65,8 @@ def test_p_values_of_right_probabilities_are_small_as_often_as_they_say() -> Non
     # 5 % of 200, or fewer, as two tests are taken together: 3 standard errors above are 19
     assert small <= 19
     p, labels = drawn(0)
-    assert ece_p(SampleScores.of_probabilities(np.stack([1 - p, p], axis=1), labels)) > 0.001
+    scores = SampleScores.of_probabilities(np.stack([1 - p, p], axis=1), labels)
+    assert ChanceEce.of(scores).p(metric_value(scores, "ece")) > 0.001
 
 
 @pytest.mark.parametrize("count", [12, 14, 16])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece, sample_losses
+from tna_onnx.numerics.metrics import ChanceEce, Metrics, debiased_ece, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.positive import positive_scores, slope_and_intercept
 from tna_onnx.numerics.reliability import Bins, CumulativeTest
@@ -58,7 +58,7 @@ def test_a_weight_counts_as_so_many_samples_in_every_metric() -> None:
     c, w = one.confidence.astype(float), times / times.sum()
     inside = np.ceil(c * BINS)
     noise = [(w**2 * c * (1 - c))[inside == j].sum() for j in range(1, BINS + 1)]
-    assert expected_ece(one, BINS) == pytest.approx(np.sqrt(2 / np.pi * np.array(noise)).sum(), rel=1e-9)
+    assert ChanceEce.of(one, BINS).mean == pytest.approx(np.sqrt(2 / np.pi * np.array(noise)).sum(), rel=1e-9)
     for objective in ("nll", "brier", "ece", "adaece"):
         losses = weighted_mean(sample_losses(one, objective, BINS), one.weights)
         assert losses == pytest.approx(getattr(first, objective), abs=1e-9), objective

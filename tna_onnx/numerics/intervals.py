@@ -46,84 +46,6 @@ _MANY_LABELS = 50
 _FEW_DRAWS = 100
 
 
-def label_errors(
-    before: SampleScores,
-    after: SampleScores,
-    bins: int,
-    z: float,
-    seed: int,
-    shares: Callable[[SampleScores, int], Shares],
-    cross_fit: CrossFit | None = None,
-) -> tuple[float, float, float]:
-    """Return the difference after - before and its ends.
-
-    `before`: scores of N samples with several labels.
-    """
-    same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
-    if same and (cross_fit is None or np.array_equal(cross_fit.fitted.confidence, after.confidence)):
-        return 0.0, 0.0, 0.0
-    pairs = list(zip(before.by_label(), after.by_label(), strict=True))
-    diagrams = [tuple(shares(side, bins) for side in pair) for pair in pairs]
-    fits: list[CrossFit | None] = [None] * len(pairs)
-    if cross_fit is not None:
-        fits = [CrossFit(label_fit, cross_fit.fold) for label_fit in cross_fit.fitted.by_label()]
-    drawn = []
-    centres = []
-    for pair, fit, inside, moved in zip(pairs, fits, diagrams, _moved(pairs, diagrams, seed), strict=True):
-        sums, covariance = moments(pair, bins, shares)
-        sigma = np.sqrt(np.diag(covariance))
-        half = len(sums) // 2
-        spread = np.zeros((1, half))
-        if fit is not None:
-            sums[half:], spread = fit_error(pair[1], fit, inside[1])
-        centres.append([float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma)])
-        # few samples in a bin show too little spread, which `moments` has made up for
-        resampled = moved.std(axis=0)
-        noise = moved * np.where(resampled > 0, np.maximum(1, sigma / np.where(resampled > 0, resampled, 1)), 1)
-        drawn.append(np.stack(estimates(sums + np.concatenate([noise, -noise]), sigma)))
-    pooled, single = np.mean(centres, axis=0).tolist()
-    # of the two, not of their mean, as for one class a sample
-    error = math.sqrt(float(np.mean(np.var(np.mean(drawn, axis=0), axis=1))))
-    # the whole distance: noise averages out over labels, and what bias is left does not
-    reach = z * error + abs(pooled - single)
-    centre = (pooled + single) / 2
-    return centre, centre - reach, centre + reach
-
-
-def _moved(
-    pairs: Sequence[tuple[SampleScores, SampleScores]], diagrams: Sequence[tuple[Shares, ...]], seed: int
-) -> FloatArray:
-    """Return (C, R, 2B) changes of the mean residuals of C labels, by the same R draws of samples for each."""
-    draws = np.random.default_rng(seed)
-    count = DRAWS if len(pairs) <= _MANY_LABELS else _FEW_DRAWS
-    n = pairs[0][0].total
-    ones = pairs[0][0].weigh(np.ones(len(pairs[0][0])))
-    clusters = pairs[0][0].clusters
-    if clusters is not None:  # samples of one have the same draw
-        numbers, clusters = np.unique(clusters, return_inverse=True)
-        of_clusters = draws.standard_normal((count, len(numbers))) * math.sqrt(len(numbers) / (len(numbers) - 1))
-    sides = [[residuals(side) for side in pair] for pair in pairs]
-    moved: list[FloatArray] = []
-    weights = np.zeros((count, 1))
-    means: list[FloatArray] = []
-    for start in range(0, len(ones), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        if clusters is None:
-            g = draws.standard_normal((count, len(sides[0][0][rows])))
-        else:
-            g = of_clusters[:, clusters[rows]]
-        weights += (g * ones[rows]).sum(axis=1, keepdims=True)
-        spreads = [
-            np.hstack([r[rows, None] * share(rows) for r, share in zip(side, inside, strict=True)])
-            for side, inside in zip(sides, diagrams, strict=True)
-        ]
-        new = [g @ spread for spread in spreads]
-        moved = [a + b for a, b in zip(moved, new, strict=True)] if moved else new
-        sums = [spread.sum(axis=0) for spread in spreads]
-        means = [a + b for a, b in zip(means, sums, strict=True)] if means else sums
-    return np.stack([(total - weights * mean / n) / n for total, mean in zip(moved, means, strict=True)])
-
-
 def paired_differences(
     before: SampleScores,
     after: SampleScores,
@@ -287,27 +209,82 @@ def _calibration_error(
     shares: Callable[[SampleScores, int], Shares],
     cross_fit: CrossFit | None,
 ) -> tuple[float, float, float]:
-    """Return a difference of calibration errors and its ends."""
-    if before.predicted is not None:
-        return label_errors(before, after, bins, z, seed, shares, cross_fit)
-    sums, covariance = moments((before, after), bins, shares)
-    # without folds, one that errs by nothing
-    half = len(sums) // 2
-    spread = np.zeros((1, half))
+    """Return a difference of calibration errors, of several labels the mean over them, and its ends."""
+    pairs = list(zip(before.by_label(), after.by_label(), strict=True))
+    diagrams = [tuple(shares(side, bins) for side in pair) for pair in pairs]
+    fits: list[CrossFit | None] = [None] * len(pairs)
     if cross_fit is not None:
-        sums[half:], spread = fit_error(after, cross_fit, shares(after, bins))
+        fits = [CrossFit(label_fit, cross_fit.fold) for label_fit in cross_fit.fitted.by_label()]
     # the same residuals in the same bins: rounding alone would give a width
     same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
-    if same and not spread.any():
+    if same and (cross_fit is None or np.array_equal(cross_fit.fitted.confidence, after.confidence)):
         return 0.0, 0.0, 0.0
-    sigma = np.sqrt(np.diag(covariance))
-    pooled, single = (float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma))
-    centre = (pooled + single) / 2
-    drawn = sums + noise(covariance, seed)
+    draws: Iterable[FloatArray | None] = [None]
+    if before.predicted is not None:
+        draws = _moved(pairs, diagrams, seed)
+    centres = []
+    drawn = []
+    for pair, fit, inside, moved in zip(pairs, fits, diagrams, draws, strict=True):
+        sums, covariance = moments(pair, inside)
+        sigma = np.sqrt(np.diag(covariance))
+        half = len(sums) // 2
+        # without folds, a fit that errs by nothing
+        spread = np.zeros((1, half))
+        if fit is not None:
+            sums[half:], spread = fit_error(pair[1], fit, inside[1])
+        centres.append([float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma)])
+        noises = noise(covariance, seed) if moved is None else _widened(moved, sigma)
+        drawn.append(np.stack(estimates(sums + noises, sigma)))
+    pooled, single = np.mean(centres, axis=0).tolist()
     # of the two, not of their mean: draws around x show more noise than samples, and these errors are not quite normal
-    error = math.sqrt(float(np.mean([np.var(values) for values in estimates(drawn, sigma)])))
-    reach = z * error + abs(pooled - single) / 2
+    error = math.sqrt(float(np.mean(np.var(np.mean(drawn, axis=0), axis=1))))
+    # of labels the whole distance: noise averages out over them, and what bias is left does not
+    distance = abs(pooled - single) / (2 if before.predicted is None else 1)
+    centre = (pooled + single) / 2
+    reach = z * error + distance
     return centre, centre - reach, centre + reach
+
+
+def _moved(
+    pairs: Sequence[tuple[SampleScores, SampleScores]], diagrams: Sequence[tuple[Shares, ...]], seed: int
+) -> FloatArray:
+    """Return (C, R, 2B) changes of the mean residuals of C labels, by the same R draws of samples for each."""
+    draws = np.random.default_rng(seed)
+    count = DRAWS if len(pairs) <= _MANY_LABELS else _FEW_DRAWS
+    n = pairs[0][0].total
+    ones = pairs[0][0].weigh(np.ones(len(pairs[0][0])))
+    clusters = pairs[0][0].clusters
+    if clusters is not None:  # samples of one have the same draw
+        numbers, clusters = np.unique(clusters, return_inverse=True)
+        of_clusters = draws.standard_normal((count, len(numbers))) * math.sqrt(len(numbers) / (len(numbers) - 1))
+    sides = [[residuals(side) for side in pair] for pair in pairs]
+    moved: list[FloatArray] = []
+    weights = np.zeros((count, 1))
+    means: list[FloatArray] = []
+    for start in range(0, len(ones), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        if clusters is None:
+            g = draws.standard_normal((count, len(sides[0][0][rows])))
+        else:
+            g = of_clusters[:, clusters[rows]]
+        weights += (g * ones[rows]).sum(axis=1, keepdims=True)
+        spreads = [
+            np.hstack([r[rows, None] * share(rows) for r, share in zip(side, inside, strict=True)])
+            for side, inside in zip(sides, diagrams, strict=True)
+        ]
+        new = [g @ spread for spread in spreads]
+        moved = [a + b for a, b in zip(moved, new, strict=True)] if moved else new
+        sums = [spread.sum(axis=0) for spread in spreads]
+        means = [a + b for a, b in zip(means, sums, strict=True)] if means else sums
+    return np.stack([(total - weights * mean / n) / n for total, mean in zip(moved, means, strict=True)])
+
+
+def _widened(moved: FloatArray, sigma: FloatArray) -> FloatArray:
+    """Return (2R, 2B) noise of changes and of their opposites, whose spread is at least sigma."""
+    # few samples in a bin show too little spread, which `moments` has made up for
+    resampled = moved.std(axis=0)
+    scaled = moved * np.where(resampled > 0, np.maximum(1, sigma / np.where(resampled > 0, resampled, 1)), 1)
+    return np.concatenate([scaled, -scaled])
 
 
 # A confidence of 1 that is wrong would have an infinite NLL: float32 tells no smaller doubt.

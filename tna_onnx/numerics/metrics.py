@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, POSITIVE_ECE, Objective
 from tna_onnx.numerics.reliability import Bins, bin_of, normal_cdf, ties_of
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SampleScores, cluster_sums, weighted_mean
 
 MIN_GROUPS = 10
 """With fewer groups of samples no difference is called significant: their spread is not known well enough."""
@@ -158,15 +159,14 @@ def _dependence(scores: SampleScores) -> dict[str, Any]:
     count = group_count(scores)
     if count is None or scores.clusters is None:
         return fields
+    fields["groups"] = count
     nll = scores.nll.astype(np.float64).reshape(len(scores), -1).mean(axis=1)
     deviations = scores.weigh(nll - weighted_mean(nll, scores.weights))
     alone = float(np.sum(deviations**2))
-    fields["groups"] = count
-    if count < 2 or not alone:
-        return fields
-    _, number = np.unique(scores.clusters, return_inverse=True)
-    together = count / (count - 1) * float(np.sum(np.bincount(number, deviations) ** 2))
-    return {**fields, "design_effect": together / alone}
+    if count > 1 and alone:
+        together = count / (count - 1) * float(np.sum(cluster_sums(deviations, scores.clusters) ** 2))
+        fields["design_effect"] = together / alone
+    return fields
 
 
 def group_count(scores: SampleScores) -> int | None:
@@ -182,10 +182,21 @@ def group_count(scores: SampleScores) -> int | None:
 
 def independent_count(scores: SampleScores) -> int | None:
     """Return how many groups of equal weight know a mean as well; None where samples are independent and alike."""
-    if scores.weights is None or scores.clusters is None:
+    if scores.weights is None:
         return group_count(scores)
+    return int(_independent_size(scores))
+
+
+def _independent_size(scores: SampleScores) -> float:
+    """Return how many independent samples of equal weight know a mean as well."""
+    if scores.clusters is None:
+        return len(scores)
     _, number = np.unique(scores.clusters, return_inverse=True)
-    return int(effective_size(np.asarray(np.bincount(number, scores.weights), np.float64)))
+    if scores.weights is None:
+        return float(len(np.unique(number)))
+    if not np.any(scores.weights):
+        return 0.0
+    return effective_size(np.asarray(np.bincount(number, scores.weights), np.float64))
 
 
 def decisive_count(*stages: SampleScores) -> int:
@@ -196,21 +207,9 @@ def decisive_count(*stages: SampleScores) -> int:
     1
     """
     pooled = [scores.pooled() for scores in stages]
-    some = np.any([scores.hit for scores in pooled], axis=0)
-    every = np.all([scores.hit for scores in pooled], axis=0)
-    clusters, weights = pooled[0].clusters, pooled[0].weights
-
-    def independent(rows: NDArray[np.bool_]) -> float:
-        if clusters is None:
-            return float(np.count_nonzero(rows))
-        _, number = np.unique(clusters[rows], return_inverse=True)
-        if weights is None:
-            return float(len(np.unique(number)))
-        if not np.any(weights[rows]):
-            return 0.0
-        return effective_size(np.asarray(np.bincount(number, weights[rows]), np.float64))
-
-    return round(min(independent(~every), independent(some)))
+    right_once = np.any([scores.hit for scores in pooled], axis=0)
+    wrong_once = ~np.all([scores.hit for scores in pooled], axis=0)
+    return round(min(_independent_size(pooled[0].take(rows)) for rows in (wrong_once, right_once)))
 
 
 def effective_size(weights: NDArray[np.float64]) -> float:
@@ -407,18 +406,38 @@ def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]
     return np.asarray(np.maximum(least, np.sum(sums**2, axis=0)))
 
 
-def expected_ece(scores: SampleScores, bins: int = 15) -> float:
-    """ECE that a calibrated model with these confidences has on average, a fraction."""
-    return float(np.sum(np.sqrt(2 / np.pi * chance_variances(scores, bins))) / scores.total)
+@dataclass(frozen=True)
+class ChanceEce:
+    """ECE of right probabilities: a gamma distribution with this mean and variance (Satterthwaite 1946)."""
 
+    mean: float  # a fraction
+    variance: float
 
-def chance_variances(scores: SampleScores, bins: int = 15) -> NDArray[np.float64]:
-    """Return the variance of the sum of residuals in each bin, (B,), that a calibrated model has."""
-    # shares of trees may add up to a little more than 1
-    confidence = np.minimum(scores.confidence.astype(np.float64), 1)
-    bin_ = bin_of(confidence, bins)
-    chance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
-    return _of_groups(scores, bin_, np.bincount(bin_, chance, bins))
+    @classmethod
+    def of(cls, scores: SampleScores, bins: int = 15) -> ChanceEce:
+        """Derive it from confidences: the sum of residuals of a bin is normal, with the variance that they state."""
+        # shares of trees may add up to a little more than 1
+        confidence = np.minimum(scores.confidence.astype(np.float64), 1)
+        bin_ = bin_of(confidence, bins)
+        chance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
+        variances = _of_groups(scores, bin_, np.bincount(bin_, chance, bins))
+        mean = float(np.sum(np.sqrt(2 / np.pi * variances)) / scores.total)
+        return cls(mean, float((1 - 2 / np.pi) * np.sum(variances) / scores.total**2))
+
+    def p(self, ece: float) -> float:
+        """Return how often chance alone gives as large an ECE, a fraction.
+
+        The cube root of a gamma variate is close to normal (Wilson and Hilferty, 1931).
+
+        >>> half = np.float32([0.5] * 100)
+        >>> scores = SampleScores(half, np.arange(100) < 50, half, half)
+        >>> [round(ChanceEce.of(scores).p(ece), 2) for ece in (0.0, 0.5)]
+        [1.0, 0.0]
+        """
+        if not self.variance:
+            return float(ece <= self.mean)
+        ninth = self.variance / (9 * self.mean**2)
+        return NormalDist().cdf((1 - ninth - (ece / self.mean) ** (1 / 3)) / ninth**0.5)
 
 
 def folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,10 +1,8 @@
 """P(positive) of two classes, and of each of several labels, beside how often the class, or the label, occurs.
 
 The residual is y - p. The top label's ECE adds positives that are too sure and negatives that are too unsure with
-opposite signs; that of p does not. For right probabilities the sum of residuals of bin b is normal with the variance
-v_b of `chance_variances`, so N ECE has mean sum_b (2 v_b / pi)^(1/2) and variance (1 - 2 / pi) sum_b v_b. A gamma
-distribution with both gives its p-value (Satterthwaite 1946); Spiegelhalter (1986) is the source of the means'
-distance.
+opposite signs; that of p does not. Its p-value is that of `ChanceEce`; Spiegelhalter (1986) is the source of the
+means' distance.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -22,10 +19,10 @@ from tna_onnx.numerics.fitting import logistic_terms
 from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metrics import (
     MIN_EACH,
+    ChanceEce,
     Estimate,
     Interval,
     Positive,
-    chance_variances,
     decisive_count,
     metric_value,
 )
@@ -67,15 +64,13 @@ def positive_scores(scores: SampleScores, classes: int, positive: int = 1) -> li
     return [replace(scores, confidence=p, hit=came, labels=None)]
 
 
-def _positive(scores: SampleScores, name: str, bins: int, cross_fit: CrossFit | None) -> Positive:
+def _positive(scores: SampleScores, name: str, bins: int, chance: ChanceEce, cross_fit: CrossFit | None) -> Positive:
     """Return P(positive) of a label as if it were alone, or of the one class, without slopes.
 
     `cross_fit`: corrects the ECE of cross-fitted scores.
     """
-    variances = chance_variances(scores, bins)
     ece = metric_value(scores, "ece", bins)
-    chance = _Chance(variances, scores.total)
-    p = min(1.0, 2 * min(chance.beyond(ece), _mean_p(scores)))
+    p = min(1.0, 2 * min(chance.p(ece), _mean_p(scores)))
     if cross_fit is not None:
         ece = corrected_errors(scores, cross_fit, bins)["ece"]
     return Positive(
@@ -87,40 +82,6 @@ def _positive(scores: SampleScores, name: str, bins: int, cross_fit: CrossFit | 
         ece_mean=ece,
         p=p,
     )
-
-
-class _Chance:
-    """Distribution of the ECE of right probabilities.
-
-    Args:
-        variances: of the sum of residuals in each bin, (B,).
-        total: number of samples, by weight.
-    """
-
-    def __init__(self, variances: NDArray[np.float64], total: float) -> None:
-        self.mean = float(np.sum(np.sqrt(2 / np.pi * variances)) / total)
-        self.variance = float((1 - 2 / np.pi) * np.sum(variances) / total**2)
-
-    def beyond(self, ece: float) -> float:
-        """Return how often chance gives as large an ECE, a fraction.
-
-        The cube root of a gamma variate is close to normal (Wilson and Hilferty, 1931).
-        """
-        if not self.variance:
-            return float(ece <= self.mean)
-        ninth = self.variance / (9 * self.mean**2)
-        return NormalDist().cdf((1 - ninth - (ece / self.mean) ** (1 / 3)) / ninth**0.5)
-
-
-def ece_p(scores: SampleScores, bins: int = 15) -> float:
-    """Return how often chance alone gives right confidences as large an ECE, a fraction.
-
-    >>> half = np.float32([0.5] * 100)
-    >>> right = np.arange(100) < 50
-    >>> [round(ece_p(SampleScores(half, hit, half, half)), 2) for hit in (right, right | True)]
-    [1.0, 0.0]
-    """
-    return _Chance(chance_variances(scores, bins), scores.total).beyond(metric_value(scores, "ece", bins))
 
 
 def _mean_p(scores: SampleScores) -> float:
@@ -236,11 +197,7 @@ def _fit(
     return [(float(value), float(value - far), float(value + far)) for value, far in zip(w, reach, strict=True)]
 
 
-def _worst(positives: Sequence[Positive]) -> int:
-    return max(range(len(positives)), key=lambda c: positives[c].ece)
-
-
-def _largest(chances: Sequence[_Chance]) -> float:
+def _largest(chances: Sequence[ChanceEce]) -> float:
     """Return the expectation of the largest ECE of independent labels: the integral of 1 - prod_l F_l."""
     from scipy.special import gammainc  # noqa: PLC0415 - heavy
 
@@ -257,11 +214,12 @@ def _largest(chances: Sequence[_Chance]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class PositiveSide:
-    """P(positive) of a model on some samples: scores of each label, or of the one class, and what they come to."""
+    """P(positive) of a model on some samples: for each label, or the one class, scores and what they come to."""
 
-    alone: Sequence[SampleScores]
-    positives: Sequence[Positive]
-    cross_fits: Sequence[CrossFit] = ()  # correct cross-fitted scores; none for others
+    alone: Sequence[SampleScores] = ()
+    positives: Sequence[Positive] = ()
+    chances: Sequence[ChanceEce] = ()
+    cross_fits: Sequence[CrossFit | None] = ()  # correct cross-fitted scores; None for others
 
     @classmethod
     def of(
@@ -269,24 +227,24 @@ class PositiveSide:
     ) -> PositiveSide:
         """Reduce scores, as in `positive_scores`."""
         names = classes.names
-        if not names:
-            return cls((), ())
         alone = positive_scores(scores, len(names), classes.positive)
-        if not alone:
-            return cls((), ())
+        if not (names and alone):
+            return cls()
         named = names if scores.predicted is not None else [names[classes.positive]]
-        fits: Sequence[CrossFit] = ()
+        chances = [ChanceEce.of(label, bins) for label in alone]
+        fits: list[CrossFit | None] = [None] * len(alone)
         if cross_fit is not None:
             fitted = positive_scores(replace(cross_fit.fitted, labels=scores.labels), len(names), classes.positive)
             fits = [CrossFit(label, cross_fit.fold) for label in fitted]
-        corrections: Sequence[CrossFit | None] = fits or [None] * len(alone)
-        rows = zip(alone, named, corrections, strict=True)
-        return cls(alone, [_positive(label, name, bins, fit) for label, name, fit in rows], fits)
+        rows = zip(alone, named, chances, fits, strict=True)
+        return cls(
+            alone, [_positive(label, name, bins, chance, fit) for label, name, chance, fit in rows], chances, fits
+        )
 
     @property
     def worst_number(self) -> int:
         """Number of the label with the largest ECE; there is one."""
-        return _worst(self.positives)
+        return max(range(len(self.positives)), key=lambda c: self.positives[c].ece)
 
     def worst(self, bins: int, level: float = 0.95) -> Positive | None:
         """Return the worst label with its slope, beside what chance gives the worst of as many.
@@ -300,10 +258,9 @@ class PositiveSide:
         worst = replace(with_slope(self.positives[self.worst_number], scores, level), reliability=diagram)
         if len(self.positives) == 1:
             return worst
-        chances = [_Chance(chance_variances(label, bins), label.total) for label in self.alone]
         return replace(
             worst,
-            ece_expected=_largest(chances),
+            ece_expected=_largest(self.chances),
             ece_mean=float(np.mean([label.ece for label in self.positives])),
             p=min(1.0, len(self.positives) * min(label.p for label in self.positives)),
             labels=len(self.positives),
@@ -324,11 +281,12 @@ def positive_difference(
     E_a(after) - E_a(before). So the interval holds those of both, each at a level that is adjusted for the labels.
     The difference is E_a(after) - E_a(before) + E_a(before) - E_b(before), of the same estimator.
     """
-    first, last = (_worst(side.positives) for side in (before, after))
+    first = before.worst_number
+    last = after.worst_number
     level_of_one = level if len(before.positives) == 1 else 1 - (1 - level) / len(before.positives)
 
     def of_label(c: int) -> Interval:
-        fit = after.cross_fits[c] if after.cross_fits else None
+        fit = after.cross_fits[c]
         sides = (before.alone[c], after.alone[c])
         return paired_differences(*sides, bins, level=level_of_one, seed=seed, cross_fit=fit, names=["ece"])["ece"]
 

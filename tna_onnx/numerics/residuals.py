@@ -16,7 +16,7 @@ the fit on all samples; hits and bins are cross-fitted.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,22 +69,6 @@ def _above_zero(products: list[NDArray[np.float64]]) -> float:
     return float(np.sum(joined)) / error if error else 0.0
 
 
-def between_clusters(
-    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], mean: NDArray[np.float64], n: float
-) -> NDArray[np.float64]:
-    """Return what stands for the covariance of one sample, (B, B): n times that of the mean of n samples.
-
-    `parts`: clusters of a part of the samples, and their sums (K, B + 1): of B values, and of ones; `mean`: (B,) of the
-    values of all samples.
-    """
-    # a cluster may reach from one part into the next
-    sums = cluster_sums(np.concatenate([first for _, first in parts]), np.concatenate([second for second, _ in parts]))
-    deviations = sums[:, :-1] - sums[:, -1:] * mean
-    count = len(deviations)
-    covariance: NDArray[np.float64] = count / (count - 1) * (deviations.T @ deviations) / n
-    return covariance
-
-
 FloatArray = NDArray[np.float64]
 
 # Four times as many after reflections; they know a standard error to 2 %.
@@ -115,40 +99,43 @@ def as_new(sums: FloatArray, spread: FloatArray, seed: int) -> FloatArray:
     return sums + np.hstack([np.zeros_like(noise), noise])
 
 
-def moments(
-    pair: tuple[SampleScores, SampleScores], bins: int, shares: Callable[[SampleScores, int], Shares]
-) -> tuple[FloatArray, FloatArray]:
+def moments(pair: Sequence[SampleScores], diagrams: Sequence[Shares]) -> tuple[FloatArray, FloatArray]:
     """Return mean residuals by bin, before and then after, (2B,), and their covariance matrix (2B, 2B).
 
     B is the number of columns of the shares: an error may have fewer bins than were asked for.
     """
     n = pair[0].total
-    sides = [(scores, shares(scores, bins)) for scores in pair]
-    columns = sum(inside(slice(0, 1)).shape[1] for _, inside in sides)
+    sides = list(zip(pair, diagrams, strict=True))
+    columns = sum(inside(slice(0, 1)).shape[1] for inside in diagrams)
     total = np.zeros(columns)
     products = np.zeros((columns, columns))
     stated = np.zeros(columns)
     clusters = pair[0].clusters
-    parts = []
+    weights = pair[0].weigh(np.ones(len(pair[0])))
+    numbers = []
+    cluster_parts = []
     for start in range(0, len(pair[0]), _CHUNK):
         rows = slice(start, start + _CHUNK)
         # of these rows alone: in double precision all of very many samples would take gigabytes
         chunks = [(scores.take(rows), inside(rows)) for scores, inside in sides]
-        squares = chunks[0][0].weigh(chunks[0][0].weigh(np.ones(len(chunks[0][0]))))
         spread = np.hstack([residuals(part)[:, None] * inside for part, inside in chunks])
         confidences = [part.confidence.astype(np.float64) for part, _ in chunks]
         stated += np.concatenate(
-            [(squares * p * (1 - p)) @ inside for p, (_, inside) in zip(confidences, chunks, strict=True)]
+            [(weights[rows] ** 2 * p * (1 - p)) @ inside for p, (_, inside) in zip(confidences, chunks, strict=True)]
         )
         total += spread.sum(axis=0)
         if clusters is None:
             products += spread.T @ spread
-        else:  # with the number of samples, which the mean is taken off by
-            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.sqrt(squares)], clusters[rows])))
+        else:
+            numbers.append(np.unique(clusters[rows]))
+            cluster_parts.append(cluster_sums(np.c_[spread, weights[rows]], clusters[rows]))
     mean = total / n
     covariance = products / n - np.outer(mean, mean)
     if clusters is not None:
-        covariance = between_clusters(parts, mean, n)
+        # a cluster may reach from one part into the next
+        sums = cluster_sums(np.concatenate(cluster_parts), np.concatenate(numbers))
+        deviations = sums[:, :-1] - sums[:, -1:] * mean
+        covariance = len(sums) / (len(sums) - 1) * (deviations.T @ deviations) / n
     # A few samples in a bin, all of them hits, show too little spread; their confidences state what it is at least.
     # Below a billionth of that, what was found is rounding.
     variances = np.maximum(np.diag(covariance), np.maximum(1e-9 * stated / n, np.finfo(np.float64).tiny))

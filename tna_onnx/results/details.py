@@ -15,8 +15,8 @@ import numpy as np
 
 from tna_onnx.graph.options import Difference
 from tna_onnx.numerics.isotonic import Corp, Curve, Decomposition
-from tna_onnx.numerics.metrics import BEYOND_CHANCE, Metrics, debiased_ece, expected_ece
-from tna_onnx.numerics.positive import Classes, PositiveSide, ece_p, with_slope
+from tna_onnx.numerics.metrics import BEYOND_CHANCE, ChanceEce, Metrics, debiased_ece, metric_value
+from tna_onnx.numerics.positive import Classes, PositiveSide, with_slope
 from tna_onnx.numerics.reliability import Bins, CumulativeTest, ties_of
 from tna_onnx.numerics.scores import SampleScores
 
@@ -291,8 +291,7 @@ class BinFree:
         test = CumulativeTest.of(scores)
         if cross_fitted or scores.clusters is not None:
             test = replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
-        errors = (debiased_ece(scores, bins), expected_ece(scores, bins), ece_p(scores, bins))
-        return cls(*errors, test, Corp.of(scores, seed))
+        return cls(*_ece_by_chance(scores, bins), test, Corp.of(scores, seed))
 
     @classmethod
     def unknown(cls) -> BinFree:
@@ -305,16 +304,19 @@ class BinFree:
     def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:
         """Reduce scores of several labels a sample: the means of the first two, the rest of all labels together."""
         together = cls.of(scores.pooled(), bins, seed, cross_fitted=cross_fitted)
-        errors = (
-            (debiased_ece(label, bins), expected_ece(label, bins), ece_p(label, bins)) for label in scores.by_label()
-        )
-        debiased, expected, p = zip(*errors, strict=True)
+        debiased, expected, p = zip(*(_ece_by_chance(label, bins) for label in scores.by_label()), strict=True)
         return replace(
             together,
             ece_debiased=float(np.mean(debiased)),
             ece_expected=float(np.mean(expected)),
             ece_p=min(1.0, len(p) * min(p)),
         )
+
+
+def _ece_by_chance(scores: SampleScores, bins: int) -> tuple[float, float, float]:
+    """Return the debiased ECE, the one to expect by chance, and how often chance gives as large an ECE."""
+    chance = ChanceEce.of(scores, bins)
+    return debiased_ece(scores, bins), chance.mean, chance.p(metric_value(scores, "ece", bins))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def estimates_of(
     side = PositiveSide.of(scores, classes, bins, cross_fit)
     if side.positives:
         worst = side.worst_number
-        fit = side.cross_fits[worst] if side.cross_fits else None
+        fit = side.cross_fits[worst]
         # as many chances to be the worst as there are labels
         stricter = 1 - (1 - level) / len(side.positives)
         estimates[POSITIVE_ECE] = replace(_errors(side.alone[worst], bins, stricter, fit)["ece"], level=level)
