@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -311,48 +311,10 @@ def own_column(values: Any, labels: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftLabels:
-    """Probabilities of the classes in place of one label a sample, as a teacher gives them, and a label drawn of them.
-
-    What knows labels alone reads it as an array, and gets those that were drawn.
-    """
-
-    labels: NDArray[np.int64]  # (N,) int64, drawn
-    shares: NDArray[np.float32]  # (N, C) float32; each row adds up to 1
-    ndim: ClassVar[int] = 1
-
-    @classmethod
-    def drawn(cls, probabilities: NDArray[Any], seed: int) -> SoftLabels:
-        """Draw a label for each row of (N, C) probabilities.
-
-        >>> SoftLabels.drawn(np.array([[0.0, 1.0], [1.0, 0.0]]), 0).labels.tolist()
-        [1, 0]
-        """
-        p = np.asarray(probabilities, np.float64)
-        below = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)
-        below[:, -1] = 1  # whatever rounding has left
-        labels = np.argmax(below > np.random.default_rng(seed).random((len(p), 1)), axis=1)
-        return cls(labels, (p / p.sum(axis=1, keepdims=True)).astype(np.float32))
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.labels)
-
-    def __getitem__(self, rows: Any) -> SoftLabels:
-        """Return some samples."""
-        return SoftLabels(self.labels[rows], self.shares[rows])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the labels that were drawn."""
-        return np.array(self.labels, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedLabels:
-    """Labels of samples that do not all count the same; what fits to them multiplies by `weigh`."""
+class _LabelColumns:
+    """Labels of samples, and what else is known of each; the fields are aligned arrays."""
 
     labels: NDArray[np.int64]  # (N,) int64; (N, C) of several labels a sample
-    weights: NDArray[np.float64]  # (N,) float64
 
     @property
     def ndim(self) -> int:
@@ -363,9 +325,44 @@ class WeightedLabels:
         """Return the number of samples."""
         return len(self.labels)
 
-    def __getitem__(self, rows: Any) -> WeightedLabels:
+    def __getitem__(self, rows: Any) -> Self:
         """Return some samples."""
-        return WeightedLabels(self.labels[rows], self.weights[rows])
+        return type(self)(*(column[rows] for column in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedLabels(_LabelColumns):
+    """Labels of samples that do not all count the same; what fits to them multiplies by `weigh`."""
+
+    weights: NDArray[np.float64]  # (N,) float64
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels(_LabelColumns):
+    """Probabilities of the classes in place of one label a sample, as a teacher gives them, and a label drawn of them.
+
+    What knows labels alone reads it as an array, and gets those that were drawn.
+    """
+
+    shares: NDArray[np.float32]  # (N, C) float32; each row adds up to 1
+
+    @classmethod
+    def drawn(cls, probabilities: NDArray[Any], seed: int) -> SoftLabels:
+        """Draw a label for each row of (N, C) probabilities.
+
+        >>> SoftLabels.drawn(np.array([[0.0, 1.0], [1.0, 0.0]]), 0).labels.tolist()
+        [1, 0]
+        """
+        p = np.asarray(probabilities, np.float64)
+        p = p / p.sum(axis=1, keepdims=True)
+        below = np.cumsum(p, axis=1)
+        below[:, -1] = 1  # whatever rounding has left
+        labels = np.argmax(below > np.random.default_rng(seed).random((len(p), 1)), axis=1)
+        return cls(labels, p.astype(np.float32))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the labels that were drawn."""
+        return np.array(self.labels, dtype)
 
 
 def plain_labels(labels: Any) -> Any:
@@ -400,11 +397,9 @@ def total_weight(labels: Any) -> float:
 
 def joined_labels(parts: Sequence[Any]) -> Any:
     """Return the labels of several sets of samples, one after the other."""
-    if isinstance(parts[0], WeightedLabels):
-        columns = ([getattr(part, name) for part in parts] for name in ("labels", "weights"))
-        return WeightedLabels(*map(np.concatenate, columns))
-    if isinstance(parts[0], SoftLabels):
-        return SoftLabels(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "shares")))
+    if isinstance(parts[0], _LabelColumns):
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return type(parts[0])(*map(np.concatenate, columns))
     return np.concatenate(parts)
 
 

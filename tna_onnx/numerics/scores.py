@@ -2,7 +2,7 @@
 
     confidence = max_c p_c     hit = (argmax_c s_c == y)     nll = -log p_y     brier = sum_c (p_c - [c == y])^2
 
-Of several labels each has these by itself (`label_terms`, fields (N, C)): p = 1 / (1 + exp -s), predicted = (s > 0),
+Of several labels each has these by itself, in fields (N, C): p = 1 / (1 + exp -s), predicted = (s > 0),
 confidence = max(p, 1 - p), brier = (p - y)^2. Scores of chunks add up to the scores of the whole, in float32.
 
 `numpy_terms`, s less its largest: sums of e_c = exp s_c and e_c^2 leave the largest out, which is added in float64; the
@@ -226,42 +226,6 @@ def log_probabilities(p: NDArray[Any], quantum: float | None = None) -> NDArray[
     return logs
 
 
-def label_terms(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
-    """Return the scores of (N, C) logits against (N, C) labels, and whether each label is predicted.
-
-    >>> (confidence, hit, nll, brier), predicted = label_terms(np.log([[4.0, 0.25]]), np.array([[1, 1]]))
-    >>> confidence.round(4).tolist(), hit.tolist(), brier.round(4).tolist()
-    ([[0.800000011920929, 0.800000011920929]], [[True, False]], [[0.03999999910593033, 0.6399999856948853]])
-    """
-    s = logits.astype(np.float64)
-    predicted = s > 0
-    holds = labels == 1
-    # the exponential of the smaller of s and -s: none overflows
-    small = np.exp(-np.abs(s))
-    confidence = 1 / (1 + small)
-    hit = predicted == holds
-    # where the label is the other one, its logit is -|s|
-    nll = np.log1p(small) + np.where(hit, 0, np.abs(s))
-    brier = np.where(hit, small * confidence, confidence) ** 2
-    return (confidence.astype(np.float32), hit, nll.astype(np.float32), brier.astype(np.float32)), predicted
-
-
-def probability_terms(probabilities: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
-    """Return the same of (N, C) probabilities as a model gave them.
-
-    Logarithms are cut at half of the dtype's step below 1: a p that was rounded to 1 says no more than that, and one
-    near 0 that a runtime's sigmoid gives is as far off.
-    """
-    step = np.finfo(probabilities.dtype).eps / 4
-    p = probabilities.astype(np.float64)
-    predicted = p > 0.5
-    holds = labels == 1
-    label_p = np.where(holds, p, 1 - p)
-    confidence = np.maximum(p, 1 - p).astype(np.float32)
-    nll = -np.log(np.maximum(label_p, step))
-    return (confidence, predicted == holds, nll.astype(np.float32), ((1 - label_p) ** 2).astype(np.float32)), predicted
-
-
 def as_two_classes(logits: Any, labels: Any) -> tuple[Any, Any]:
     """Return the C labels of each sample as samples of two classes: logits (N C, 2), the first 0, and labels (N C,).
 
@@ -281,7 +245,8 @@ def as_two_classes(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def label_logits(p: NDArray[Any]) -> NDArray[Any]:
-    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.rewrite` writes it so.
+    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `SampleScores.of_probabilities`; `graph.rewrite`
+    writes it so.
 
     Raises NotProbabilities: the values are none.
     """
@@ -333,8 +298,7 @@ class SampleScores:
         if isinstance(labels, SoftLabels):
             return cls._of_soft(logits, labels)
         if np.ndim(labels) == 2:
-            values, predicted = label_terms(to_host(logits), to_host(labels))
-            return cls(*values, predicted=predicted)
+            return _scores_of_label_logits(to_host(logits).astype(np.float64), to_host(labels) == 1)
         if isinstance(logits, np.ndarray):
             return cls(*numpy_terms(logits, labels))
         xp = namespace(logits)
@@ -370,11 +334,10 @@ class SampleScores:
         """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal number of their dtype.
 
         In float16 it is cut at half of the smallest number: what was rounded to 0 is no larger, and smaller numbers
-        than normal ones are common.
+        than normal ones are common. Labels (N, C) of 0 and 1 are several a sample.
         """
         if np.ndim(labels) == 2:
-            values, predicted = probability_terms(to_host(probabilities), to_host(labels))
-            return cls(*values, predicted=predicted)
+            return _scores_of_label_probabilities(to_host(probabilities), to_host(labels) == 1)
         xp = namespace(probabilities)
         half = probabilities.dtype == xp.float16
         least = 2.0**-25 if half else float(xp.finfo(probabilities.dtype).smallest_normal)
@@ -417,18 +380,7 @@ class SampleScores:
     @classmethod
     def in_places(cls, places: list[NDArray[np.intp]], parts: list[SampleScores]) -> SampleScores:
         """Join parts whose samples lie at `places`, which together are all samples, each once."""
-        count = sum(map(len, places))
-
-        def joined(name: str) -> NDArray[Any] | None:
-            columns = [getattr(part, name) for part in parts]
-            if any(column is None for column in columns):
-                return None
-            merged = np.empty((count, *columns[0].shape[1:]), columns[0].dtype)
-            for rows, column in zip(places, columns, strict=True):
-                merged[rows] = column
-            return merged
-
-        return cls(**{field.name: joined(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+        return cls.concatenate(parts).take(np.argsort(np.concatenate(places)))
 
     def take(self, rows: NDArray[Any] | slice) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
@@ -508,6 +460,43 @@ class SampleScores:
         if self.clusters is None:
             return np.arange(len(self))
         return self.clusters
+
+
+def _scores_of_label_logits(logits: NDArray[np.float64], holds: NDArray[np.bool_]) -> SampleScores:
+    """Score (N, C) logits of labels, each by itself, against whether it holds."""
+    predicted = logits > 0
+    hit = predicted == holds
+    # the exponential of the smaller of s and -s: none overflows
+    small = np.exp(-np.abs(logits))
+    confidence = 1 / (1 + small)
+    # where the label is the other one, its logit is -|s|
+    nll = np.log1p(small) + np.where(hit, 0, np.abs(logits))
+    brier = np.where(hit, small * confidence, confidence) ** 2
+    return _label_scores(confidence, hit, nll, brier, predicted)
+
+
+def _scores_of_label_probabilities(probabilities: NDArray[Any], holds: NDArray[np.bool_]) -> SampleScores:
+    """Score (N, C) probabilities of labels as a model gave them, against whether each holds.
+
+    Logarithms are cut at half of the dtype's step below 1: a p that was rounded to 1 says no more than that, and one
+    near 0 that a runtime's sigmoid gives is as far off.
+    """
+    p = probabilities.astype(np.float64)
+    predicted = p > 0.5
+    label_p = np.where(holds, p, 1 - p)
+    nll = -np.log(np.maximum(label_p, np.finfo(probabilities.dtype).eps / 4))
+    return _label_scores(np.maximum(p, 1 - p), predicted == holds, nll, (1 - label_p) ** 2, predicted)
+
+
+def _label_scores(
+    confidence: NDArray[Any],
+    hit: NDArray[np.bool_],
+    nll: NDArray[Any],
+    brier: NDArray[Any],
+    predicted: NDArray[np.bool_],
+) -> SampleScores:
+    columns = (confidence.astype(np.float32), hit, nll.astype(np.float32), brier.astype(np.float32))
+    return SampleScores(*columns, predicted=predicted)
 
 
 def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
