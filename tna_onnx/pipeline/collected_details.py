@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.source import Source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE
@@ -40,6 +39,9 @@ _WORST_MAX_SAMPLES = 6
 
 _AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first", CLASSES_LAST: "last"}
 
+# Of one class: its samples, its diagram, and how it is predicted.
+_ClassSide: TypeAlias = tuple[float, Bins, details.ClassResult]
+
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
@@ -51,18 +53,9 @@ class _Sums:
     def __add__(self, more: _Sums) -> _Sums:
         return _Sums(self.bins + more.bins, self.counts + more.counts)
 
-    def results(self, names: tuple[str, ...]) -> list[details.ClassResult]:
-        """Return how each class is predicted, and what it is taken for."""
-        confused = self.counts.confused(_MAX_CONFUSED)
-        results = []
-        for c in range(len(names)):
-            pairs = tuple(details.Confusion(names[predicted], round(n)) for predicted, n in confused.get(c, []))
-            results.append(details.ClassResult(round(self.counts.predicted[c]), round(self.counts.right[c]), pairs))
-        return results
 
-
-def _summed(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
-    """Sum up all samples after a map."""
+def _of_classes(logits: Logits, fitted: CalibrationMap | None, names: Sequence[str], bins: int) -> Iterator[_ClassSide]:
+    """Yield the side of each class after a map."""
 
     def of_chunk(logits: Any, labels: Any, features: Any) -> _Sums:
         mapped = apply_map(fitted, logits, features)
@@ -72,7 +65,22 @@ def _summed(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
         return _Sums(class_sums(mapped, indices, bins, weights), counts)
 
     sums: _Sums = logits.reduce(features=fitted is not None and fitted.needs_features)(of_chunk)
-    return sums
+    counts = sums.counts
+    confused = counts.confused(_MAX_CONFUSED)
+    for c in range(len(names)):
+        pairs = tuple(details.Confusion(names[predicted], round(n)) for predicted, n in confused.get(c, []))
+        result = details.ClassResult(round(counts.predicted[c]), round(counts.right[c]), pairs)
+        yield float(sums.bins[2, c].sum()), Bins.of_sums(*sums.bins[:, c]), result
+
+
+def _of_labels(scores: SampleScores, bins: int) -> Iterator[_ClassSide]:
+    """Yield the side of each label of samples that have several; labels are not taken for one another."""
+    assert scores.predicted is not None  # noqa: S101 - of several labels
+    predicted = scores.weigh(scores.predicted).sum(axis=0).tolist()
+    right = scores.weigh(scores.predicted & scores.hit).sum(axis=0).tolist()
+    for c, label in enumerate(scores.by_label()):
+        result = details.ClassResult(round(predicted[c]), round(right[c]), ())
+        yield float(label.weigh(label.hit).sum()), Bins.of_scores(label, bins), result
 
 
 def class_sums(
@@ -96,46 +104,6 @@ def class_sums(
     return np.stack(sums).reshape(3, -1, bins)
 
 
-def class_bins(
-    names: tuple[str, ...],
-    before: tuple[Logits, CalibrationMap | None],
-    after: tuple[Logits, CalibrationMap | None],
-    bins: int,
-) -> tuple[details.ClassBins, ...]:
-    """Return the diagrams of all classes before and after, from logits and the map behind them."""
-    old, new = (_summed(*side, bins) for side in (before, after))
-    samples = old.bins[2].sum(axis=1)
-    results = zip(old.results(names), new.results(names), strict=True)
-    return tuple(
-        details.ClassBins(
-            names[c], round(float(samples[c])), Bins.of_sums(*old.bins[:, c]), Bins.of_sums(*new.bins[:, c]), *pair
-        )
-        for c, pair in enumerate(results)
-    )
-
-
-def label_bins(
-    names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int
-) -> tuple[details.ClassBins, ...]:
-    """Return the diagrams of all labels of samples that have several."""
-    labels = zip(names, before.by_label(), after.by_label(), strict=True)
-    results = zip(_results(before), _results(after), strict=True)
-    return tuple(
-        details.ClassBins(
-            name, round(float(old.weigh(old.hit).sum())), Bins.of_scores(old, bins), Bins.of_scores(new, bins), *pair
-        )
-        for (name, old, new), pair in zip(labels, results, strict=True)
-    )
-
-
-def _results(scores: SampleScores) -> list[details.ClassResult]:
-    """Return how often each label is predicted, and holds where it is; labels are not taken for one another."""
-    assert scores.predicted is not None  # noqa: S101 - of several labels
-    predicted = scores.weigh(scores.predicted).sum(axis=0).tolist()
-    right = scores.weigh(scores.predicted & scores.hit).sum(axis=0).tolist()
-    return [details.ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
-
-
 def _made_by(task: Task, started: datetime) -> details.RunInfo:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
     output = task.opened.output
@@ -153,39 +121,6 @@ def _made_by(task: Task, started: datetime) -> details.RunInfo:
     )
 
 
-def _worst_samples(
-    collected: Collected,
-    names: tuple[str, ...],
-    before: SampleScores,
-    after: SampleScores,
-    logits: Logits,
-    fitted: CalibrationMap | None,
-) -> list[tuple[details.Sample, ...]]:
-    """Return wrong predictions with the highest confidence, and right ones with the lowest."""
-    kinds = worst_rows(after)
-    rows = np.unique(np.concatenate(kinds))
-    mask = np.zeros(len(logits), bool)
-    mask[rows] = True
-    chunks = logits.chunks(mask, features=fitted is not None and fitted.needs_features)
-    classes = [np.argmax(apply_map(fitted, values, features), axis=1) for values, _, features in chunks]
-    # rows ascend, as the chunks do
-    predicted = dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
-    return [
-        tuple(
-            details.Sample(
-                row=row,
-                file=_file(collected.source, row),
-                label=names[int(collected.table.labels[row])],
-                predicted=names[predicted[row]],
-                before=float(before.confidence[row]),
-                after=float(after.confidence[row]),
-            )
-            for row in kind.tolist()
-        )
-        for kind in kinds
-    ]
-
-
 def worst_rows(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of wrong predictions by falling confidence, and of right ones by rising; some of each."""
     # stable: samples of one confidence keep their order, so a run shows the same ones again
@@ -195,11 +130,22 @@ def worst_rows(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int6
     return falling[~hit[falling]][:_WORST_MAX_SAMPLES], rising[hit[rising]][:_WORST_MAX_SAMPLES]
 
 
-def _file(source: Source, row: int) -> str:
-    """Last two parts of the path of a sample's file; empty if it has none."""
-    if not isinstance(source, ImageSource):
-        return ""
-    return "/".join(PurePath(source.files.name(int(source.rows[row]))).parts[-2:])
+def _sample(
+    collected: Collected, names: Sequence[str], before: SampleScores, after: SampleScores, row: int, predicted: int
+) -> details.Sample:
+    """Describe one sample; its file by the last two parts of the path."""
+    source = collected.source
+    file = ""
+    if isinstance(source, ImageSource):
+        file = "/".join(PurePath(source.files.name(int(source.rows[row]))).parts[-2:])
+    return details.Sample(
+        row=row,
+        file=file,
+        label=names[int(collected.table.labels[row])],
+        predicted=names[predicted],
+        before=float(before.confidence[row]),
+        after=float(after.confidence[row]),
+    )
 
 
 def collect_details(
@@ -221,12 +167,19 @@ def collect_details(
     before = original.scores()
     after = logits.mapped_scores(outcome.fitted)
     names = task.opened.class_names(reported.source)
-    worst: Sequence[tuple[details.Sample, ...]] = ((), ())
+    worst: Sequence[Sequence[details.Sample]] = ((), ())
     if task.readout.multi_label:
-        classes = label_bins(names, before, after, settings.bins)
+        sides = [_of_labels(scores, settings.bins) for scores in (before, after)]
     else:
-        worst = _worst_samples(reported, names, before, after, logits, outcome.fitted)
-        classes = class_bins(names, (original.given, None), (logits, outcome.fitted), settings.bins)
+        predicted = logits.predictions(outcome.fitted)
+        worst = [
+            [_sample(reported, names, before, after, row, predicted[row]) for row in rows.tolist()]
+            for rows in worst_rows(after)
+        ]
+        sides = [
+            _of_classes(given, fitted, names, settings.bins)
+            for given, fitted in ((original.given, None), (logits, outcome.fitted))
+        ]
     return details.Details(
         data=reported.source.describe(),
         held_out=task.held_out is not None,
@@ -239,9 +192,12 @@ def collect_details(
         steps=_steps(task, outcome, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         with_map=outcome.chosen.fitted is not None,
-        classes=classes,
-        overconfident=worst[0],
-        underconfident=worst[1],
+        classes=tuple(
+            details.ClassBins(name, round(samples), old, new, old_result, new_result)
+            for name, (samples, old, old_result), (_, new, new_result) in zip(names, *sides, strict=True)
+        ),
+        overconfident=tuple(worst[0]),
+        underconfident=tuple(worst[1]),
         # of the file as it was written, not of what was meant
         changes=require_intact(task.model, written).differences,
         made=_made_by(task, started),
