@@ -26,7 +26,7 @@ from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.refit import Refit
 from tna_onnx.maps.structured import MatrixScaling, VectorScaling
 from tna_onnx.maps.two_classes import Platt
-from tna_onnx.pipeline.checking import check_file, check_runs, checked_samples
+from tna_onnx.pipeline.checking import FileCheck, check_file, checked_samples
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
@@ -227,7 +227,7 @@ def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tu
     checked = checked_samples(task)
     shipped = writing.shipped(outcome, checked)
     assert shipped.fitted is None
-    check_runs(task, checked, shipped, path, checker=check_file(task.model, path))
+    FileCheck(task, checked, shipped).run(path, checker=check_file(task.model, path))
     return rewritten, path
 
 

@@ -48,6 +48,19 @@ def plain(folder: Path) -> Path:
     return folder / "plain.onnx"
 
 
+def statically_quantized(source: Path, target: Path, x: Array, *, qdq: bool, per_channel: bool = False) -> Path:
+    batches = iter(np.split(x, 5))
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, Array] | None:
+            batch = next(batches, None)
+            return None if batch is None else {"x": batch}
+
+    form = quantization.QuantFormat.QDQ if qdq else quantization.QuantFormat.QOperator
+    quantization.quantize_static(source, target, Reader(), quant_format=form, per_channel=per_channel)
+    return target
+
+
 def quantized(form: str, folder: Path) -> Path:
     source, target = plain(folder), folder / "model.onnx"
     per_channel = "per channel" in form
@@ -61,16 +74,7 @@ def quantized(form: str, folder: Path) -> Path:
         tool.process()
         onnx.save(tool.model.model, target)
         return target
-    batches = iter(np.split(samples(2)["x"], 5))
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, Array] | None:
-            batch = next(batches, None)
-            return None if batch is None else {"x": batch}
-
-    way = quantization.QuantFormat.QDQ if form == "QDQ" else quantization.QuantFormat.QOperator
-    quantization.quantize_static(source, target, Reader(), quant_format=way, per_channel=per_channel)
-    return target
+    return statically_quantized(source, target, samples(2)["x"], qdq=form == "QDQ", per_channel=per_channel)
 
 
 def calibrated(path: Path, **settings: Any) -> tuple[Path, tna_onnx.Report]:
@@ -202,15 +206,8 @@ def label_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     infos = [tensor_info(name, ["N", LABELS]) for name in outputs]
     tensors = {"w": weight, "b": np.zeros(LABELS, np.float32)}
     onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, infos, tensors=tensors), tmp_path / "float.onnx")
-    batches = iter([{"x": label_samples(2)["x"]}])
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, Array] | None:
-            return next(batches, None)
-
-    way = quantization.QuantFormat.QOperator if request.param == "QOperator" else quantization.QuantFormat.QDQ
-    quantization.quantize_static(tmp_path / "float.onnx", tmp_path / "model.onnx", Reader(), quant_format=way)
-    return tmp_path / "model.onnx"
+    target, x = tmp_path / "model.onnx", label_samples(2)["x"]
+    return statically_quantized(tmp_path / "float.onnx", target, x, qdq=request.param != "QOperator")
 
 
 @pytest.mark.slow

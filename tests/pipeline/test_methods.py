@@ -203,16 +203,11 @@ def test_a_clamp_is_no_simpler_than_what_folds_and_replaces_only_what_keeps_pred
     assert Rule().choose({**every, BIAS: scores(0.85), KEPT: scores(0.5)}, BEFORE) == BIAS
 
 
-def test_what_loses_clearly_is_fitted_once_and_left_out() -> None:
-    shifts = Shifts(2000, {BIAS: 0.001, SVS: 3.0})
+def test_what_loses_clearly_is_fitted_once_and_left_out_unless_it_keeps_predictions() -> None:
+    shifts = Shifts(2000, {BIAS: 0.001, SVS: 3.0, TS: 3.0})
     scores = cross_scores(2000, SEED, shifts)
-    assert shifts.fits == {BIAS: FOLDS, SVS: 1}
-    assert list(scores) == [INPUT, BIAS]
-
-
-def test_what_keeps_predictions_stays() -> None:
-    shifts = Shifts(2000, {TS: 3.0})
-    assert list(cross_scores(2000, SEED, shifts)) == [INPUT, TS]
+    assert shifts.fits == {BIAS: FOLDS, SVS: 1, TS: FOLDS}
+    assert list(scores) == [INPUT, BIAS, TS]
 
 
 class Losses:

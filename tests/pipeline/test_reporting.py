@@ -133,6 +133,10 @@ def fitted_by(outcome: Outcome) -> SampleScores:
     return outcome.logits.mapped_scores(outcome.fitted)
 
 
+def compared_by(task: Task, strategy: Strategy, outcome: Outcome) -> Compared:
+    return compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
+
+
 def strategy_of(task: Task, **fields: Any) -> Strategy:
     return Strategy(task.logits, task.weight, "none", "ts", SETTINGS.for_search, **fields)
 
@@ -140,9 +144,7 @@ def strategy_of(task: Task, **fields: Any) -> Strategy:
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
     task = opened(small, calib=few(small.calib), settings=SETTINGS)
     outcome = outcome_of(task)
-    compared = compare_heads(
-        task, strategy_of(task), outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome)
-    )
+    compared = compared_by(task, strategy_of(task), outcome)
     assert compared.comparison.how == "unchanged"
     assert compared.before is compared.after
     for interval in compared.comparison.differences.values():
@@ -159,8 +161,7 @@ def test_where_folds_chose_otherwise_intervals_hold_the_method_of_the_file_too(
 
     def differences(*folds: Method) -> dict[str, Interval]:
         monkeypatch.setattr(Strategy, "chosen_in_folds", lambda *_: list(folds))
-        compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
-        return compared.comparison.differences
+        return compared_by(task, strategy, outcome).comparison.differences
 
     alike, mixed = differences(*[outcome.method] * 5), differences(*[INPUT] * 4, outcome.method)
     # the input in four of five folds gains a fifth of what the file does
@@ -175,15 +176,10 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
     strategy = dataclasses.replace(strategy_of(task), map=name)
     outcome = strategy.run(lambda *_: None)
     assert outcome.keeps_predictions == (name == "ts")
-    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
-    expected = paired_differences(
-        compared.before,
-        compared.after,
-        10,
-        seed=SETTINGS.seed,
-        cross_fit=CrossFit(compared.fitted, folds(300, SETTINGS.seed)),
-        same_predictions=name == "ts",
-    )
+    compared = compared_by(task, strategy, outcome)
+    cross_fit = CrossFit(compared.fitted, folds(300, SETTINGS.seed))
+    shared: dict[str, Any] = {"seed": SETTINGS.seed, "cross_fit": cross_fit, "same_predictions": name == "ts"}
+    expected = paired_differences(compared.before, compared.after, 10, **shared)
     assert compared.comparison.differences == expected
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "hit", "nll"):  # each sample once, in their own order

@@ -27,14 +27,7 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.ops import ArrayOps
 from tna_onnx.pipeline import checking as rounding
-from tna_onnx.pipeline.checking import (
-    _rows,
-    check_file,
-    check_probabilities,
-    check_runs,
-    checked_samples,
-    probability_bounds,
-)
+from tna_onnx.pipeline.checking import FileCheck, check_file, checked_samples, probability_bounds
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries
 from tna_onnx.runtime import Device
@@ -140,7 +133,7 @@ ROWS = np.arange(512)
 def check(task: Task, p: np.ndarray) -> Any:
     """Check a file that gives these probabilities, as logits."""
     shipped = Shipped(task.logits(task.weight), Temperature(2.0))
-    return check_probabilities(task, task.calibration, ROWS, np.log(p), shipped)
+    return FileCheck(task, task.calibration, shipped).probabilities(ROWS, np.log(p))
 
 
 @pytest.fixture(scope="module")
@@ -212,14 +205,14 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     value[(0, 3) if part == "weight" else 0] += np.float32(10 / reach.max())
     path = tmp_path / "o.onnx"
     onnx.save(rewritten.proto, path)
-    shipped = Writing(task).shipped(outcome, checked_samples(task))
-    assert check_runs(task, checked_samples(task), shipped, path, checker=check_file(task.model, path)).samples == 512
+    file_check = FileCheck(task, checked_samples(task), Writing(task).shipped(outcome, checked_samples(task)))
+    assert file_check.run(path, checker=check_file(task.model, path)).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
     with pytest.raises(CheckFailed, match="from what tna-onnx computed"):
-        check_runs(task, checked_samples(task), shipped, path, checker=True)
+        file_check.run(path, checker=True)
     with pytest.raises(CheckFailed, match=f"tensor {part}: values"):
-        check_runs(task, checked_samples(task), shipped, path, checker=check_file(task.model, path))
+        check_file(task.model, path)
 
 
 def test_a_node_that_nobody_announced_is_a_difference(task: Task, tmp_path: Path) -> None:
@@ -243,7 +236,8 @@ def test_the_checker_may_refuse_only_what_it_refuses_in_the_source(small: Small,
 @pytest.mark.parametrize("size", [64, 512, 1024, 1])
 def test_on_cuda_batches_are_those_of_the_collection(task: Task, size: int) -> None:
     n = len(task.source)
-    rows = _rows(replace(task, provider=CUDA, batch_size=size), task.calibration)
+    on_cuda = replace(task, provider=CUDA, batch_size=size)
+    rows = FileCheck(on_cuda, task.calibration, Shipped(task.logits(task.weight), None)).rows()
     assert (np.diff(rows) > 0).all()
     assert len(rows) <= max(512, size)
     assert len(rows) >= min(n, 512) - size

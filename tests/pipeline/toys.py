@@ -49,7 +49,7 @@ def toy(
     bias = np.zeros(4, np.float32)
     if seen is not None:
         few = table.part(seen)
-        fields["part"] = DataPart(seen, lambda: lambda w: HeadLogits(few, w, bias))
+        fields["part"] = DataPart(seen, lambda w: HeadLogits(few, w, bias))
     return Strategy(lambda w: HeadLogits(table, w, bias), weight, search, name, settings, **fields)
 
 

@@ -33,7 +33,7 @@ from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.measure import RecordingRunner, Values, collect_values, measure, measure_detection
 from tna_onnx.guarding.thresholds import NotReached, Thresholds, choose_thresholds, outlier_of, set_score_of
 from tna_onnx.numerics import conformal
-from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
+from tna_onnx.pipeline.checking import FileCheck, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, ModelJob, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.record import DecisionStep, write_decisions
@@ -325,7 +325,7 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, progress: Progress)
 
 
 def _with_decisions(
-    job: GuardJob, gates: Gates, note: str, progress: Progress, path: Path, report: Report, final: FinalFile
+    job: GuardJob, gates: Gates, note: str, progress: Progress, path: Path, report: Report, final: FileCheck
 ) -> Report:
     """Add decisions to the recalibrated file at `path`, and write the result to the output of the job."""
     report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(gates)})

@@ -262,50 +262,168 @@ _MIN_MEAN = 1e-5
 _TOGETHER = 2**20
 
 
-def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
-    """Run checks 3 and 4 on a file. `checker`: what `check_file` says of it."""
+@dataclass(frozen=True, eq=False)
+class FileCheck:
+    """Whether written files compute a recalibration: checks 3 and 4."""
 
-    def run(rows: NDArray[np.int64], size: int) -> Verification:
-        part = dataclasses.replace(task, batch_size=size)
-        verification = _check_rows(part, checked, rows, shipped, path)
-        return dataclasses.replace(verification, checker=checker, batch=min(task.batch_size, len(checked.source)))
+    task: Task  # what was opened
+    checked: Collected  # samples of which a part is run through a file
+    shipped: Shipped  # what the recalibration should compute for them
 
-    rows = _rows(task, checked)
-    in_other_batches = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
-    if checked.samples.given or not in_other_batches:
-        return run(rows, task.batch_size)
-    try:
-        return run(*other_batches(rows, task.batch_size))
-    except CheckFailed:
-        _log.debug("check: samples in other batches differ", exc_info=True)
-    # the model's own fault, or rounding that differs between batches
-    opened = task.opened
-    tensors = opened.computed([opened.readout.main])
-    require_independence(
-        task.model, opened.session, opened.output, checked.source, task.batch_size, tensors, least=VERIFIED
-    )
-    opened.close()
-    return run(rows, task.batch_size)
+    def run(self, path: Path, *, checker: bool) -> Verification:
+        """Run both checks on a file. `checker`: what `check_file` says of it."""
+        task = self.task
+        verification = self._in_other_batches(path) or self._check_rows(path, self.rows(), task.batch_size)
+        size = min(task.batch_size, len(self.checked.source))
+        return dataclasses.replace(verification, checker=checker, batch=size)
 
+    def report(self, report: Report, path: Path) -> Report:
+        """Return the report with differences and checks of the file at `path`, which has decisions."""
+        differences = require_intact(self.task.model, path).differences
+        verification = self.run(path, checker=report.verification.checker)
+        details = None if report.details is None else dataclasses.replace(report.details, changes=differences)
+        changes = None if report.changes is None else _with_added(report.changes, differences)
+        changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
+        return with_file(changed, path)
 
-def _check_rows(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped, path: Path) -> Verification:
-    # features on the device are moved there again; the session has its memory until then
-    task.placement.forget()
-    name = task.opened.output.name
-    runner = checked.samples.open_written(path, name, task.device, task.model.limits)
-    batches = checked.source.batches(task.batch_size, rows)
-    written = np.concatenate([runner.run([name], batch)[0] for batch in batches])
-    # where nothing else is run through the file, its weights need not lie beside those that are multiplied
-    if not outputs_beside(task, checked):
+    def rows(self) -> NDArray[np.int64]:
+        """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
+
+        `is_verified_in_other_batches` says where. The last batch may be a shorter one: it comes last here too, so that
+        none is cut in another way.
+        """
+        task, source = self.task, self.checked.source
+        n = len(source)
+        size = task.batch_size
+        together = isinstance(source, PositionSource) and task.provider == CUDA
+        if task.head is None or together or quantizes_batches(task.model):
+            return first_rows(source, size)
+        # spread, because files often come sorted by class
+        if task.provider != CUDA:
+            return _spread(n, VERIFIED)
+        batches = _spread(-(-n // size), max(1, VERIFIED // size)).tolist()
+        return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in batches])
+
+    def _in_other_batches(self, path: Path) -> Verification | None:
+        """Check a file on samples in other batches than the model ran; None where results may depend on the batch."""
+        task, source = self.task, self.checked.source
+        if self.checked.samples.given:
+            return None
+        if not is_verified_in_other_batches(task.model, task.readout, source, task.provider):
+            return None
+        try:
+            return self._check_rows(path, *other_batches(self.rows(), task.batch_size))
+        except CheckFailed:
+            _log.debug("check: samples in other batches differ", exc_info=True)
+        # the model's own fault, or rounding that differs between batches
+        opened = task.opened
+        tensors = opened.computed([opened.readout.main])
+        require_independence(
+            task.model, opened.session, opened.output, source, task.batch_size, tensors, least=VERIFIED
+        )
+        opened.close()
+        return None
+
+    def _check_rows(self, path: Path, rows: NDArray[np.int64], size: int) -> Verification:
+        """Run some samples through a file, so many at a time."""
+        task = dataclasses.replace(self.task, batch_size=size)
+        checked = self.checked
+        # features on the device are moved there again; the session has its memory until then
+        task.placement.forget()
+        name = task.opened.output.name
+        runner = checked.samples.open_written(path, name, task.device, task.model.limits)
+        written = np.concatenate([runner.run([name], batch)[0] for batch in checked.source.batches(size, rows)])
+        # where nothing else is run through the file, its weights need not lie beside those that are multiplied
+        if not outputs_beside(task, checked):
+            runner.close()
+            trim_memory()
+        verification = self.probabilities(rows, written)
+        # check 4, within the bound of check 3
+        moved = check_other_outputs(task, checked, rows, runner, path, verification.bound, self.shipped.other_outputs)
+        # the comparison multiplies with large weights again
         runner.close()
         trim_memory()
-    verification = check_probabilities(task, checked, rows, written, shipped)
-    # check 4, within the bound of check 3
-    moved = check_other_outputs(task, checked, rows, runner, path, verification.bound, shipped.other_outputs)
-    # the comparison multiplies with large weights again
-    runner.close()
-    trim_memory()
-    return dataclasses.replace(verification, moved=moved)
+        return dataclasses.replace(verification, moved=moved)
+
+    def probabilities(self, rows: NDArray[np.int64], written: NDArray[Any]) -> Verification:
+        """Compare what a file gives for some samples with softmax(map(logits))."""
+        task, logits = self.task, self.shipped.logits
+        # some samples at a time: probabilities of thousands of classes are large in float64
+        count = max(1, _TOGETHER // task.readout.n_classes)
+        blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
+        sizes = None
+        if task.head is not None:  # of all at once, as the weight is widened for it
+            sizes = logit_sizes(task, np.asarray(self.checked.table.features[rows], np.float64), source=logits)
+        parts = []
+        for block in blocks:
+            p = task.opened.output.probabilities(written[block])
+            parts.append(self._differences(rows[block], p, None if sizes is None else sizes[block]))
+        difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
+        # as for a quantised output: every sample is rounded there, and none of it averages out
+        casts = [_cast_moves(task, np.asarray(logits.at(rows[block]), np.float64)) for block in blocks]
+        constant = task.readout.output_step / 2 + task.readout.slack + float(np.mean(np.concatenate(casts)))
+        self._require_close(rows, difference, bound, constant)
+        worst = int(np.argmax(difference))
+        return Verification(len(rows), float(difference[worst]), float(bound[worst]), other_class=int(np.sum(differs)))
+
+    def _differences(
+        self, rows: NDArray[np.int64], actual: FloatArray, sizes: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """Return the largest |p - p'| of R samples, (R,), what rounding explains of it, and whether the class differs.
+
+        Refuses a file that changes a prediction which its map keeps; the bound of near ties is 1.
+        """
+        task, fitted = self.task, self.shipped.fitted
+        # float64: the rounding that is left is the runtime's
+        z = np.asarray(self.checked.table.features[rows], np.float64)
+        logits = self.shipped.logits.given if fitted is None else self.shipped.logits
+        s = np.asarray(logits.at(rows), np.float64)
+        expected = task.readout.probabilities(apply_map(fitted, s, z))
+        bound = probability_bounds(task, z, s, fitted, self.shipped.logits, sizes)
+        first = np.argmax(actual, axis=1)
+        differs = first != np.argmax(expected, axis=1)
+        if task.readout.multi_label:
+            differs = np.any((actual > 0.5) != (expected > 0.5), axis=1)
+        elif isinstance(fitted, Clamped):
+            changed = (first != np.argmax(s, axis=1)) & (bound < 1)
+            if changed.any():
+                raise CheckFailed(
+                    f"verification: the written file gives sample {rows[changed][0]} of "
+                    f"{self.checked.source.describe()} another class than the input does; use --map ts, or "
+                    "--predictions change"
+                )
+        return np.max(np.abs(actual - expected), axis=1, initial=0), bound, differs
+
+    def _require_close(
+        self, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray, constant: float
+    ) -> None:
+        """Refuse a difference of a sample, or a mean one, that rounding does not explain.
+
+        `constant` moves every sample alike, and so stays in the mean: an output that is quantised is off by up to half
+        a step, whatever the sample.
+        """
+        # bounds differ from sample to sample
+        worst = int(np.argmax(difference - bound))
+        if difference[worst] > bound[worst]:
+            reason = ""
+            if self.task.readout.output_step:
+                reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
+            elif bound[worst] == _MAX_BOUND and self.task.head is not None:
+                reason = (
+                    "; the logits are so large that rounding alone explains more than that: subtract from the bias "
+                    "what all classes have in common"
+                )
+            raise CheckFailed(
+                f"verification: the written file gives sample {rows[worst]} of {self.checked.source.describe()} a "
+                f"probability that differs by {difference[worst]:.3g} from what tna-onnx computed; expected at most "
+                f"{bound[worst]:.3g}{reason}"
+            )
+        mean = float(np.mean(difference))
+        if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
+            raise CheckFailed(
+                f"verification: the written file's probabilities differ by {mean:.3g} on average from what tna-onnx "
+                "computed, too much for rounding, which averages out"
+            )
 
 
 def checked_samples(task: Task) -> Collected:
@@ -363,118 +481,12 @@ def require_intact(model: Model, path: Path) -> Proof:
     return proof
 
 
-def check_probabilities(
-    task: Task, checked: Collected, rows: NDArray[np.int64], written: NDArray[Any], shipped: Shipped
-) -> Verification:
-    """Compare what the written file gives for some samples with softmax(map(logits))."""
-    # some samples at a time: probabilities of thousands of classes are large in float64
-    count = max(1, _TOGETHER // task.readout.n_classes)
-    blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
-    sizes = None
-    if task.head is not None:  # of all at once, as the weight is widened for it
-        sizes = logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
-    parts = []
-    for block in blocks:
-        p = task.opened.output.probabilities(written[block])
-        sizes_of_block = None if sizes is None else sizes[block]
-        parts.append(_differences(task, checked, rows[block], p, shipped, sizes_of_block))
-    difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
-    # as for a quantised output: every sample is rounded there, and none of it averages out
-    casts = [_cast_moves(task, np.asarray(shipped.logits.at(rows[block]), np.float64)) for block in blocks]
-    constant = task.readout.output_step / 2 + task.readout.slack + float(np.mean(np.concatenate(casts)))
-    _require_close(task, checked, rows, difference, bound, constant)
-    largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), other_class=int(np.sum(differs)))
-
-
-def _differences(
-    task: Task,
-    checked: Collected,
-    rows: NDArray[np.int64],
-    actual: FloatArray,
-    shipped: Shipped,
-    sizes: FloatArray | None,
-) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs.
-
-    Refuses a file that changes a prediction which its map keeps; the bound of near ties is 1.
-    """
-    # float64: the rounding that is left is the runtime's
-    z = np.asarray(checked.table.features[rows], np.float64)
-    logits = shipped.logits.given if shipped.fitted is None else shipped.logits
-    s = np.asarray(logits.at(rows), np.float64)
-    expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
-    bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
-    first = np.argmax(actual, axis=1)
-    differs = first != np.argmax(expected, axis=1)
-    if task.readout.multi_label:
-        differs = np.any((actual > 0.5) != (expected > 0.5), axis=1)
-    elif isinstance(shipped.fitted, Clamped):
-        changed = (first != np.argmax(s, axis=1)) & (bound < 1)
-        if changed.any():
-            raise CheckFailed(
-                f"verification: the written file gives sample {rows[changed][0]} of {checked.source.describe()} "
-                "another class than the input does; use --map ts, or --predictions change"
-            )
-    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, differs
-
-
-def _require_close(
-    task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray, constant: float
-) -> None:
-    """Refuse a difference of a sample, or a mean one, that rounding does not explain.
-
-    `constant` moves every sample alike, and so stays in the mean: an output that is quantised is off by up to half a
-    step, whatever the sample.
-    """
-    # bounds differ from sample to sample
-    worst = int(np.argmax(difference - bound))
-    if difference[worst] > bound[worst]:
-        reason = ""
-        if task.readout.output_step:
-            reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
-        elif bound[worst] == _MAX_BOUND and task.head is not None:
-            reason = (
-                "; the logits are so large that rounding alone explains more than that: subtract from the bias what "
-                "all classes have in common"
-            )
-        raise CheckFailed(
-            f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability "
-            f"that differs by {difference[worst]:.3g} from what tna-onnx computed; expected at most "
-            f"{bound[worst]:.3g}{reason}"
-        )
-    mean = float(np.mean(difference))
-    if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
-        raise CheckFailed(
-            f"verification: the written file's probabilities differ by {mean:.3g} on average from what tna-onnx "
-            "computed, too much for rounding, which averages out"
-        )
-
-
 def first_rows(source: Source, batch_size: int) -> NDArray[np.int64]:
     """Return the samples of the first batches, which are run through a written file; at least one batch.
 
     They are whole batches, as a model may quantise each in its own way.
     """
     return np.arange(first_batches(source, batch_size, VERIFIED), dtype=np.int64)
-
-
-def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
-    """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
-
-    `is_verified_in_other_batches` says where. The last batch may be a shorter one: it comes last here too, so that none
-    is cut in another way.
-    """
-    n = len(checked.source)
-    size = task.batch_size
-    together = isinstance(checked.source, PositionSource) and task.provider == CUDA
-    if task.head is None or together or quantizes_batches(task.model):
-        return first_rows(checked.source, size)
-    # spread, because files often come sorted by class
-    if task.provider != CUDA:
-        return _spread(n, VERIFIED)
-    batches = _spread(-(-n // size), max(1, VERIFIED // size)).tolist()
-    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in batches])
 
 
 def _spread(n: int, count: int) -> NDArray[np.int64]:
@@ -486,25 +498,6 @@ def with_file(report: Report, path: Path) -> Report:
     """Return a report with the SHA-256 of the file at `path`, where that is kept, and all files of the model."""
     digest = file_sha256(path).hex() if report.output else ""
     return dataclasses.replace(report, output_sha256=digest, files=written_files(path, report.output))
-
-
-@dataclass(frozen=True, eq=False)
-class FinalFile:
-    """The recalibration that a file with decisions has to contain, for its check."""
-
-    task: Task  # what was opened
-    checked: Collected  # samples of which a part is run through it
-    shipped: Shipped  # what the recalibration should compute for them
-
-    def report(self, report: Report, path: Path) -> Report:
-        """Return the report with differences and checks of the file at `path`, which has decisions."""
-        task = self.task
-        differences = require_intact(task.model, path).differences
-        verification = check_runs(task, self.checked, self.shipped, path, checker=report.verification.checker)
-        details = None if report.details is None else dataclasses.replace(report.details, changes=differences)
-        changes = None if report.changes is None else _with_added(report.changes, differences)
-        changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
-        return with_file(changed, path)
 
 
 def _with_added(changes: Changes, differences: tuple[Difference, ...]) -> Changes:

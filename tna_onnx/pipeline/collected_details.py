@@ -177,8 +177,8 @@ def collect_details(
             for rows in worst_rows(after)
         ]
         sides = [
-            _of_classes(given, fitted, names, settings.bins)
-            for given, fitted in ((original.given, None), (logits, outcome.fitted))
+            _of_classes(original.given, None, names, settings.bins),
+            _of_classes(logits, outcome.fitted, names, settings.bins),
         ]
     return details.Details(
         data=reported.source.describe(),

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.readers import LabelOutput
-from tna_onnx.graph.readout import Readout
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import namespace, sigmoid, to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
@@ -77,12 +75,12 @@ def compare_heads(
     after: Shipped,
     fitted: SampleScores,
     progress: Progress = silent,
-    labels: Sequence[LabelOutput] = (),
+    label: LabelOutput | None = None,
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
     `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
-    scores after of the calibration data. `labels`: outputs that stay the model's own decision.
+    scores after of the calibration data. `label`: an output that stays the model's own decision.
     """
     original = task.logits(task.weight, on=task.reported)
     how: How = "unchanged"
@@ -100,10 +98,10 @@ def compare_heads(
         different = original.predictions() != after.logits.predictions(after.fitted)
         changed = weighted_mean(different, before.weights)
     places = None
-    if labels and not (outcome.keeps_predictions and labels[0].first):
-        places = labels_of_samples(task, labels[0], task.reported, original.predictions())
+    if label is not None and not (outcome.keeps_predictions and label.first):
+        places = labels_of_samples(task, label, task.reported, original.predictions())
     in_order = _order_dependence(task, before, original)
-    _give_back(original, task.readout)
+    _give_back(task, original)
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
         how = "cross-fitted"
@@ -124,8 +122,8 @@ def compare_heads(
         nll = replace(comparison.differences["nll"], likelier=False)
         comparison = replace(comparison, differences={**comparison.differences, "nll": nll})
     kept_label = None
-    if places is not None:
-        kept_label = _kept_label(task, before, changed, after, labels[0].name, places)
+    if label is not None and places is not None:
+        kept_label = _kept_label(task, before, changed, after, label.name, places)
     return Compared(
         before, scores, fitted, comparison, recall, changed, tuple(method.label for method in methods_of_folds),
         subgroups, kept_label, in_order,
@@ -225,25 +223,25 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
     """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
-    _require_finite(task.readout, shipped.logits, task.reported.source)
+    _require_finite(task, shipped.logits)
     scores = shipped.logits.mapped_scores(shipped.fitted)
     predicted = np.zeros(0, np.int64)
     if not outcome.keeps_predictions:
         predicted = shipped.logits.predictions(shipped.fitted)
-    _give_back(shipped.logits, task.readout)
+    _give_back(task, shipped.logits)
     return scores, predicted
 
 
-def _give_back(logits: Logits, readout: Readout) -> None:
+def _give_back(task: Task, logits: Logits) -> None:
     """Give large logits back, once they have served the comparison."""
-    if len(logits) * readout.n_classes > _LARGE:
+    if len(logits) * task.readout.n_classes > _LARGE:
         logits.forget()
 
 
-def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
+def _require_finite(task: Task, logits: Logits) -> None:
     """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate."""
     # features are widened to float32 here; a float16 file overflows earlier
-    largest = float(np.finfo(np.float16).max) if readout.logits_type == "float16" else np.inf
+    largest = float(np.finfo(np.float16).max) if task.readout.logits_type == "float16" else np.inf
     done = 0
     for values, labels, _ in logits.chunks():
         xp = namespace(values)
@@ -252,7 +250,7 @@ def _require_finite(readout: Readout, logits: Logits, source: Source) -> None:
         bad = ~(sizes <= largest) | ~np.isfinite(sizes)
         if bad.any():
             raise DataError(
-                f"{source.describe()}: logits '{readout.logits}' of sample "
+                f"{task.reported.source.describe()}: logits '{task.readout.logits}' of sample "
                 f"{done + int(np.flatnonzero(bad)[0])} hold NaN or infinite values"
             )
         done += len(labels)
@@ -273,14 +271,15 @@ def _order_dependence(task: Task, before: SampleScores, original: Logits) -> flo
     return z
 
 
-def has_own_threshold(readout: Readout) -> bool:
+def _has_own_threshold(task: Task) -> bool:
     """Whether callers compare a probability with a threshold of theirs: one sigmoid, or several labels a sample."""
+    readout = task.readout
     return readout.multi_label or (readout.binary and not readout.paired)
 
 
 def predictions_are_free(task: Task, *, keeps_labels: bool) -> bool:
     """Whether predictions may change: callers have a threshold of their own, or labels an output of theirs."""
-    return task.settings.predictions == "auto" and (keeps_labels or has_own_threshold(task.readout))
+    return task.settings.predictions == "auto" and (keeps_labels or _has_own_threshold(task))
 
 
 def _compared_values(logits: Any, positive: int | None, *, in_logits: bool) -> NDArray[Any]:
@@ -351,7 +350,7 @@ def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Ship
     There is nothing to say where callers have no threshold of their own, or no decision changes.
     """
     names = classes_of(task, task.reported).names
-    if not names or not has_own_threshold(task.readout) or outcome.keeps_predictions:
+    if not names or not _has_own_threshold(task) or outcome.keeps_predictions:
         return ()
     in_logits = task.readout.activation == "none" and task.readout.holds == "logits"
     positive = None if task.readout.multi_label else 1

@@ -61,12 +61,12 @@ def fit_rows(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> ND
     One fold follows the other, so that leaving one out takes no copy of the others.
     """
     fold = folds(n, seed, clusters)
-    most = n if n <= SEEN else SEEN // FOLDS
-    chosen = []
+    per_fold = n if n <= SEEN else SEEN // FOLDS
+    rows = []
     for k in range(FOLDS):
         places = np.flatnonzero(fold == k)
-        chosen.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[:most]))
-    return np.concatenate(chosen)
+        rows.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[:per_fold]))
+    return np.concatenate(rows)
 
 
 def cross_scores(
@@ -135,22 +135,22 @@ def _lost(parts: Sequence[Scores], rule: Rule) -> tuple[set[Method], Method | No
     Only what the rule cannot leave out for changed predictions rules another method out. The last steps of a path are
     ruled out by an earlier one, too: they follow the training samples closer, and are its longest fits.
     """
-    left = FOLDS - len(parts)
+    folds_to_come = FOLDS - len(parts)
     shared = [method for method in parts[0] if all(method in part for part in parts)]
-    if not left or not shared:
+    if not folds_to_come or not shared:
         return set(), None
     counts = [len(part[shared[0]]) for part in parts]
     places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
-    seen = SampleScores.in_places(places, [part[shared[0]] for part in parts])
-    if (independent_count(seen) or len(seen)) < _ENOUGH:
+    scored = SampleScores.in_places(places, [part[shared[0]] for part in parts])
+    if (independent_count(scored) or len(scored)) < _ENOUGH:
         return set(), None
     losses = {method: np.concatenate([rule.losses(part[method]) for part in parts]) for method in shared}
-    means = {method: weighted_mean(losses[method], seen.weights) for method in shared}
+    means = {method: weighted_mean(losses[method], scored.weights) for method in shared}
 
     def is_hopeless(method: Method, rival: Method) -> bool:
-        worse, error = mean_and_error(losses[method] - losses[rival], seen.clusters, seen.weights)
-        beyond = worse - rule.tie(seen, error)
-        return beyond * math.sqrt(FOLDS / left) > _LOST * error
+        worse, error = mean_and_error(losses[method] - losses[rival], scored.clusters, scored.weights)
+        beyond = worse - rule.tie(scored, error)
+        return beyond * math.sqrt(FOLDS / folds_to_come) > _LOST * error
 
     rivals = [method for method in shared if rule.always_allows(method) and not _reads_features(method)]
     best = min(rivals, key=lambda method: means[method], default=None)
@@ -196,26 +196,24 @@ def _scores_of_fold(
 def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> list[Method]:
     """Return the method for each fold, chosen by the scores of the other folds."""
     fold = folds(len(before), seed, before.clusters)
-    chosen = []
+    methods = []
     for k in range(FOLDS):
         outside = {method: after.take(fold != k) for method, after in scores.items()}
-        chosen.append(rule.choose(outside, before.take(fold != k)))
-    return chosen
+        methods.append(rule.choose(outside, before.take(fold != k)))
+    return methods
 
 
-def nested(
-    scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int, chosen: Sequence[Method] = ()
-) -> SampleScores:
-    """Score each sample with the method that is chosen for its fold, by `chosen_per_fold` if it is not known.
+def nested(scores: Mapping[Method, SampleScores], methods: Sequence[Method], seed: int) -> SampleScores:
+    """Score each sample with the method that was chosen for its fold (`chosen_per_fold`).
 
     A fold's own scores have no part in the choice for it, but for how far a path was followed and what was given up
     after a fold. The fits behind the scores of the other folds have seen this one.
 
     Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
     """
-    fold = folds(len(before), seed, before.clusters)
-    chosen = chosen or chosen_per_fold(scores, before, rule, seed)
-    return in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
+    any_scores = scores[methods[0]]
+    fold = folds(len(any_scores), seed, any_scores.clusters)
+    return in_order([scores[method].take(fold == k) for k, method in enumerate(methods)], fold)
 
 
 def in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores:
@@ -262,6 +260,6 @@ class MapFits:
         """Return a map fitted to some samples, starting at `start`; None for the map `none`."""
         if name == "none":
             return None
-        chosen = MAPS[name]
-        options = {option: value for option, value in self.options.items() if option in chosen.options}
-        return chosen.fit(samples if chosen.needs_features else samples.bare, start=start, **options)
+        kind = MAPS[name]
+        options = {option: value for option, value in self.options.items() if option in kind.options}
+        return kind.fit(samples if kind.needs_features else samples.bare, start=start, **options)

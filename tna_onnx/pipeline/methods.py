@@ -159,11 +159,11 @@ class Rule:
 
     def _with_clamps(self, choice: Choice, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
         """Let clamped maps take part, too."""
-        kept = scores[choice.method]
+        unclamped = scores[choice.method]
         left_out = dict(choice.left_out)
         allowed = {}
         for method, after in scores.items():
-            if method.clamped and self._raises_error(before, kept, after, _MOST_RISE):
+            if method.clamped and self._raises_error(before, unclamped, after, _MOST_RISE):
                 left_out[method] = "error"
             elif method.keeps_order and method not in left_out:
                 allowed[method] = after
@@ -255,9 +255,9 @@ class Rule:
         """Whether rules 1 and 5 never leave a method out."""
         return method.keeps_order or (self.max_accuracy_drop >= 1 and not self.careful)
 
-    def _raises_error(self, before: SampleScores, kept: SampleScores, after: SampleScores, smallest: float) -> bool:
+    def _raises_error(self, before: SampleScores, rival: SampleScores, after: SampleScores, smallest: float) -> bool:
         """Whether a method raises the calibration error of another one significantly, and by more than `smallest`."""
-        _, *sides = self._as_positive(before, kept, after)
+        _, *sides = self._as_positive(before, rival, after)
         first, second = (sample_losses(scores, "ece", self.bins) for scores in sides)
         worse, error = mean_and_error(second - first, before.clusters, before.weights)
         return worse > max(smallest, _SIGNIFICANT * error)

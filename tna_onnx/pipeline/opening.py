@@ -310,8 +310,7 @@ def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
     if job.teacher is None:
         limit = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
         return open_samples(opened, job.calib, limit), _open_held_out(job, opened)
-    held_out = functools.partial(_open_held_out, job, opened)
-    return open_unlabelled(opened, job.calib, held_out, job.settings.seed)
+    return open_unlabelled(opened, job.calib, _open_held_out(job, opened), job.settings.seed)
 
 
 def _open_held_out(job: Job, opened: OpenModel) -> Samples | None:

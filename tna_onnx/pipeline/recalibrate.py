@@ -1,5 +1,6 @@
 """What happens inside `calibrate`, in order: open, search and fit, write, check, compare, report."""
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import unchanged
 from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
-from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, tells_apart, with_file
+from tna_onnx.pipeline.checking import FileCheck, check_file, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import collect_details
 from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, require_plausible
 from tna_onnx.pipeline.crossfit import fit_rows
@@ -30,7 +31,7 @@ from tna_onnx.results.measured import check_positive
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import require_address_space, trim_memory
 
-Finish: TypeAlias = Callable[[Path, Report, FinalFile], Report]
+Finish: TypeAlias = Callable[[Path, Report, FileCheck], Report]
 
 _log = logging.getLogger("tna_onnx")
 
@@ -78,12 +79,13 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
             trim_memory()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
-        verification = check_runs(task, checked, shipped, path, checker=check_file(task.model, path))
+        check = FileCheck(task, checked, shipped)
+        verification = check.run(path, checker=check_file(task.model, path))
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)
         compared = compare_heads(
-            task, strategy, outcome, after, fitted, progress, writing.labels if writing.keeps_labels else ()
+            task, strategy, outcome, after, fitted, progress, writing.labels[0] if writing.keeps_labels else None
         )
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
@@ -95,7 +97,7 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
         # raised inside of `pending`: no file gets its name
         if report.missed:
             raise GateMissed(report, "; no file was written")
-        report = with_file(report, path) if finish is None else finish(path, report, FinalFile(task, checked, shipped))
+        report = with_file(report, path) if finish is None else finish(path, report, check)
     _log.info("done: %s", report.verdict)
     return report
 
@@ -153,7 +155,8 @@ def _fit_part(task: Task, seed: int) -> DataPart | None:
     if len(rows) == len(table) or not linear:
         return None
     _log.info("search and fits of folds: %s of %s samples, in this process", f"{len(rows):,}", f"{len(table):,}")
-    return DataPart(rows, lambda: task.part(rows).logits)
+    part = functools.cache(lambda: task.part(rows))  # taken out where it is needed
+    return DataPart(rows, lambda weight: part().logits(weight))
 
 
 def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
@@ -162,19 +165,10 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     # `numerics` knows neither files nor heads: name both here
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
-    for candidate in outcome.candidates:
-        _log.debug("search: %g degrees, %s members, accuracy %.4f", candidate.angle, candidate.ensemble_size or "many",
-                   candidate.scores.mean("hit"))  # fmt: skip
-    for method, scores in outcome.scores.items():
-        _log.debug("choice: %s, cross-validated NLL %.4f", method.label, scores.mean("nll"))
-    _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))
+    candidate = outcome.chosen
+    weight = "weight not tilted"
+    if candidate.angle != 0:
+        weight = f"mRC {candidate.reached:.3g} degrees, {candidate.ensemble_size or 'the limit of many'} members"
+    _log.info("search: %s, weights scored: %d", weight, len(outcome.candidates))
     _log.info("choice: %s, methods and strengths compared: %d", outcome.label, len(outcome.scores))
     return outcome
-
-
-def _weight(outcome: Outcome) -> str:
-    """The chosen weight in words, for the log."""
-    candidate = outcome.chosen
-    if candidate.angle == 0:
-        return "weight not tilted"
-    return f"mRC {candidate.reached:.3g} degrees, {candidate.ensemble_size or 'the limit of many'} members"

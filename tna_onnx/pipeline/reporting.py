@@ -305,7 +305,6 @@ def _choice_notes(task: Task, outcome: Outcome) -> Iterator[str]:
         yield f"{labels} are left out, because they could not be fitted {outcome.failed[methods[0]]}"
     settings = task.settings
     members = outcome.chosen.ensemble_size
-    first = settings.for_search.ensemble_size
     if task.job.needs_head:
         confidence, accuracy = (outcome.before.mean(name) for name in ("confidence", "hit"))
         if confidence < accuracy:
@@ -320,15 +319,10 @@ def _choice_notes(task: Task, outcome: Outcome) -> Iterator[str]:
             "turning the last layer did not help: no tilted weight was better than the untilted one within the "
             "accuracy constraint"
         )
-    elif members == 0 and settings.ensemble_size != "inf":
+    elif members > settings.for_search.ensemble_size or (members == 0 and settings.ensemble_size != "inf"):
         yield (
-            "the new last layer is the average of infinitely many tilted copies of the old one, because fewer copies "
-            "cost accuracy or did not help"
-        )
-    elif members > first:
-        yield (
-            f"the new last layer is the average of {members} tilted copies of the old one, not of {first}, because "
-            "fewer copies cost accuracy"
+            f"the new last layer is the average of {members or 'infinitely many'} tilted copies of the old one, "
+            "because fewer copies cost accuracy or did not help"
         )
 
 

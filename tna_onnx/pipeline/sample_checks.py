@@ -361,21 +361,18 @@ def check_target(
     notes = []
     if target is not None:
         notes += _confusion_notes(model, calib, limits)
-        if target.form == calib.form:
-            overlap = overlap_of(target.digests, calib.digests)
-            refusal = f", so they say nothing about a target; remove them. {_ALLOWED}"
-            _refuse_overlap(target.name, overlap, limits.overlap, "are labelled samples of --calib", refusal)
-        if _was_fitted_on(model, target, limits):
-            raise DataError(
-                f"{target.name}: {model.name} was recalibrated on these samples; give samples of the target"
-            )
-    if held_out is not None:
-        if held_out.form == calib.form:
-            overlap = overlap_of(held_out.digests, calib.digests)
-            refusal = f"; --eval must come from the target; remove them. {_ALLOWED}"
-            _refuse_overlap(held_out.name, overlap, limits.overlap, "are samples of --calib too", refusal)
-        if target is not None and overlap_of(held_out.digests, target.digests).shared:
-            notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")
+    for samples, relation, reason in (
+        (target, "are labelled samples of --calib", ", so they say nothing about a target"),
+        (held_out, "are samples of --calib too", "; --eval must come from the target"),
+    ):
+        if samples is not None and samples.form == calib.form:
+            overlap = overlap_of(samples.digests, calib.digests)
+            refusal = f"{reason}; remove them. {_ALLOWED}"
+            _refuse_overlap(samples.name, overlap, limits.overlap, relation, refusal)
+    if target is not None and _was_fitted_on(model, target, limits):
+        raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give samples of the target")
+    if target is not None and held_out is not None and overlap_of(held_out.digests, target.digests).shared:
+        notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")
     return tuple(notes)
 
 

@@ -109,12 +109,7 @@ class DataPart:
     """Some of the calibration data."""
 
     rows: NDArray[np.intp]  # which of all samples these are, in this order
-    take: Callable[[], _LogitsOf]  # takes them out, and gives their logits under a weight; called where they are needed
-
-    @functools.cached_property
-    def logits_of(self) -> _LogitsOf:
-        """Logits under a weight."""
-        return self.take()
+    logits_of: _LogitsOf  # their logits under a weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +246,9 @@ class Strategy:
             return []
         before, seed = outcome.before, self.settings.seed
         fold = folds(len(before), seed, before.clusters)
-        chosen = chosen_per_fold(self._comparable(outcome), before, self.rule, seed)
+        methods = chosen_per_fold(self._comparable(outcome), before, self.rule, seed)
         shared = (outcome.scores, outcome.left_out)
-        return [self._likelier(method, *shared, fold != k) or method for k, method in enumerate(chosen)]
+        return [self._likelier(method, *shared, fold != k) or method for k, method in enumerate(methods)]
 
     def _comparable(self, outcome: Outcome) -> Scores:
         """Return the scores that folds may choose from: where the file keeps predictions, folds keep them too."""
@@ -262,14 +257,16 @@ class Strategy:
         return {method: scores for method, scores in outcome.scores.items() if method.keeps_order}
 
     def cross_fitted(
-        self, outcome: Outcome, progress: Progress = silent, chosen: Sequence[Method] = ()
+        self, outcome: Outcome, progress: Progress = silent, methods: Sequence[Method] = ()
     ) -> SampleScores:
-        """Return scores of the result, each sample scored by what was searched, chosen and fitted without it."""
+        """Return scores of the result, each sample scored by what was searched, chosen and fitted without it.
+
+        `methods`: those of `chosen_in_folds`, if they are known.
+        """
         seed = self.settings.seed
         if outcome.scores:
             self._original_pair.forget()
-            chosen = chosen or self.chosen_in_folds(outcome)
-            return nested(self._comparable(outcome), outcome.before, self.rule, seed, chosen)
+            return nested(self._comparable(outcome), methods or self.chosen_in_folds(outcome), seed)
         # the method that was asked for: the fit of a fold need not come to a simpler one too
         method = self._only or outcome.method
         fits = functools.partial(self._fits, progress, (method,), self._logits_of_folds(self._fold_choices(progress)))
@@ -297,7 +294,8 @@ class Strategy:
         if not self.rule.careful or choice.method.keeps_order or not keeping:
             return choice
         if self.covered and not scarce(before):
-            estimate = nested(scores, before, self.rule, self.settings.seed)
+            seed = self.settings.seed
+            estimate = nested(scores, chosen_per_fold(scores, before, self.rule, seed), seed)
             if self.rule.gains(before, estimate):
                 return choice
         changing: dict[Method, Reason] = {method: "predictions" for method in scores if method not in keeping}
@@ -411,7 +409,7 @@ class Strategy:
         return methods[0]
 
     def _compared(
-        self, found: Candidate, before: SampleScores, failed: dict[Method, str], progress: Progress
+        self, candidate: Candidate, before: SampleScores, failed: dict[Method, str], progress: Progress
     ) -> Scores:
         """Cross-fitted scores of all methods; none where there is one only. What cannot be fitted goes to `failed`.
 
@@ -420,27 +418,26 @@ class Strategy:
         """
         if self._only:
             return {}
-        n = len(before)
-        seed = self.settings.seed
         methods = self._methods
+
+        def crossed(methods: Sequence[Method], choices: Sequence[Candidate | None]) -> Scores:
+            fits = functools.partial(self._fits, progress, methods, self._logits_of_folds(choices))
+            return cross_scores(len(before), self.settings.seed, fits, self.rule, failed, before.clusters)
+
         # no angle is better than none: nothing but the input is tilted
-        if found.angle == 0 and False in self._tilts:
+        if candidate.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            fits = functools.partial(self._fits, progress, methods, self._logits_of_folds(self._fold_choices(progress)))
-            return cross_scores(n, seed, fits, self.rule, failed, before.clusters)
-        fits = functools.partial(self._fits, progress, methods, self._logits_of_folds([found] * FOLDS))
-        scores = cross_scores(n, seed, fits, self.rule, failed, before.clusters)
+            return crossed(methods, self._fold_choices(progress))
+        scores = crossed(methods, [candidate] * FOLDS)
         # none of the flattered ones stays: they would be shown as cross-fitted
         honest = {method: scored for method, scored in scores.items() if not method.tilted}
         if len(honest) == len(scores):
             return honest
-        chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
-        if not any(method.tilted for method in chosen):
+        per_fold = chosen_per_fold(scores, before, self.rule, self.settings.seed)
+        if not any(method.tilted for method in (self.rule.choose(scores, before), *per_fold)):
             return honest
-        tilted = tuple(method for method in methods if method.tilted)
-        fits = functools.partial(self._fits, progress, tilted, self._logits_of_folds(self._fold_choices(progress)))
-        return honest | cross_scores(n, seed, fits, self.rule, failed, before.clusters)
+        return honest | crossed([method for method in methods if method.tilted], self._fold_choices(progress))
 
     # ---- weights
 
@@ -568,7 +565,5 @@ class Strategy:
 
     def _logits_pair(self, choice: Candidate | None) -> _LogitsPair:
         weight = self._weight_of(choice)
-        scoring = fitting = self.logits_of(weight)
-        if self.part is not None:
-            fitting = self.part.logits_of(weight)
-        return _LogitsPair(scoring, fitting)
+        scoring = self.logits_of(weight)
+        return _LogitsPair(scoring, scoring if self.part is None else self.part.logits_of(weight))

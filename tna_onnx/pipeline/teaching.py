@@ -5,7 +5,7 @@ drawn from t. Unlabelled samples are enough; held-out labelled ones are reported
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,18 +46,15 @@ _LEVEL = 0.01
 _SMALLEST_ECE = 0.01
 
 
-def open_unlabelled(
-    opened: OpenModel, data: Data, open_held_out: Callable[[], Samples | None], seed: int
-) -> tuple[Samples, Samples]:
+def open_unlabelled(opened: OpenModel, data: Data, held_out: Samples | None, seed: int) -> tuple[Samples, Samples]:
     """Open the samples that a teacher labels, and those for the report: a part of the former, if there are no others.
 
-    `open_held_out`: opens those that the user names, if there are any.
+    `held_out`: those that the user names, if there are any.
     """
     require_one_prediction(opened.model, opened.readout, _ONE_LABEL)
     if data.labels is not None:
         raise UsageError("--teacher takes the place of the labels of the calibration data; leave --labels out")
     samples = open_samples(opened, replace(data, labels=NO_LABELS))
-    held_out = open_held_out()
     for side in (samples, held_out):
         if side is not None and side.given:
             raise UsageError(
