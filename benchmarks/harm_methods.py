@@ -215,7 +215,7 @@ def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Compa
             cross_fit=cross_fit, same_predictions=same,
         )  # fmt: skip
 
-    comparison = compared(strategy.cross_fitted(outcome, chosen=chosen))
+    comparison = compared(strategy.cross_fitted(outcome, methods=chosen))
     if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
         comparison = comparison.holding(compared(outcome.scores[outcome.method]))
     return comparison

@@ -192,7 +192,7 @@ def _kept(pair: Pair, name: str, problem: Problem, strategy: Strategy, outcome: 
         truth[POSITIVE_ECE] = ece(p[:, 1], came) - ece(old[:, 1], came)
     return Kept(
         pair.name, pair.calibration, classes, pair.drawn, name, outcome.method.label,
-        outcome.before.labelled(labels), strategy.cross_fitted(outcome, chosen=chosen).labelled(labels), own,
+        outcome.before.labelled(labels), strategy.cross_fitted(outcome, methods=chosen).labelled(labels), own,
         outcome.logits.mapped_scores(outcome.fitted).labelled(labels),
         folds(len(labels), problem.seed, outcome.before.clusters), outcome.keeps_predictions, truth,
     )  # fmt: skip

@@ -281,6 +281,7 @@ def files_of(job: ModelJob) -> list[Any]:
 def run_with_progress(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
     """Run a job with its progress shown, and write its result as JSON if that is asked for."""
     check_targets(json, in_use=files_of(job))
+    check_targets(job.output, in_use=[value for value in vars(job).values() if isinstance(value, Data)])
     with progress_callback(progress) as advance:
         result = run(job, advance)
     return save_json(json, result)

@@ -139,7 +139,7 @@ def calibrate(
             raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
     arguments.check_targets(report, json, in_use=[*arguments.files_of(job), teacher])
-    arguments.check_targets(output, in_use=[teacher])
+    arguments.check_targets(output, in_use=[teacher, job.calib, job.held_out])
     if figures is not None and Path(figures).is_file():
         raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
     try:

@@ -19,7 +19,7 @@ from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.engine.scoring import SHOWN
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.head_check import CheckedHead
@@ -70,22 +70,10 @@ class Job(ModelJob):
 
 
 def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = False) -> Path | None:
-    """Return the path to write, and refuse one that would harm a file of the run.
-
-    Gives the path; None where there is none and none is needed, also in a dry run.
-    """
+    """Return the path to write; None where there is none and none is needed, also in a dry run."""
     if in_memory and job.output is None and model.path is None:
         return None
-    target = file_beside(model, job.output, ending, overwrite=job.overwrite, dry_run=job.dry_run)
-    if target is None:
-        return None
-    # writing the model over its own data would lose them
-    for data in vars(job).values():
-        for path in (data.samples, data.labels) if isinstance(data, Data) else ():
-            is_file = isinstance(path, (str, Path)) and Path(path).exists()
-            if is_file and target.exists() and target.samefile(path):
-                raise UsageError(f"{target}: output is the data file; choose another --output")
-    return target
+    return file_beside(model, job.output, ending, overwrite=job.overwrite, dry_run=job.dry_run)
 
 
 def refuse_finished(model: Model, options: ModelOptions) -> None:
@@ -265,28 +253,33 @@ class Task:
             return Host.name
         return self.placement.name
 
-    def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
-        """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
-
-        The head is linear (`Writing.folding`). Where the file has no place for a bias, the shift is not rounded.
-        """
-        head = self.head
-        assert head is not None  # noqa: S101 - only a head can be folded into
-        collected = on or self.calibration
-        written = head.as_written(head.anchored(folding.weight(weight)))
-        if folding.factor is not None:
-            bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
-        else:
-            bias = self.new_bias(weight, folding)
-            if head.holds_bias:
-                bias = head.new_bias_as_written(bias)
-        return HeadLogits(collected.table, written, bias, self.placement)
-
-    def new_bias(self, weight: NDArray[Any], folding: Folding) -> NDArray[Any]:
-        """Return the (C,) bias beside a (C, n) weight, with a map in it; not rounded yet."""
+    def new_numbers(
+        self, weight: NDArray[Any], folding: Folding | None
+    ) -> tuple[NDArray[Any], NDArray[Any] | None, float]:
+        """Return weight (C, n) and bias (C,) with a map in them, or None and a factor on the bias; not rounded yet."""
         head = self.head
         assert head is not None  # noqa: S101 - there is a weight
-        return head.anchored(folding.bias(head.bias * head.working_type.type(self.bias_factor(weight))))
+        factor = self.bias_factor(weight)
+        if folding is None:
+            return weight, None, factor
+        folded = head.anchored(folding.weight(weight))
+        if folding.factor is not None:
+            return folded, None, folding.factor * factor
+        return folded, head.anchored(folding.bias(head.bias * head.working_type.type(factor))), 1.0
+
+    def new_logits(self, weight: NDArray[Any], folding: Folding | None, on: Collected) -> Logits:
+        """Logits of a linear head under a (C, n) weight and a map in it, rounded as the file will have both.
+
+        Where the file has no place for a bias, the shift is not rounded.
+        """
+        head = self.head
+        assert head is not None  # noqa: S101 - there is a weight
+        new, bias, factor = self.new_numbers(weight, folding)
+        if bias is None:
+            bias = head.bias_as_written(factor)
+        elif head.holds_bias:
+            bias = head.new_bias_as_written(bias)
+        return HeadLogits(on.table, head.as_written(new), bias, self.placement)
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will hold it; of the source's weight, one object for all.
@@ -313,11 +306,9 @@ class Task:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
             new = None if unchanged else weight
             return TailLogits(table, self.probed.tail.logits(new), head.n_classes)
-        bias = head.bias
-        if not unchanged:
-            bias = head.bias_as_written(self.bias_factor(weight))
-            weight = head.as_written(weight)
-        return HeadLogits(table, weight, bias, self.placement)
+        if unchanged:
+            return HeadLogits(table, weight, head.bias, self.placement)
+        return self.new_logits(weight, None, collected)
 
     def bias_factor(self, weight: NDArray[Any]) -> float:
         """Return the factor on the bias that goes with a tilted weight."""

@@ -192,6 +192,19 @@ class DigestedSamples:
         """What messages call it."""
         return self.source.describe()
 
+    def overlap(self, other: DigestedSamples) -> Overlap | None:
+        """Return how many of these samples are among others; None where their digests are of something else."""
+        if self.form != other.form:
+            return None
+        return overlap_of(self.digests, other.digests)
+
+    def in_sketch(self, entries: Mapping[str, Any], prefix: str) -> Overlap | None:
+        """Return how many of these samples are in a sketch of a file (`digests_in_file`); None where nothing tells."""
+        text = entries.get(f"{prefix}_sketch")
+        if not isinstance(text, str) or entries.get(f"{prefix}_form") != self.form:
+            return None
+        return sketch_overlap(self.digests, read_sketch(text))
+
 
 def check_leaks(
     model: Model, sets: Sequence[DigestedSamples], limits: Limits, *, cross_fits: bool = True, logits: str | None = None
@@ -248,7 +261,8 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
 
 def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
     """Refuse held-out data that are calibration data; note a small share that is."""
-    if calib.form != held_out.form:
+    overlap = held_out.overlap(calib)
+    if overlap is None:
         return [
             f"{held_out.name}: some may be calibration samples: these are recognised by {held_out.form}, calibration "
             f"samples by {calib.form}"
@@ -256,23 +270,20 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
     advice = "remove them"
     if cross_fits:
         advice += ", or leave out --eval to have the result cross-fitted"
-    overlap = overlap_of(held_out.digests, calib.digests)
     refusal = f", so they cannot judge the result; {advice}. {_ALLOWED}"
     return _refuse_overlap(held_out.name, overlap, limits.overlap, "are calibration samples too", refusal)
 
 
 def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedSamples, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is."""
-    sketch = entries.get("calibration_sketch")
-    if sketch is None:
+    if "calibration_sketch" not in entries:
         return []
-    form = entries.get("calibration_form")
-    if form != samples.form:
+    overlap = samples.in_sketch(entries, "calibration")
+    if overlap is None:
         return [
             f"{samples.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells "
-            f"them apart by {form}, and these by {samples.form}"
+            f"them apart by {entries.get('calibration_form')}, and these by {samples.form}"
         ]
-    overlap = sketch_overlap(samples.digests, read_sketch(sketch))
     if _is_certain(overlap, limits):
         raise DataError(
             f"{samples.name}: {model.name} was recalibrated on these data, so it looks better on them than "
@@ -336,12 +347,9 @@ def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[
     return tuple(notes)
 
 
-def _among(entries: dict[str, Any], prefix: str, samples: DigestedSamples, limits: Limits) -> bool | None:
-    text = entries.get(f"{prefix}_sketch")
-    if not isinstance(text, str) or entries.get(f"{prefix}_form") != samples.form:
-        return None
-    overlap = sketch_overlap(samples.digests, read_sketch(text))
-    if overlap.n < _MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
+def _among(entries: Mapping[str, Any], prefix: str, samples: DigestedSamples, limits: Limits) -> bool | None:
+    overlap = samples.in_sketch(entries, prefix)
+    if overlap is None or overlap.n < _MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
         return None
     return _is_certain(overlap, limits)
 
@@ -365,8 +373,8 @@ def check_target(
         (target, "are labelled samples of --calib", ", so they say nothing about a target"),
         (held_out, "are samples of --calib too", "; --eval must come from the target"),
     ):
-        if samples is not None and samples.form == calib.form:
-            overlap = overlap_of(samples.digests, calib.digests)
+        overlap = None if samples is None else samples.overlap(calib)
+        if samples is not None and overlap is not None:
             refusal = f"{reason}; remove them. {_ALLOWED}"
             _refuse_overlap(samples.name, overlap, limits.overlap, relation, refusal)
     if target is not None and _was_fitted_on(model, target, limits):

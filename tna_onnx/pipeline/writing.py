@@ -222,7 +222,7 @@ class Writing:
         folding = self.folding(outcome)
         # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
         if folding is not None and task.probed.tail is None and outcome.weight is not None:
-            return Shipped(functools.partial(task.folded_logits, outcome.weight, folding, on), None)
+            return Shipped(functools.partial(task.new_logits, outcome.weight, folding, on), None)
         logits = outcome.logits
         if on is not task.calibration:
             logits = task.logits(outcome.weight, on)
@@ -254,17 +254,10 @@ class Writing:
         if folding is None and (outcome.weight is None or outcome.chosen.angle == 0):
             return {}
         assert outcome.weight is not None  # noqa: S101 - a map folds into a head alone
-        factor = task.bias_factor(outcome.weight)
-        if folding is None:
-            return {"weight": outcome.weight, "bias_factor": factor}
-        head = task.head
-        assert head is not None  # noqa: S101 - `folding` has seen to it
-        if outcome.weight is head.weight and can_recompute(folding):
+        if folding is not None and outcome.weight is task.weight and can_recompute(folding):
             return {"folded": outcome.fitted}
-        weight = head.anchored(folding.weight(outcome.weight))
-        if folding.factor is not None:
-            return {"weight": weight, "bias_factor": folding.factor * factor}
-        return {"weight": weight, "bias": task.new_bias(outcome.weight, folding)}
+        weight, bias, factor = task.new_numbers(outcome.weight, folding)
+        return {"weight": weight, "bias": bias, "bias_factor": factor}
 
     @property
     def _appends(self) -> bool:
