@@ -53,6 +53,10 @@ def variant(small: Small, path: Path, opset: int = 17, *, label: bool = False) -
     return path
 
 
+def with_readout(task: Task, **fields: Any) -> Task:
+    return replace(task, probed=replace(task.probed, readout=replace(task.readout, **fields)))
+
+
 def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> None:
     writing = Writing(of_logits(small))
     assert writing.maps == NO_FEATURES
@@ -64,7 +68,7 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
     """Clip knows float64 from opset 12 on, and every map that is appended may need it."""
     task = opened(small, variant(small, tmp_path / "m.onnx", 11), few(small.calib))
-    writing = Writing(replace(task, probed=replace(task.probed, readout=replace(task.readout, logits_type="float64"))))
+    writing = Writing(with_readout(task, logits_type="float64"))
     assert (writing.maps, writing.choices) == (FOLDED, AUTOMATIC)
     with pytest.raises(UnsupportedModel, match="opset 12 or newer"):
         writing.require("isotonic")
@@ -76,9 +80,7 @@ def test_an_old_opset_takes_no_bias_that_would_need_a_node(small: Small, tmp_pat
     del model.graph.node[-1].input[2:]
     model.opset_import[0].version = 11
     onnx.save(model, tmp_path / "m.onnx")
-    task = opened(small, tmp_path / "m.onnx", few(small.calib))
-    readout = replace(task.readout, logits_type="float64")
-    writing = Writing(replace(task, probed=replace(task.probed, readout=readout)))
+    writing = Writing(with_readout(opened(small, tmp_path / "m.onnx", few(small.calib)), logits_type="float64"))
     assert writing.maps == writing.choices == ("none", "ts")
 
 
@@ -176,7 +178,7 @@ def test_a_quantised_output_is_off_by_half_a_step_everywhere(task: Task, exact: 
     """Rounding to steps of 0.004 is no error; ten times the bound of one sample, or a step too many of all, is one."""
     p, bound = exact
     step = 0.004
-    coarse = replace(task, probed=replace(task.probed, readout=replace(task.readout, output_step=step)))
+    coarse = with_readout(task, output_step=step)
     rounded = np.maximum(np.rint(p / step) * step, 1e-12)
     by = np.abs(rounded - p).max(axis=1)
     assert np.mean(by) > (np.mean(bound) + step) / 10
@@ -283,10 +285,6 @@ EPS = 2.0**-23  # of float32
 def features_and_logits(task: Task, samples: int = 200) -> tuple[np.ndarray, np.ndarray]:
     z = task.calibration.table.features[:samples].astype(np.float64)
     return z, z @ task.head.weight.T.astype(np.float64) + task.head.bias
-
-
-def with_readout(task: Task, **fields: Any) -> Task:
-    return replace(task, probed=replace(task.probed, readout=replace(task.readout, **fields)))
 
 
 def test_the_formula_by_a_loop(task: Task) -> None:
