@@ -11,7 +11,7 @@ import pytest
 from scipy import integrate, stats
 
 from tests.support import ece
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics import averages as averages_module
@@ -225,9 +225,8 @@ def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(
     for protocol in ("default", "paper"):
         settings = StudySettings(protocol=protocol)  # type: ignore[arg-type]
         own = replace(data, tilt_bias=settings.tilt_bias)
-        runs = main_table.Runs((300, 300))
-        main_table._run(("auto", "auto"), own, settings, 0, recalibrations.Recalibration(data.weight), {}, runs)
-        scores.append(runs.values["auto", "auto"])
+        _, found = main_table.run_row(("auto", "auto"), own, settings, 0, recalibrations.Recalibration(data.weight), {})
+        scores.append(Metrics.of(found))
     assert scores[0] == scores[1]
 
 
@@ -400,17 +399,19 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
     data = problem(n=40)
     seen: list[float] = []
 
-    def score(weight: np.ndarray) -> SampleScores | None:
+    def score(weight: np.ndarray) -> tuple[SampleScores, None]:
         scores = data.logits(data.calibration, weight).scores()
         seen.append(ece(scores))
-        # one that cannot be scored is never taken
-        return None if len(seen) == 3 else scores
+        if len(seen) == 3:
+            raise DataError("what cannot be scored is never taken")
+        return scores, None
 
     settings = SearchSettings(seed=3, tilt=TiltParameters(n_t=50))
-    found, index = search_printed(data.weight, score, settings)
+    found = search_printed(data.weight, score, settings)
+    assert found is not None
     assert len(seen) == 1 + settings.tilt.max_rotations(40) // 50
     seen[2] = math.inf
-    assert seen[index] == min(seen)
+    index = seen.index(min(seen))
     # the average of the members at that stop, made again
     stops = walk(data.weight, 10, settings.tilt, np.random.default_rng(3), 50 * index, 50)
     last = [stop.tilted.copy() for stop in stops][-1]

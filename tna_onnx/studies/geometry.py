@@ -7,7 +7,7 @@ random one that is not the label. The theorem gives the mode of an angle after t
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,8 +125,6 @@ _SAMPLES = 4000
 _ANGLES = (30.0, 45.0)
 _MEMBERS = 10
 
-_PREDICTED = "own class, predicted"
-
 _WIDTH = 3.0
 _EDGES = np.arange(0, 180 + _WIDTH, _WIDTH)
 
@@ -144,6 +142,12 @@ _COLUMNS = (
 Angles = dict[tuple[str, str], NDArray[np.float64]]
 """(weight, kind) -> angles in degrees."""
 
+# Kinds of class vectors: that of the label for all samples and for those predicted right or wrong, and another one.
+_OWN = "own class"
+_OTHER = "other class"
+_RIGHT = "own class, predicted right"
+_WRONG = "own class, predicted wrong"
+
 
 def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Found:
     """Measure the angles of held-out samples."""
@@ -153,36 +157,43 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
         table = table_rows(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
     classes = len(data.weight)
     other_classes = (table.labels + rng.integers(1, classes, len(table))) % classes
-    targets = {"own class": table.labels, "other class": other_classes}
     by_weight: Angles = {}
     rows: list[tuple[Cell, ...]] = []
     for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
-        to_own, to_other = (feature_angles(average.weight, table.features, c) for c in targets.values())
+        own = feature_angles(average.weight, table.features, table.labels)
         right = data.logits(table, average.weight).predictions() == table.labels
-        kinds = {"own class": to_own, f"{_PREDICTED} right": to_own[right], f"{_PREDICTED} wrong": to_own[~right]}
-        for kind, values in (kinds | {"other class": to_other}).items():
+        kinds = {
+            _OWN: (own, table.labels),
+            _RIGHT: (own[right], None),
+            _WRONG: (own[~right], None),
+            _OTHER: (feature_angles(average.weight, table.features, other_classes), other_classes),
+        }
+        for kind, (values, targets) in kinds.items():
             degrees = values[~np.isnan(values)]
             by_weight[name, kind] = degrees
             expected = None
             # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
-            if average.angle > 0 and "members" not in name and kind in targets:
-                expected = _expected(data.weight, average.weight, table, targets[kind])
+            if targets is not None and name in _names()[1:]:
+                expected = _expected(data.weight, average.weight, table, targets)
             if len(degrees):
-                mean_and_sd = (float(degrees.mean()), float(degrees.std()))
-                shares = map(float, _shares(degrees))
-                rows.append((name, average.reached, kind, len(degrees), *mean_and_sd, expected, *shares))
+                numbers = (float(degrees.mean()), float(degrees.std()), expected, *_shares(degrees).tolist())
+                rows.append((name, average.reached, kind, len(degrees), *numbers))
         progress(k + 1, 1 + 2 * len(_ANGLES))
     means = {(row[0], row[2]): row[4] for row in rows}
     parts = [
-        f"{weight} {means[weight, 'own class']:.1f} and {means[weight, 'other class']:.1f}"
-        for weight in _weights("")
-        if (weight, "own class") in means
+        f"{name} {means[name, _OWN]:.1f} and {means[name, _OTHER]:.1f}" for name in _names() if (name, _OWN) in means
     ]
     sentence = f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."
-    return Found(sentence, _COLUMNS, rows, list(_angle_charts(by_weight)))
+    averaged = f", {_MEMBERS} members"
+    charts = (
+        _chart("One tilted weight", by_weight, _names(), {_OWN: _OWN, _OTHER: _OTHER}),
+        _chart(f"Average of {_MEMBERS}", by_weight, _names(averaged), {_OWN: _OWN, _OTHER: _OTHER}),
+        _chart("Own class, by the prediction", by_weight, _names(), {_RIGHT: "right", _WRONG: "wrong"}),
+    )
+    return Found(sentence, _COLUMNS, rows, charts)
 
 
-def _weights(ending: str) -> list[str]:
+def _names(ending: str = "") -> list[str]:
     """Return the names of the original weight and of tilted ones."""
     return ["original", *(f"{degrees:g} degrees{ending}" for degrees in _ANGLES)]
 
@@ -204,9 +215,7 @@ def _expected(
     theta = np.radians(feature_angles(weight, tilted, np.arange(len(weight))))[classes]
     modes = np.degrees(np.arccos(np.cos(psi) * np.cos(theta)))
     defined = modes[~np.isnan(modes)]
-    if not len(defined):
-        return None
-    return float(defined.mean())
+    return float(defined.mean()) if len(defined) else None
 
 
 def _shares(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -214,30 +223,18 @@ def _shares(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], by_weight: Angles) -> Chart:
-    """Return the histograms of (weight, kind, name of the line, dashed), as far as there are such angles."""
-    weights = list(dict.fromkeys(weight for weight, *_ in groups))
+def _chart(title: str, by_weight: Angles, names: Sequence[str], kinds: Mapping[str, str]) -> Chart:
+    """Return the histograms of two kinds with their words, as far as there are such angles; the second is dashed."""
     lines = []
-    for weight, kind, name, dashed in groups:
-        degrees = by_weight.get((weight, kind), np.zeros(0))
-        if not len(degrees):
-            continue
-        shares = 100 * _shares(degrees)
-        filled = np.flatnonzero(shares)
-        # non-empty bins, and one more on each side
-        bins = slice(max(0, filled[0] - 1), filled[-1] + 2)
-        x = tuple((_EDGES[:-1] + _WIDTH / 2)[bins].tolist())
-        rank = 1 + weights.index(weight)
-        lines.append(Line(name, x, tuple(shares[bins].tolist()), rank=rank, dashed=dashed, marked=False))
+    for rank, name in enumerate(names, start=1):
+        for k, (kind, word) in enumerate(kinds.items()):
+            shares = 100 * _shares(by_weight.get((name, kind), np.zeros(0)))
+            filled = np.flatnonzero(shares)
+            if not len(filled):
+                continue
+            # non-empty bins, and one more on each side
+            bins = slice(max(0, filled[0] - 1), filled[-1] + 2)
+            x = tuple((_EDGES[:-1] + _WIDTH / 2)[bins].tolist())
+            y = tuple(shares[bins].tolist())
+            lines.append(Line(f"{name}, {word}", x, y, rank=rank, dashed=k == 1, marked=False))
     return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", tuple(lines))
-
-
-def _angle_charts(by_weight: Angles) -> Iterator[Chart]:
-    for title, ending in (("One tilted weight", ""), (f"Average of {_MEMBERS}", f", {_MEMBERS} members")):
-        kinds = {"own class": False, "other class": True}
-        yield _chart(
-            title, [(w, kind, f"{w}, {kind}", kinds[kind]) for w in _weights(ending) for kind in kinds], by_weight
-        )
-    words = {"right": False, "wrong": True}
-    groups = [(w, f"{_PREDICTED} {word}", f"{w}, {word}", words[word]) for w in _weights("") for word in words]
-    yield _chart("Own class, by the prediction", groups, by_weight)

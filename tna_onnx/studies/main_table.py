@@ -90,20 +90,23 @@ class Runs:
     sizes: tuple[int, int]  # samples to fit on, and to score
     values: dict[Row, list[Repeat]] = field(default_factory=dict)
     results: dict[Row, list[recalibrations.Recalibration]] = field(default_factory=dict)
-    failed: dict[Row, str] = field(default_factory=dict)
+    failed: dict[Row, str] = field(default_factory=dict)  # rows that some split gave no result for, and why
 
     def of(self, row: Row, name: str) -> list[float]:
         """Return a metric of a row for every repeat."""
         return [values[name] for values in self.values[row]]
 
-    def change(self, base: Row | None, row: Row, name: str) -> tuple[Cell, Cell, Cell]:
-        """Return the mean change of a metric from one row to another, and its interval; None for what there is not."""
-        if base is None or base not in self.values or len(self.values[base]) != len(self.values[row]):
-            return None, None, None
+    def change(self, base: Row | None, row: Row, name: str) -> tuple[float, float, float] | None:
+        """Return the mean change of a metric from one row to another, and its interval; None without that row."""
+        if base is None or base in self.failed:
+            return None
         fitted, scored_samples = self.sizes
         differences = [after - before for before, after in zip(self.of(base, name), self.of(row, name), strict=True)]
-        low, high = mean_interval(differences, scored_samples / fitted) or (None, None)
-        return mean(differences), low, high
+        interval = mean_interval(differences, scored_samples / fitted)
+        return interval and (mean(differences), *interval)
+
+
+_ENDINGS = {"none": "", "sparse": " +TNA (sparse)", "complete": " +TNA (comp.)"}
 
 
 def label(row: Row) -> str:
@@ -111,10 +114,9 @@ def label(row: Row) -> str:
     search, name = row
     if search == "auto":
         return "Default"
-    text = LABELS.get(name, name)
     if row == ("sparse", "none"):
         return "None +TNA"
-    return text + {"none": "", "sparse": " +TNA (sparse)", "complete": " +TNA (comp.)"}[search]
+    return LABELS.get(name, name) + _ENDINGS[search]
 
 
 # Metrics before the verdict, and after it.
@@ -165,9 +167,10 @@ def cells_of(row: Row, runs: Runs) -> Iterator[Cell]:
     yield label(row)
     yield from mean_cells(runs.values[row], _FIRST)
     base = _base_of(row)
-    yield _verdict(runs, base, row)
+    changes = {name: runs.change(base, row, name) for name in ("accuracy", "ece", "nll")}
+    yield "" if base is None else _verdict(changes)
     for name in ("ece", "nll"):
-        yield from runs.change(base, row, name)
+        yield from changes[name] or (None, None, None)
     yield from mean_cells(runs.values[row], _LAST)
     results = runs.results[row]
     # how often each number of members was averaged
@@ -176,36 +179,31 @@ def cells_of(row: Row, runs: Runs) -> Iterator[Cell]:
     yield ", ".join(name if len(names) == 1 else f"{name} ({times})" for name, times in names.most_common())
 
 
+_INPUT: Row = ("none", "none")
+
+
 def _base_of(row: Row) -> Row | None:
     """Return the row to compare with: the same map alone; the input for a map; None for the input."""
     search, name = row
     if search in ("sparse", "complete"):
         return ("none", name)
-    if row == _INPUT:
-        return None
-    return _INPUT
+    return None if row == _INPUT else _INPUT
 
 
-def _verdict(runs: Runs, base: Row | None, row: Row) -> str:
-    """State which of accuracy, ECE and NLL are significantly better or worse."""
-    if base is None:
-        return ""
-    words: dict[int, list[str]] = {1: [], -1: []}
-    for name in ("accuracy", "ece", "nll"):
-        _, low, high = runs.change(base, row, name)
-        if isinstance(low, float) and isinstance(high, float) and (side := METRICS[name].standing(low, high)):
-            words[side].append(METRICS[name].label)
+def _verdict(changes: Mapping[str, tuple[float, float, float] | None]) -> str:
+    """State which metrics are significantly better or worse."""
+    words: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    for name, change in changes.items():
+        side = METRICS[name].standing(*change[1:]) if change else 0
+        words[side].append(METRICS[name].label)
     parts = [f"{word}: {', '.join(words[side])}" for side, word in ((1, "better"), (-1, "worse")) if words[side]]
     return "; ".join(parts) or "no significant difference"
 
 
-_INPUT: Row = ("none", "none")
-
-
 def less_accurate(rows: Sequence[Row], runs: Runs) -> list[Row]:
     """Return the rows whose accuracy is significantly below that of the input."""
-    changes = ((row, runs.change(_INPUT, row, "accuracy")[2]) for row in rows if row != _INPUT)
-    return [row for row, high in changes if isinstance(high, float) and high < 0]
+    changes = {row: runs.change(_INPUT, row, "accuracy") for row in rows}
+    return [row for row, change in changes.items() if change and change[2] < 0]
 
 
 def footnotes_of(rows: list[Row], runs: Runs) -> tuple[Footnote, ...]:
@@ -222,8 +220,9 @@ def sentence(rows: list[Row], runs: Runs) -> str:
     losing = less_accurate(rows, runs)
     tilted = [row for row in rows if row[0] in ("sparse", "complete") and row[1] != "none"]
     counted = [row for row in tilted if row not in losing]
-    changes = [runs.change(_base_of(row), row, "ece") for row in counted]
-    lower, clear = (sum(isinstance(ends[k], float) and float(ends[k] or 0) < 0 for ends in changes) for k in (0, 2))
+    changes = [change for row in counted if (change := runs.change(_base_of(row), row, "ece"))]
+    lower = sum(change < 0 for change, _, _ in changes)
+    clear = sum(high < 0 for _, _, high in changes)
     best = min((row for row in rows if row not in losing), key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
     accuracy, input_accuracy = (METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, _INPUT))
@@ -257,21 +256,28 @@ def table(data: recalibrations.StudyData, settings: StudySettings, progress: Cal
         pairs = recalibrations.complete(split, recalibrations.PAPER_MAPS, settings, seed)
         progress(next(done), steps)
         for row in rows:
-            _run(row, split, settings, seed, tilted, pairs, runs)
+            if row not in runs.failed:
+                try:
+                    result, scores = run_row(row, split, settings, seed, tilted, pairs)
+                except DataError as error:
+                    runs.failed[row] = str(error)
+                else:
+                    runs.results.setdefault(row, []).append(result)
+                    runs.values.setdefault(row, []).append(_measured(scores, settings.bins))
             progress(next(done), steps)
     complete_rows = [row for row in rows if row not in runs.failed]
-    cells = tuple(tuple(cells_of(row, runs)) for row in complete_rows)
-    notes = [f"{label(row)} is left out: {reason}" for row, reason in runs.failed.items()]
-    notes += [
+    notes = (
+        *(f"{label(row)} is left out: {reason}" for row, reason in runs.failed.items()),
         "Both sets of samples are split anew for each repeat. Intervals are 95 %, corrected for the overlap of splits.",
         "Changes and verdicts of rows with TNA are against the same map alone, those of maps against None.",
-    ]
+    )
+    cells = tuple(tuple(cells_of(row, runs)) for row in complete_rows)
     footnotes = footnotes_of(complete_rows, runs)
-    return Found(sentence(complete_rows, runs), columns(), cells, notes=tuple(notes), footnotes=footnotes)
+    return Found(sentence(complete_rows, runs), columns(), cells, notes=notes, footnotes=footnotes)
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:
-    yield ("none", "none")
+    yield _INPUT
     yield ("sparse", "none")
     for name in names:
         yield ("none", name)
@@ -281,39 +287,38 @@ def _rows(names: tuple[str, ...]) -> Iterator[Row]:
     yield ("auto", "auto")
 
 
-def _run(
+def run_row(
     row: Row,
     data: recalibrations.StudyData,
     settings: StudySettings,
     seed: int,
     tilted: recalibrations.Recalibration,
     pairs: Mapping[str, recalibrations.Recalibration],
-    runs: Runs,
-) -> None:
-    """Fit one row on one split, and score it."""
-    if row in runs.failed:
-        return
+) -> tuple[recalibrations.Recalibration, SampleScores]:
+    """Fit one row on one split, and score it. `tilted`: the result of the sparse search; `pairs`: of the complete one.
+
+    Raises:
+        DataError: it cannot be fitted.
+    """
     search, name = row
-    try:
-        if search == "auto":
-            # what `calibrate` does, whatever the protocol of the other rows
-            data = replace(data, tilt_bias=True)
-            result = recalibrations.chosen(data, settings.by_default, seed)
-        elif search == "complete":
-            if name not in pairs:
-                raise DataError("it cannot be fitted on the original weight")
-            result = pairs[name]
-        elif search == "sparse":
-            fitted = recalibrations.fit(name, data.logits(data.calibration, tilted.weight), settings)
-            result = recalibrations.Recalibration(tilted.weight, fitted, tilted.angle, tilted.members)
-        else:
-            result = recalibrations.plain(data, name, settings, seed)
-    except DataError as error:
-        runs.failed[row] = str(error)
-        return
-    scores = recalibrations.scored(data, result)
-    values = metrics_of(scores, settings.bins, tuple(METRICS))
-    values["ece_debiased"] = debiased_ece(scores, settings.bins)
+    if search == "auto":
+        # what `calibrate` does, whatever the protocol of the other rows
+        data = replace(data, tilt_bias=True)
+        result = recalibrations.chosen(data, settings.by_default, seed)
+    elif search == "complete":
+        if name not in pairs:
+            raise DataError("it cannot be fitted on the original weight")
+        result = pairs[name]
+    elif search == "sparse":
+        logits = data.logits(data.calibration, tilted.weight)
+        result = replace(tilted, fitted=recalibrations.fit(name, logits, settings))
+    else:
+        result = recalibrations.plain(data, name, settings, seed)
+    return result, recalibrations.scored(data, result)
+
+
+def _measured(scores: SampleScores, bins: int) -> Repeat:
+    values = metrics_of(scores, bins, tuple(METRICS))
+    values["ece_debiased"] = debiased_ece(scores, bins)
     values["cumulative"] = CumulativeTest.of(scores).kolmogorov_smirnov
-    runs.values.setdefault(row, []).append(values)
-    runs.results.setdefault(row, []).append(result)
+    return values

@@ -34,7 +34,7 @@ from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, Scorer, SearchSettings, candidate_of, candidate_weight, choose
+from tna_onnx.search.candidates import Scorer, SearchSettings, candidate_of, candidate_weight, choose
 from tna_onnx.search.sparse import Walk, search_sparse
 from tna_onnx.studies.settings import PAPER_N_T, StudySettings
 
@@ -196,37 +196,32 @@ def angles_of(start: NDArray[Any], tilted: NDArray[Any]) -> NDArray[np.float64]:
     return angles
 
 
-def search_printed(
-    weight: NDArray[Any],
-    score: Callable[[NDArray[Any]], SampleScores | None],
-    settings: SearchSettings,
-) -> tuple[Recalibration, int]:
-    """Score the average of n_e members after every n_t rotations; return the best, and its place among them.
+Score = Callable[[NDArray[Any]], tuple[SampleScores, CalibrationMap | None]]
+"""(C, n) weight -> scores of all calibration samples, and the map that was fitted for it; DataError: there is none."""
 
-    `weight`: (C, n) class vectors. `score`: scores all calibration samples with a weight; None where that cannot be
-    done, and it is no candidate.
-    """
 
-    def value_of(candidate: NDArray[Any]) -> float:
-        scores = score(candidate)
-        if scores is None:
-            return math.inf
-        return metric_value(scores, settings.objective, settings.bins)
-
-    best = Recalibration(weight, members=settings.ensemble_size)
-    index = 0
-    least = value_of(weight)
+def search_printed(weight: NDArray[Any], score: Score, settings: SearchSettings) -> Recalibration | None:
+    """Score the average of n_e members after every n_t rotations; return the best, None where no weight has a score."""
+    members = settings.ensemble_size
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
-    stops = walk(weight, settings.ensemble_size, settings.tilt, rng, last, settings.tilt.n_t)
-    for place, stop in enumerate(stops, start=1):
-        average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
-        value = value_of(average)
-        if value < least:
+    stops = walk(weight, members, settings.tilt, rng, last, settings.tilt.n_t)
+    tilted = (
+        (np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype), float(stop.mrc.mean()))
+        for stop in stops
+    )
+    best: Recalibration | None = None
+    least = math.inf
+    for average, angle in itertools.chain([(weight, 0.0)], tilted):
+        try:
+            scores, fitted = score(average)
+        except DataError:  # near 90 degrees a weight is noise
+            continue
+        value = metric_value(scores, settings.objective, settings.bins)
+        if best is None or value < least:
             least = value
-            index = place
-            best = replace(best, weight=average, angle=float(stop.mrc.mean()))
-    return best, index
+            best = Recalibration(average, fitted, angle, members)
+    return best
 
 
 def maps_for(classes: int) -> tuple[str, ...]:
@@ -273,11 +268,13 @@ def sparse(data: StudyData, settings: StudySettings, seed: int) -> Recalibration
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return search_printed(data.weight, lambda weight: score([weight])[0], search)[0]
+        printed = search_printed(data.weight, lambda weight: (score([weight])[0], None), search)
+        assert printed is not None  # noqa: S101 - every weight has scores
+        return printed
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
     candidates = search_sparse(Scorer(search.ensemble(data.weight), score, scaled), search, lambda *_: None)
     best = candidates[choose(candidates, search)]
-    return _from_candidate(best, candidate_weight(data.weight, best, search))
+    return Recalibration(candidate_weight(data.weight, best, search), None, best.angle, best.ensemble_size)
 
 
 def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Recalibration]:
@@ -286,8 +283,16 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
     A map that cannot be fitted on the original weight is left out.
     """
     search = settings.search(seed)
+
+    def score(name: str, logits: HeadLogits, start: Any = None) -> tuple[SampleScores, CalibrationMap | None]:
+        fitted = fit(name, logits, settings, start)
+        return logits.mapped_scores(fitted), fitted
+
+    def score_anew(name: str, weight: NDArray[Any]) -> tuple[SampleScores, CalibrationMap | None]:
+        return score(name, data.logits(data.calibration, weight))
+
     if settings.printed:
-        printed = {name: _complete_printed(data, name, settings, search) for name in names}
+        printed = {name: search_printed(data.weight, functools.partial(score_anew, name), search) for name in names}
         return {name: pair for name, pair in printed.items() if pair is not None}
     # of all weights, a walk keeps the best
     walks: dict[str, Walk] = {}
@@ -296,46 +301,25 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
     grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
     for average in itertools.chain([original], averages(data.weight, grid, members, search.draws)):
         logits = data.logits(data.calibration, average.weight)
-        if average is not original:
-            names = [*walks]
-        for name in names:
+        for name in names if average is original else [*walks]:
             walked = walks.get(name)
             try:
                 # the map changes little with the angle: the neighbour's is a good start
-                fitted = fit(name, logits, settings, walked and walked.pool[-1].fitted)
+                scores, fitted = score(name, logits, walked and walked.pool[-1].fitted)
             except DataError:
                 continue
-            candidate = candidate_of(average, members, logits.mapped_scores(fitted), fitted)
+            candidate = candidate_of(average, members, scores, fitted)
             if walked:
                 walked.add([candidate])
             else:
                 walks[name] = Walk(candidate, search)
         logits.forget()
-    best = {name: walk.pool[choose(walk.pool, search)] for name, walk in walks.items()}
-    return {name: _from_candidate(candidate, candidate.weight) for name, candidate in best.items()}
-
-
-def _complete_printed(
-    data: StudyData, name: str, settings: StudySettings, search: SearchSettings
-) -> Recalibration | None:
-    """Search pairs by the printed algorithm; return None if no map can be fitted."""
-    fitted_maps: list[CalibrationMap | None] = []
-
-    def score(weight: NDArray[Any]) -> SampleScores | None:
-        logits = data.logits(data.calibration, weight)
-        try:
-            # each pair is fitted anew: nothing of a neighbour's fit is taken over
-            fitted_maps.append(fit(name, logits, settings))
-        except DataError:  # near 90 degrees a weight is noise
-            fitted_maps.append(None)
-            return None
-        return logits.mapped_scores(fitted_maps[-1])
-
-    printed, index = search_printed(data.weight, score, search)
-    fitted = fitted_maps[index]
-    if fitted is None:
-        return None
-    return replace(printed, fitted=fitted)
+    pairs = {}
+    for name, walked in walks.items():
+        best = walked.pool[choose(walked.pool, search)]
+        assert best.weight is not None  # noqa: S101 - the best of a walk keeps its weight
+        pairs[name] = Recalibration(best.weight, best.fitted, best.angle, best.ensemble_size)
+    return pairs
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Recalibration:
@@ -354,7 +338,3 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
     assert outcome.weight is not None  # noqa: S101 - there is a head
     best = outcome.chosen
     return Recalibration(outcome.weight, outcome.fitted, best.angle, best.ensemble_size)
-
-
-def _from_candidate(candidate: Candidate, weight: Any) -> Recalibration:
-    return Recalibration(weight, candidate.fitted, candidate.angle, candidate.ensemble_size)
