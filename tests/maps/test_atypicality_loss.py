@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from tests.maps.samples import reduce_of, sample
@@ -27,19 +28,27 @@ def design(logits: Array, atypicality: Array) -> Array:
     return np.concatenate([by_power, np.broadcast_to(np.eye(classes), (len(logits), classes, classes))], axis=2)
 
 
-def definition(theta: Array, logits: Array, labels: Array, atypicality: Array) -> tuple[float, Array, Array]:
-    """Value, gradient and Hessian in theta = (p, v), written down in full."""
+def definition(theta: Array, logits: Array, labels: Array, atypicality: Array) -> tuple[float, Array]:
+    """Value and gradient in theta = (p, v), written down in full."""
     x = design(logits, atypicality)
     logs = log_softmax(x @ theta, axis=1)
-    q = np.exp(logs)
-    ridge = np.r_[np.zeros(3), np.full(logits.shape[1], 2e-3 / logits.shape[1])]
+    ridge = ridge_of(logits)
     rows = np.arange(len(labels))
-    mean = np.einsum("nc,ncj->nj", q, x)
-    centred = x - mean[:, None, :]
+    mean = np.einsum("nc,ncj->nj", np.exp(logs), x)
     value = -logs[rows, labels].mean() + theta @ (ridge * theta) / 2
-    gradient = (mean - x[rows, labels]).mean(axis=0) + ridge * theta
-    hessian = np.einsum("nc,ncj,nck->jk", q, centred, centred) / len(labels) + np.diag(ridge)
-    return float(value), gradient, hessian
+    return float(value), (mean - x[rows, labels]).mean(axis=0) + ridge * theta
+
+
+def hessian_of(theta: Array, logits: Array, atypicality: Array) -> Array:
+    """The Hessian in theta = (p, v)."""
+    x = design(logits, atypicality)
+    q = np.exp(log_softmax(x @ theta, axis=1))
+    centred = x - np.einsum("nc,ncj->nj", q, x)[:, None, :]
+    return np.einsum("nc,ncj,nck->jk", q, centred, centred) / len(logits) + np.diag(ridge_of(logits))
+
+
+def ridge_of(logits: Array) -> Array:
+    return np.r_[np.zeros(3), np.full(logits.shape[1], 2e-3 / logits.shape[1])]
 
 
 def torch_array(values: Array) -> Any:
@@ -65,7 +74,7 @@ def test_value_gradient_and_hessian_are_the_definition(
     logits, labels, atypicality = problem(scale)
     logits = logits + offset
     theta = np.r_[0.8, 0.1, -0.05, np.linspace(-1, 1, 4)]
-    value, gradient, hessian = definition(theta, logits, labels, atypicality)
+    value, gradient = definition(theta, logits, labels, atypicality)
     given = logits.astype(face) if isinstance(face, type) else face(logits)
     loss = AtypicalityLoss.of(reduce_of(given, labels, cuts=(5, 350)), atypicality)
     found, slope, curvature = loss.at(theta / loss.unit)
@@ -73,6 +82,7 @@ def test_value_gradient_and_hessian_are_the_definition(
     size = 1 + np.abs(logits).max()
     np.testing.assert_allclose(slope / loss.unit, gradient, atol=bound * size)
     turned = np.stack([curvature.times(d / loss.unit) / loss.unit for d in np.eye(7)])
+    hessian = hessian_of(theta, logits, atypicality)
     np.testing.assert_allclose(turned, hessian, atol=bound * np.abs(np.diag(hessian)).max())
 
 
@@ -81,7 +91,7 @@ def test_of_many_numbers_the_preconditioner_divides_by_a_block_and_a_diagonal(mo
     logits, labels, atypicality = problem(classes=12)
     theta = np.r_[0.4, 0.02, -0.01, np.linspace(-1, 1, 12)]
     loss = AtypicalityLoss.of(reduce_of(logits, labels), atypicality)
-    hessian = definition(theta, logits, labels, atypicality)[2]
+    hessian = hessian_of(theta, logits, atypicality)
     rough = np.diag(np.diag(hessian))
     rough[:3, :3] = hessian[:3, :3]
     curvature = loss.at(theta / loss.unit)[2]
@@ -115,8 +125,33 @@ def slope_of(fitted: AtypicalityAware, logits: Array, labels: Array) -> float:
     """Largest element of the gradient at a fit, by the definition in float64."""
     assert fitted.space.measured is not None
     theta = np.r_[fitted.polynomial, fitted.bias]
-    _, gradient, _ = definition(theta, logits.astype(np.float64), labels, fitted.space.measured)
+    _, gradient = definition(theta, logits.astype(np.float64), labels, fitted.space.measured)
     return float(np.max(np.abs(gradient)))
+
+
+@pytest.mark.parametrize(("classes", "scale", "offset"), [(2, 0.3, 30), (10, 0.3, 30), (10, 0.3, 100), (10, 1000, 0)])
+def test_where_probabilities_are_saturated_it_is_fitted_as_well_as_by_l_bfgs(
+    classes: int, scale: float, offset: float
+) -> None:
+    rng = np.random.default_rng(1)
+    labels, means = rng.integers(0, classes, 2000), rng.normal(size=(classes, 30))
+    features = (means[labels] + 2 * rng.normal(size=(2000, 30))).astype(np.float32)
+    logits = ((features @ means.T - 0.5 * np.sum(means**2, axis=1)) * scale / 5).astype(np.float32)
+    logits[:, 0] += np.float32(offset)
+    fitted = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    assert fitted.space.measured is not None
+    s = logits.astype(np.float64)
+    unit = np.r_[np.full(3, 1 / np.abs(s).max()), np.ones(classes)]
+
+    def loss(x: Array) -> tuple[float, Array]:
+        value, gradient = definition(x * unit, s, labels, fitted.space.measured)
+        return value, gradient * unit
+
+    start = np.r_[1.0, np.zeros(2 + classes)] / unit
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "maxfun": 10_000})
+    found = loss(np.r_[fitted.polynomial, fitted.bias] / unit)[0]
+    assert found < best.fun + 1e-4 * (1 + best.fun)
+    assert best.fun < 0.2 * loss(start)[0]  # there was much to be fitted
 
 
 @pytest.mark.parametrize(("dtype", "seed"), [(np.float32, 0), (np.float64, 1), (np.float32, 2)])

@@ -1,11 +1,8 @@
 """The smoothed isotonic map and TvA: definitions by SciPy and scikit-learn, few samples, many classes, float16."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +10,10 @@ from scipy.special import expit, log_softmax, logit, softmax
 from sklearn.isotonic import IsotonicRegression
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
 from tests.conftest import Small
+from tests.maps.faces import on_onnxruntime
 from tests.maps.samples import reduce_of, sample
 from tests.support import with_options
-from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.isotonic import IsotonicOneVsAll, SmoothedIsotonic, TopVersusAll
 from tna_onnx.maps.temperature import Temperature
@@ -169,16 +165,6 @@ def test_the_order_of_any_two_logits_is_kept(rows: list[list[float]], d: list[fl
 
 
 # low precision
-
-
-def on_onnxruntime(fitted: Any, logits: Array) -> Array:
-    ops = NodeOps(logits.dtype.name, 17)
-    result = fitted.forward(ops, "logits")
-    before, after = (tensor_info(name, ["N", logits.shape[1]], logits.dtype.name) for name in ("logits", result))
-    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=17)
-    onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"logits": logits})[0])
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])

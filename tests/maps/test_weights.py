@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.maps.samples import reduce_of
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Reduce, apply_map
 from tna_onnx.numerics.fitting import RIDGE
@@ -27,13 +28,7 @@ def problem(classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArr
 
 def reduced(logits: Any, labels: Any, features: Any) -> Reduce:
     """The sums over three chunks."""
-
-    def reduce(of: Any, *aligned: Any) -> Any:
-        cuts = [slice(0, 500), slice(500, 900), slice(900, None)]
-        parts = [of(logits[k], labels[k], features[k], *(each[k] for each in aligned)) for k in cuts]
-        return parts[0] + parts[1] + parts[2]
-
-    return reduce
+    return reduce_of(logits, labels, features, cuts=(500, 900))
 
 
 def times() -> NDArray[np.int64]:
@@ -125,6 +120,6 @@ def test_neither_the_engine_nor_the_cut_into_chunks_matters(name: str) -> None:
     one = MAPS[name].fit(reduced(logits, weights, features))
     tensors = (torch.asarray(values) for values in (logits, features))
     two = MAPS[name].fit(reduced(next(tensors), weights, next(tensors)))
-    three = MAPS[name].fit(lambda of, *aligned: of(logits, weights, features, *aligned))
+    three = MAPS[name].fit(reduce_of(logits, weights, features))
     for fitted in (two, three):
         np.testing.assert_allclose(apply_map(fitted, logits, None), apply_map(one, logits, None), rtol=0, atol=1e-7)

@@ -113,11 +113,11 @@ class Logits(ABC):
         start = 0
         for logits, labels, z in passed:
             stop = start + len(labels)
-            chosen: Any = slice(None)
+            index: Any = slice(None)
             if rows is not None:
-                chosen = _chosen_rows(rows[start:stop])
-            if chosen is not None:
-                yield logits[chosen], labels[chosen], z[chosen] if features else None
+                index = _chosen_rows(rows[start:stop])
+            if index is not None:
+                yield logits[index], labels[index], z[index] if features else None
             start = stop
 
     def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduction:
@@ -155,7 +155,7 @@ class Reduction:
     rows: NDArray[np.bool_] | None
     features: bool
     # what fits of several maps to these samples have in common (`maps.base.common`)
-    known: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
         """Return the sum over chunks; see `Reduce`."""

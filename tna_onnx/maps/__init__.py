@@ -53,8 +53,8 @@ class _Maps(Mapping[str, "type[CalibrationMap]"]):
     def __getitem__(self, name: str) -> type[CalibrationMap]:
         if name.startswith(CLAMPED):
             clamp = importlib.import_module(f"{__name__}.clamp")
-            kept: type[CalibrationMap] = clamp.clamped_class(self[name.removeprefix(CLAMPED)])
-            return kept
+            clamped: type[CalibrationMap] = clamp.clamped_class(self[name.removeprefix(CLAMPED)])
+            return clamped
         module, cls = _CLASSES[name]  # type: ignore[index]  # any other word is a KeyError
         map_class: type[CalibrationMap] = getattr(importlib.import_module(f"{__name__}.{module}"), cls)
         return map_class

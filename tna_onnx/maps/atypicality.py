@@ -282,7 +282,7 @@ class AtypicalityLoss:
         # in float32 the curvature may vanish where the slope does not
         by_class = np.maximum(shares - squares + self.ridge[3:], _MIN_CURVATURE)
         by_power = _inverse(means[4:13].reshape(3, 3) * self.unit[0] ** 2)
-        return value, gradient * self.unit, _Curvature(self, theta, passed.kept, shares, by_power, by_class)
+        return value, gradient * self.unit, _Curvature(self, theta, passed.by_sample, shares, by_power, by_class)
 
 
 def _inverse(block: FloatArray) -> FloatArray:
@@ -302,7 +302,7 @@ class _Curvature:
 
     loss: AtypicalityLoss  # of which it is the Hessian
     theta: FloatArray  # (3 + C,) p and v
-    kept: FloatArray  # (N, 4) max s, the logarithm of sum exp s', E_q[z], E_q[z^2]; s' without p(a) max s
+    by_sample: FloatArray  # (N, 4) max s, the logarithm of sum exp s', E_q[z], E_q[z^2]; s' without p(a) max s
     shares: FloatArray  # (C,) mean of q
     by_power: FloatArray  # (3, 3) inverse of the block
     by_class: FloatArray  # (C,) diagonal
@@ -311,7 +311,7 @@ class _Curvature:
         """Return the Hessian times d, (3 + C,)."""
         along = d * self.loss.unit
         of = Blocked(functools.partial(_hessian_sums, self.theta, along))
-        means = self.loss.reduce(of, self.loss.atypicality, self.kept) / self.loss.size
+        means = self.loss.reduce(of, self.loss.atypicality, self.by_sample) / self.loss.size
         means[3:] += self.shares * along[3:]
         turned: FloatArray = (means + self.loss.ridge * along) * self.loss.unit
         return turned
@@ -323,13 +323,13 @@ class _Curvature:
 
 @dataclass(frozen=True, eq=False)
 class _Passed:
-    """What a pass gives: sums over samples are added, what is kept of each sample is joined."""
+    """What a pass gives: sums over samples are added, numbers by sample are joined."""
 
     sums: FloatArray
-    kept: FloatArray
+    by_sample: FloatArray
 
     def __add__(self, addend: _Passed) -> _Passed:
-        return _Passed(self.sums + addend.sums, np.concatenate([self.kept, addend.kept]))
+        return _Passed(self.sums + addend.sums, np.concatenate([self.by_sample, addend.by_sample]))
 
 
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
@@ -345,7 +345,7 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 def _loss_sums(
     theta: FloatArray, dense: bool, logits: Any, labels: NDArray[np.int64], _features: Any, atypicality: FloatArray
 ) -> _Passed:
-    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2), and what `_Curvature` keeps of each sample.
+    """Sums over samples of (NLL, d NLL / d p_k, A, q, q^2), and the numbers by sample of `_Curvature`.
 
     z = s - max s, q = softmax(s'), d NLL / d p_k = a^k (E_q[z] - z_y), A = a^(k+l) Var_q[z]. `dense`: the Hessian, too.
     """
@@ -381,8 +381,8 @@ def _loss_sums(
         # where rows are saturated, rounding is all that is left
         rounded = 10 * float(xp.finfo(q.dtype).eps) * np.append(square @ powers**2, shares) + _MIN_CURVATURE
         sums = np.append(sums, hessian + np.diag(rounded))
-    kept = np.stack([_host(largest)[:, 0], normaliser, mean, square], axis=1)
-    return _Passed(sums, kept)
+    by_sample = np.stack([_host(largest)[:, 0], normaliser, mean, square], axis=1)
+    return _Passed(sums, by_sample)
 
 
 def _hessian_sums(
@@ -392,7 +392,7 @@ def _hessian_sums(
     _labels: Any,
     _features: Any,
     atypicality: FloatArray,
-    kept: FloatArray,
+    by_sample: FloatArray,
 ) -> FloatArray:
     """Sums over samples of the Hessian of the NLL in (p, v) at theta, times d; without sum q w, which is known.
 
@@ -401,7 +401,7 @@ def _hessian_sums(
     """
     op = ArrayOps(logits)
     powers = _powers(atypicality)
-    largest, normaliser, mean, square = kept.T
+    largest, normaliser, mean, square = by_sample.T
     z = logits - op.const(largest[:, None])
     scores = z * op.const(powers @ theta[:3, None])
     scores -= op.const(normaliser[:, None])

@@ -201,11 +201,11 @@ def common(reduce: Reduce, find: Callable[..., Found], *start: Any) -> Found:
 
     `start`: where `find` begins, which changes nothing but how long it takes.
     """
-    known: dict[Any, Any] = getattr(reduce, "known", {})
-    if find not in known:
-        known[find] = find(reduce, *start)
-    found: Found = known[find]
-    return found
+    cache: dict[Any, Any] = getattr(reduce, "cache", {})
+    if find not in cache:
+        cache[find] = find(reduce, *start)
+    result: Found = cache[find]
+    return result
 
 
 def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) -> Any:

@@ -57,19 +57,19 @@ class Clamped(CalibrationMap):
         if not self.classes:
             return np.asarray(np.any(np.abs(logits) <= moved, axis=1))
         rows, first = np.arange(len(logits)), logits.argmax(axis=1)
-        least, most = logits - moved, logits + moved
-        most[rows, first] = -np.inf
-        return np.asarray(least[rows, first] <= most.max(axis=1))
+        lowest, highest = logits - moved, logits + moved
+        highest[rows, first] = -np.inf
+        return np.asarray(lowest[rows, first] <= highest.max(axis=1))
 
     def _first_kept(self, op: Ops, new: Any, old: Any) -> Any:
         first = self._first(op, old)
         new = _less(op, new, _max(op, new))
-        other = op.add(op.mul(first, op.const(-1)), op.const(1))
-        others = op.mul(new, other)
+        not_first = op.add(op.mul(first, op.const(-1)), op.const(1))
+        lower = op.mul(new, not_first)
         # the first one has the least value there, so that the largest is another's
-        rest = _max(op, op.add(others, op.mul(op.min(new), first)))
+        rest = _max(op, op.add(lower, op.mul(op.min(new), first)))
         distance = distance_of(op.tiny)
-        return op.add(others, op.mul(op.clip(op.add(rest, op.const(distance)), 0.0, distance), first))
+        return op.add(lower, op.mul(op.clip(op.add(rest, op.const(distance)), 0.0, distance), first))
 
     def _first(self, op: Ops, old: Any) -> Any:
         """Return 1 for the class that comes first, of equal ones the one with the lowest number, and 0 for others."""
@@ -110,9 +110,9 @@ def clamped_class(of: type[CalibrationMap]) -> type[Clamped]:
     if hasattr(of, "strengths"):
         facts["strengths"] = of.strengths
     # behind all that fold or keep predictions by themselves: of equals, those are simpler
-    own = {"of": of, "name": CLAMPED + of.name, "rank": 1000 + of.rank}
+    changed = {"of": of, "name": CLAMPED + of.name, "rank": 1000 + of.rank}
     title = f"{of.title or of.name}, predictions kept"
-    return type(f"Clamped{of.__name__}", (Clamped,), {**facts, **own, "title": title, "__module__": __name__})
+    return type(f"Clamped{of.__name__}", (Clamped,), {**facts, **changed, "title": title, "__module__": __name__})
 
 
 def clamped_fit(fitted: CalibrationMap, classes: int) -> Clamped:
@@ -121,8 +121,8 @@ def clamped_fit(fitted: CalibrationMap, classes: int) -> Clamped:
 
 
 def _classes(reduce: Reduce) -> int:
-    columns, several, count = reduce(_shape)
-    return 0 if several else int(columns // count)
+    columns, multi_label, count = reduce(_shape)
+    return 0 if multi_label else int(columns // count)
 
 
 def _shape(logits: Any, labels: Any, *_: Any) -> NDArray[np.int64]:

@@ -44,9 +44,11 @@ def chain(op: Ops, x: Any, functions: Sequence[Knots]) -> Any:
     """
     columns = []
     for knots, y in functions:
-        slopes = [1 / (right - left) for left, right in itertools.pairwise(knots)]
-        heights = [right - left for left, right in itertools.pairwise(y)]
-        columns.append([(a, -a * left, d) for a, left, d in zip(slopes, knots, heights, strict=False)])
+        ramps = []
+        for (low, high), (below, above) in zip(itertools.pairwise(knots), itertools.pairwise(y), strict=False):
+            slope = 1 / (high - low)
+            ramps.append((slope, -slope * low, above - below))
+        columns.append(ramps)
     return _with_ramps(op, x, op.const(np.array([y[0] for _, y in functions])), columns)
 
 
@@ -167,17 +169,17 @@ class SmoothedIsotonic(CalibrationMap):
         temperature = Temperature.fit(reduce, start=start).temperature
         count, expected = reduce(functools.partial(_class_sums, temperature))
         # a class that was expected often and never seen has much to say
-        few = np.maximum(count, expected) < MIN_SAMPLES
-        if len(few) >= _MANY_CLASSES or 2 * few.sum() > len(few):
+        scarce = np.maximum(count, expected) < MIN_SAMPLES
+        if len(scarce) >= _MANY_CLASSES or 2 * scarce.sum() > len(scarce):
             return TopVersusAll.fit(reduce, start=temperature)
         # isotonic regression sorts: it needs the probabilities of all samples together
         probabilities, labels = reduce(functools.partial(_probabilities, temperature)).columns
-        knots = [_UNCHANGED] * len(few)
-        for c in np.flatnonzero(~few):
+        knots = [_UNCHANGED] * len(scarce)
+        for c in np.flatnonzero(~scarce):
             log_odds = isotonic_log_odds(probabilities[:, c], plain_labels(labels) == c, weights_of(labels))
             x, g = thinned(expit(CENTRES), log_odds, np.log(expit(log_odds) / expit(CENTRES)))
             knots[c] = (tuple(x.tolist()), tuple(g.tolist()))
-        return cls(tuple(knots), temperature, tuple(np.flatnonzero(few).tolist()))
+        return cls(tuple(knots), temperature, tuple(np.flatnonzero(scarce).tolist()))
 
 
 def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
@@ -240,9 +242,9 @@ class IsotonicOneVsAll(CalibrationMap):
         columns = []
         for last, first, value in self.steps:
             ramps = []
-            for k, (left, right) in enumerate(zip(last, first, strict=True)):
-                middle = (right + left) / 2
-                slope = 1 / max(right - left, _NARROWEST * middle, least)
+            for k, (low, high) in enumerate(zip(last, first, strict=True)):
+                middle = (high + low) / 2
+                slope = 1 / max(high - low, _NARROWEST * middle, least)
                 ramps.append((slope, 0.5 - slope * middle, value[k + 1] - value[k]))
             columns.append(ramps)
         total = _with_ramps(op, p, total, columns)

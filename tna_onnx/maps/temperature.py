@@ -77,7 +77,7 @@ class Temperature(CalibrationMap):
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
+        "objective": ("nll", *(name for name in OBJECTIVES if name != "nll")),
         "bins": (),
     }
 

@@ -193,11 +193,11 @@ class LabelColumns:
             )
         return cls(logits, plain_labels(labels), weights_of(labels))
 
-    def scarce(self, few: int) -> NDArray[np.bool_]:
-        """Return which labels, (C,), have fewer samples than `few` on one side."""
+    def scarce(self, least: int) -> NDArray[np.bool_]:
+        """Return which labels, (C,), have fewer samples than `least` on one side."""
         counted = self.labels if self.weights is None else self.labels[self.weights > 0]
-        held = counted.sum(axis=0)
-        scarce: NDArray[np.bool_] = np.minimum(held, len(counted) - held) < few
+        positives = counted.sum(axis=0)
+        scarce: NDArray[np.bool_] = np.minimum(positives, len(counted) - positives) < least
         return scarce
 
     def reduce(self, c: int) -> Reduce:

@@ -84,18 +84,18 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     opened = _open(job)
     model = opened.model
     target = None if job.dry_run else target_of(job, model, ".shift.onnx")
-    found = _find_frequencies(job, opened, progress)
-    change = prior_shift.log_ratio(found.source, found.target)
-    rewritten, placed = _write(opened, change, _metadata(job, opened, found))
+    frequencies = _find_frequencies(job, opened, progress)
+    change = prior_shift.log_ratio(frequencies.source, frequencies.target)
+    rewritten, placed = _write(opened, change, _metadata(job, opened, frequencies))
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (path, session):
-        largest = _check_result(opened, rewritten, session, found.old, change)
-        effect = _effect(job, opened, session, found.target, progress)
+        largest = _check_result(opened, rewritten, session, frequencies.old, change)
+        effect = _effect(job, opened, session, frequencies.target, progress)
         files = written_files(path, target)
     # other outputs that are computed from the scores
     unmoved = {opened.output.name, *opened.unmoved}
     moved = [MovedOutput(name) for name in outputs_of_scores(model, opened.probed.readout) if name not in unmoved]
-    ends = [None] * len(opened.names) if found.interval is None else map(tuple, found.interval.tolist())
-    rows = zip(opened.names, found.source.tolist(), found.target.tolist(), ends, strict=True)
+    ends = [None] * len(opened.names) if frequencies.interval is None else map(tuple, frequencies.interval.tolist())
+    rows = zip(opened.names, frequencies.source.tolist(), frequencies.target.tolist(), ends, strict=True)
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
@@ -108,12 +108,12 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         samples=len(opened.source),
         target_data="" if opened.unlabelled is None else opened.unlabelled.describe(),
         target_samples=0 if opened.unlabelled is None else len(opened.unlabelled),
-        evidence=found.evidence,
+        evidence=frequencies.evidence,
         effect=effect,
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
         max_difference=largest,
-        notes=(*opened.notes, *found.notes, *(output.text for output in moved)),
+        notes=(*opened.notes, *frequencies.notes, *(output.text for output in moved)),
         provider=opened.session.provider,
     )
 
@@ -155,19 +155,19 @@ def _open(job: ShiftJob) -> _Opened:
         notes = (*notes, *unlabelled.notes)
     if job.held_out is not None:
         held_out = open_inputs(opened, job.held_out)[1]
-    target, evaluated = (None if each is None else DigestedSamples.of(each) for each in (unlabelled, held_out))
+    target, evaluated = (None if samples is None else DigestedSamples.of(samples) for samples in (unlabelled, held_out))
     notes = (*check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits), *notes)
     size = job.batch_size
     probed = check_readout(opened, readout, opened.session, source, size)
-    others = find_others(model, probed.readout, output, opened.device, source, size)
-    labels = [label.name for label in others.labels]
+    other_outputs = find_others(model, probed.readout, output, opened.device, source, size)
+    labels = [label.name for label in other_outputs.labels]
     decisions = [
         f"output '{name}' is the model's own decision and is unchanged, so another class may be likelier: take the "
         "class from the probabilities to have it follow the new class frequencies"
         for name in labels
     ]
     notes = (*notes, *probed.notes, *decisions)
-    return _Opened(opened, data, source, held_out, size, notes, probed, unlabelled, (*others.rest, *labels))
+    return _Opened(opened, data, source, held_out, size, notes, probed, unlabelled, (*other_outputs.rest, *labels))
 
 
 # What the graph does not show behind an appended map; provenance tells.
@@ -432,19 +432,19 @@ def _holds(model: Model, head: Head, probed: CheckedHead) -> bool:
     return head.stored_bias.quantized is None and can_scale(model, head)
 
 
-def _metadata(job: ShiftJob, opened: _Opened, found: _Frequencies) -> dict[str, str]:
+def _metadata(job: ShiftJob, opened: _Opened, frequencies: _Frequencies) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     entries = {
         "method": job.method,
-        "source": found.source.tolist(),
-        "target": found.target.tolist(),
+        "source": frequencies.source.tolist(),
+        "target": frequencies.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
         **digests_in_file(opened.source, "calib"),
         "source_sha256": opened.model.sha256,
     }
-    if found.interval is not None and opened.unlabelled is not None:
-        entries["interval"] = found.interval.tolist()
+    if frequencies.interval is not None and opened.unlabelled is not None:
+        entries["interval"] = frequencies.interval.tolist()
         entries["target_samples"] = len(opened.unlabelled)
         entries["target_sha256"] = opened.unlabelled.digest()
         entries |= digests_in_file(opened.unlabelled, "target")

@@ -160,12 +160,12 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
     by_weight: Angles = {}
     rows: list[tuple[Cell, ...]] = []
     for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
-        own = feature_angles(average.weight, table.features, table.labels)
+        to_label = feature_angles(average.weight, table.features, table.labels)
         right = data.logits(table, average.weight).predictions() == table.labels
         kinds = {
-            _OWN: (own, table.labels),
-            _RIGHT: (own[right], None),
-            _WRONG: (own[~right], None),
+            _OWN: (to_label, table.labels),
+            _RIGHT: (to_label[right], None),
+            _WRONG: (to_label[~right], None),
             _OTHER: (feature_angles(average.weight, table.features, other_classes), other_classes),
         }
         for kind, (values, targets) in kinds.items():
