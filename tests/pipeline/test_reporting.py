@@ -75,7 +75,7 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     given = {name: fields.pop(name, default) for name, default in defaults.items()}
     before = outcome.before
     recall = Recall.of(before.labelled(np.zeros(len(before), np.int64)), before, ["0"])
-    honest = Compared(before, before, before, compared or comparison(), recall, given["changed"], given["folds"])
+    honest = Compared(before, before, compared or comparison(), recall, given["changed"], given["folds"])
     task = replace(task, job=job_of(small, **fields))
     return [*notes_on(task, outcome, honest, given["changes"], given["drift"], given["labels"])]
 
@@ -129,12 +129,8 @@ def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcom
 SETTINGS = Settings(search="none", bins=10)
 
 
-def fitted_by(outcome: Outcome) -> SampleScores:
-    return outcome.logits.mapped_scores(outcome.fitted)
-
-
 def compared_by(task: Task, strategy: Strategy, outcome: Outcome) -> Compared:
-    return compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
+    return compare_heads(Writing(task), strategy, outcome, Shipped(outcome.logits, outcome.fitted))
 
 
 def strategy_of(task: Task, **fields: Any) -> Strategy:
@@ -177,17 +173,15 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
     outcome = strategy.run(lambda *_: None)
     assert outcome.keeps_predictions == (name == "ts")
     compared = compared_by(task, strategy, outcome)
-    cross_fit = CrossFit(compared.fitted, folds(300, SETTINGS.seed))
+    cross_fit = CrossFit(outcome.after, folds(300, SETTINGS.seed))
     shared: dict[str, Any] = {"seed": SETTINGS.seed, "cross_fit": cross_fit, "same_predictions": name == "ts"}
     expected = paired_differences(compared.before, compared.after, 10, **shared)
     assert compared.comparison.differences == expected
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "hit", "nll"):  # each sample once, in their own order
         np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
-    own = outcome.logits.mapped_scores(outcome.fitted)
-    np.testing.assert_array_equal(compared.fitted.confidence, own.confidence)
     # scored by fits without them, samples look no better than scored by the fit with them
-    assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
+    assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(outcome.after.nll, dtype=np.float64)
     after = compared.comparison.after
     # the fit's own error is put back, which adds to a calibration error
     assert after.ece != Metrics.of(compared.after, 10).ece
@@ -204,9 +198,7 @@ def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     task = dataclasses.replace(task, held_out=dataclasses.replace(task.held_out, table=table))
     outcome = outcome_of(task, Temperature(2.0))
     with pytest.raises(DataError, match="logits 'logits' of sample 7 hold NaN or infinite values"):
-        compare_heads(
-            task, strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out), fitted_by(outcome)
-        )
+        compare_heads(Writing(task), strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out))
 
 
 # --- The numbers behind figures: diagrams of classes against a loop, worst samples, and angles

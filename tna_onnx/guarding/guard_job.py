@@ -21,8 +21,8 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.deciding import rule_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import samples_needed
-from tna_onnx.pipeline.job import Job, ModelJob, refuse_finished, target_of
-from tna_onnx.pipeline.opening import Opened, batch_notes
+from tna_onnx.pipeline.job import Job, ModelJob, target_of
+from tna_onnx.pipeline.opening import Opened, batch_notes, refuse_finished
 from tna_onnx.pipeline.sample_checks import FEW_COPIES, DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import silent
 from tna_onnx.results.measured import check_positive

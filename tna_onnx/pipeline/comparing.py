@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
-from tna_onnx.graph.readers import LabelOutput
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import namespace, sigmoid, to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
@@ -28,7 +27,7 @@ from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.other_outputs import labels_of_samples
 from tna_onnx.pipeline.strategy import Outcome, Strategy
-from tna_onnx.pipeline.writing import Shipped
+from tna_onnx.pipeline.writing import Shipped, Writing
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.measured import Subgroup, named_classes, subgroups_of
 from tna_onnx.results.report import Alternative, Comparison, How, KeptDecision, KeptLabel, compare_scores
@@ -44,14 +43,13 @@ _MOST_CHANGED = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted.
+    """Paired scores, and what they come to.
 
     Cross-fitted numbers are of the methods that the folds chose, by their labels in `folds`.
     """
 
     before: SampleScores
     after: SampleScores
-    fitted: SampleScores
     comparison: Comparison
     recall: Recall
     changed_predictions: float
@@ -69,19 +67,14 @@ class Compared:
 
 
 def compare_heads(
-    task: Task,
-    strategy: Strategy,
-    outcome: Outcome,
-    after: Shipped,
-    fitted: SampleScores,
-    progress: Progress = silent,
-    label: LabelOutput | None = None,
+    writing: Writing, strategy: Strategy, outcome: Outcome, after: Shipped, progress: Progress = silent
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
-    `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
-    scores after of the calibration data. `label`: an output that stays the model's own decision.
+    `after`: what the written file computes for the held-out data, or for the calibration data without them.
     """
+    task = writing.task
+    label = writing.labels[0] if writing.keeps_labels else None
     original = task.logits(task.weight, on=task.reported)
     how: How = "unchanged"
     before = scores = outcome.before
@@ -107,7 +100,7 @@ def compare_heads(
         how = "cross-fitted"
         methods_of_folds = strategy.chosen_in_folds(outcome)
         scores = strategy.cross_fitted(outcome, progress, methods_of_folds)
-        cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
+        cross_fit = CrossFit(outcome.after, folds(len(scores), strategy.settings.seed, scores.clusters))
     numbers = functools.partial(_numbers, task, outcome, how, places, before, cross_fit)
     comparison, recall, subgroups = numbers(scores)
     # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
@@ -125,7 +118,7 @@ def compare_heads(
     if label is not None and places is not None:
         kept_label = _kept_label(task, before, changed, after, label.name, places)
     return Compared(
-        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in methods_of_folds),
+        before, scores, comparison, recall, changed, tuple(method.label for method in methods_of_folds),
         subgroups, kept_label, in_order,
     )  # fmt: skip
 
@@ -271,17 +264,6 @@ def _order_dependence(task: Task, before: SampleScores, original: Logits) -> flo
     return z
 
 
-def _has_own_threshold(task: Task) -> bool:
-    """Whether callers compare a probability with a threshold of theirs: one sigmoid, or several labels a sample."""
-    readout = task.readout
-    return readout.multi_label or (readout.binary and not readout.paired)
-
-
-def predictions_are_free(task: Task, *, keeps_labels: bool) -> bool:
-    """Whether predictions may change: callers have a threshold of their own, or labels an output of theirs."""
-    return task.settings.predictions == "auto" and (keeps_labels or _has_own_threshold(task))
-
-
 def _compared_values(logits: Any, positive: int | None, *, in_logits: bool) -> NDArray[Any]:
     """Return what callers compare with a threshold: of each label, (N, L), or of the positive one of two, (N, 1)."""
     values: NDArray[Any] = to_host(logits)
@@ -350,7 +332,7 @@ def kept_decisions(task: Task, outcome: Outcome, compared: Compared, after: Ship
     There is nothing to say where callers have no threshold of their own, or no decision changes.
     """
     names = classes_of(task, task.reported).names
-    if not names or not _has_own_threshold(task) or outcome.keeps_predictions:
+    if not names or not task.has_own_threshold or outcome.keeps_predictions:
         return ()
     in_logits = task.readout.activation == "none" and task.readout.holds == "logits"
     positive = None if task.readout.multi_label else 1

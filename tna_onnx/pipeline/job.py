@@ -18,21 +18,16 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
-from tna_onnx.engine.scoring import SHOWN
-from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.head_check import CheckedHead
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.graph.cut import mapped_logits
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import RAW_LOGITS
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import file_beside
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.averages import kept_part
-from tna_onnx.numerics.scores import grid_of
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 from tna_onnx.runtime import CUDA, Device
@@ -76,60 +71,6 @@ def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = Fal
     return file_beside(model, job.output, ending, overwrite=job.overwrite, dry_run=job.dry_run)
 
 
-def refuse_finished(model: Model, options: ModelOptions) -> None:
-    """Refuse a model that holds decisions, or nodes of this tool behind its logits.
-
-    A map behind the logits of one head is none of another one, where the options name that by its output.
-    """
-    entries = model.provenance
-    # thresholds are for the probabilities as they are
-    if "guard" in entries:
-        raise UnsupportedModel(
-            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
-            "model without these outputs, and guard the result"
-        )
-    if RAW_LOGITS not in model.producers:
-        return
-    if "shift" in entries and "map" not in entries:
-        raise UnsupportedModel(
-            f"{model.name}: has been shifted already, by nodes behind its logits; calibrate the model before, and "
-            "shift the result"
-        )
-    output = options.output_name or options.head
-    if output in model.outputs and mapped_logits(model, output) is None:
-        return
-    raise UnsupportedModel(
-        f"{model.name}: already holds a map that tna-onnx wrote ('{RAW_LOGITS}'); start from the original model, or "
-        "name the output of another head with --head"
-    )
-
-
-def refuse_readers(model: Model, readout: Readout) -> None:
-    """Refuse a head whose scores a head reads that was calibrated, or shifted, before: that would be undone."""
-    for output in model.calibrations:
-        if output not in ("", readout.output) and model.reads(output, readout.logits):
-            raise UnsupportedModel(
-                f"{model.name}: output '{output}' was recalibrated before, and is computed from the scores of "
-                f"'{readout.output}', so recalibrating these would change both; start from the original model"
-            )
-    shifted = model.provenance
-    if "shift" in shifted and shifted.get("output", readout.output) != readout.output:
-        raise UnsupportedModel(
-            f"{model.name}: output '{shifted['output']}' was shifted to other class frequencies; calibrate all heads "
-            "before, and shift the result"
-        )
-
-
-def shift_notes(model: Model) -> tuple[str, ...]:
-    """Say that a model was given other class frequencies, which a calibration fits anew."""
-    if "shift" not in model.provenance:
-        return ()
-    return (
-        f"{model.name} was shifted to other class frequencies: a calibration on samples with others would undo that, "
-        "so these must come from the target; better calibrate first, and shift the result",
-    )
-
-
 # Samples on which the effect of quantising a weight is measured.
 _DRIFT_SAMPLES = 512
 
@@ -145,17 +86,6 @@ class Collected:
     def source(self) -> Source:
         """The labelled samples."""
         return self.samples.source
-
-
-def with_quantum(readout: Readout, table: FeatureTable) -> Readout:
-    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
-
-    `table`: log p, or the logits of labels.
-    """
-    if readout.quantum is not None:
-        return replace(readout, quantum=float(readout.quantum))
-    logits = np.asarray(table.features[:SHOWN], np.float64)
-    return replace(readout, quantum=grid_of(readout.probabilities(logits) if readout.multi_label else np.exp(logits)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +168,11 @@ class Task:
         if self.head is None:
             return None
         return self.head.weight
+
+    @property
+    def has_own_threshold(self) -> bool:
+        """Whether callers compare a probability with a threshold of theirs: one sigmoid, or several labels a sample."""
+        return self.readout.multi_label or (self.readout.binary and not self.readout.paired)
 
     @property
     def where(self) -> str:

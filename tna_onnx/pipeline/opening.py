@@ -18,30 +18,24 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source, clusters_of, source_weights
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
+from tna_onnx.engine.scoring import SHOWN
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
-from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.sessions import open_part
-from tna_onnx.graph.cut import before_map, cut_between
+from tna_onnx.graph.cut import before_map, cut_between, mapped_logits
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.nodes import RAW_LOGITS
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, requantized
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.pipeline.job import (
-    Collected,
-    Job,
-    Task,
-    refuse_finished,
-    refuse_readers,
-    shift_notes,
-    target_of,
-    with_quantum,
-)
+from tna_onnx.numerics.scores import grid_of
+from tna_onnx.pipeline.job import Collected, Job, Task, target_of
 from tna_onnx.pipeline.sample_checks import (
     DigestedSamples,
     check_counts,
@@ -180,7 +174,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
     calibration = run(samples, "calibration data", job.cache)
-    probed = replace(probed, readout=with_quantum(probed.readout, calibration.table))
+    probed = replace(probed, readout=_with_quantum(probed.readout, calibration.table))
     # only this run needs these: no store keeps their features
     judging = None if held_out is None else run(held_out, "held-out data", None)
     # the network has run: what it holds, on the device too, is free for the search
@@ -190,7 +184,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         teacher, calibration, judging = taught(teacher_model, job, calibration, judging, size, progress)
     calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
     multiplications = calibration.table.features.size * probed.readout.n_classes
-    about_model = (*shift_notes(opened.model), *_integer_notes(opened.model, opened.readout), *more)
+    about_model = (*_shift_notes(opened.model), *_integer_notes(opened.model, opened.readout), *more)
     return Task(
         job=job,
         opened=opened,
@@ -283,8 +277,62 @@ def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
     readout = _find_readout(job, model)
-    refuse_readers(model, readout)
+    _refuse_readers(model, readout)
     return OpenModel(model, readout, device, job.calib), target
+
+
+def refuse_finished(model: Model, options: ModelOptions) -> None:
+    """Refuse a model that holds decisions, or nodes of this tool behind its logits.
+
+    A map behind the logits of one head is none of another one, where the options name that by its output.
+    """
+    entries = model.provenance
+    # thresholds are for the probabilities as they are
+    if "guard" in entries:
+        raise UnsupportedModel(
+            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; calibrate the "
+            "model without these outputs, and guard the result"
+        )
+    if RAW_LOGITS not in model.producers:
+        return
+    if "shift" in entries and "map" not in entries:
+        raise UnsupportedModel(
+            f"{model.name}: has been shifted already, by nodes behind its logits; calibrate the model before, and "
+            "shift the result"
+        )
+    output = options.output_name or options.head
+    if output in model.outputs and mapped_logits(model, output) is None:
+        return
+    raise UnsupportedModel(
+        f"{model.name}: already holds a map that tna-onnx wrote ('{RAW_LOGITS}'); start from the original model, or "
+        "name the output of another head with --head"
+    )
+
+
+def _refuse_readers(model: Model, readout: Readout) -> None:
+    """Refuse a head whose scores a head reads that was calibrated, or shifted, before: that would be undone."""
+    for output in model.calibrations:
+        if output not in ("", readout.output) and model.reads(output, readout.logits):
+            raise UnsupportedModel(
+                f"{model.name}: output '{output}' was recalibrated before, and is computed from the scores of "
+                f"'{readout.output}', so recalibrating these would change both; start from the original model"
+            )
+    shifted = model.provenance
+    if "shift" in shifted and shifted.get("output", readout.output) != readout.output:
+        raise UnsupportedModel(
+            f"{model.name}: output '{shifted['output']}' was shifted to other class frequencies; calibrate all heads "
+            "before, and shift the result"
+        )
+
+
+def _shift_notes(model: Model) -> tuple[str, ...]:
+    """Say that a model was given other class frequencies, which a calibration fits anew."""
+    if "shift" not in model.provenance:
+        return ()
+    return (
+        f"{model.name} was shifted to other class frequencies: a calibration on samples with others would undo that, "
+        "so these must come from the target; better calibrate first, and shift the result",
+    )
 
 
 def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
@@ -303,6 +351,17 @@ def _provider(session: Session | None) -> tuple[str, str]:
     if session is None:
         return "none", ""
     return session.provider, session.fallback
+
+
+def _with_quantum(readout: Readout, table: FeatureTable) -> Readout:
+    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
+
+    `table`: log p, or the logits of labels.
+    """
+    if readout.quantum is not None:
+        return replace(readout, quantum=float(readout.quantum))
+    logits = np.asarray(table.features[:SHOWN], np.float64)
+    return replace(readout, quantum=grid_of(readout.probabilities(logits) if readout.multi_label else np.exp(logits)))
 
 
 def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:

@@ -16,7 +16,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.pipeline.checking import FileCheck, check_file, checked_samples, tells_apart, with_file
 from tna_onnx.pipeline.collected_details import collect_details
-from tna_onnx.pipeline.comparing import compare_heads, predictions_are_free, require_plausible
+from tna_onnx.pipeline.comparing import compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
@@ -62,11 +62,12 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
     labels.require(task.settings.resolved_map)
     strategy = _strategy(writing, labels)
     outcome = _search(task, strategy, progress)
-    fitted = outcome.logits.mapped_scores(outcome.fitted)
+    _ = outcome.after  # scored while the logits are there
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
-    rewritten = writing.write(outcome, provenance_entries(writing, outcome))
     if outcome.unchanged:
         rewritten = unchanged(task.model, task.readout)
+    else:
+        rewritten = writing.write(outcome, provenance_entries(writing, outcome))
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
     with pending(
@@ -84,9 +85,7 @@ def _recalibrate(task: Task, started: datetime, progress: Progress, finish: Fini
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)
-        compared = compare_heads(
-            task, strategy, outcome, after, fitted, progress, writing.labels[0] if writing.keeps_labels else None
-        )
+        compared = compare_heads(writing, strategy, outcome, after, progress)
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         report = report_on(writing, outcome, compared, after, labels, rewritten, verification)
@@ -114,7 +113,7 @@ def _strategy(writing: Writing, labels: LabelCheck) -> Strategy:
     keeps_labels = writing.keeps_labels
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    free = predictions_are_free(task, keeps_labels=keeps_labels)
+    free = writing.predictions_are_free
     threshold = free and not keeps_labels
     search = settings.resolved_search
     # a tilted weight would move labels, and what else stays; or be a float one in place of integers

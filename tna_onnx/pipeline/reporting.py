@@ -19,7 +19,7 @@ from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, mean_and_error
-from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, kept_decisions, predictions_are_free
+from tna_onnx.pipeline.comparing import Compared, alternative, classes_of, kept_decisions
 from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
@@ -64,8 +64,7 @@ def report_on(
         added=tuple(sorted(rewritten.added)),
         nodes=tuple(sorted(rewritten.nodes)),
     )
-    free = predictions_are_free(task, keeps_labels=writing.keeps_labels)
-    protected = settings.predictions != "change" and not free
+    protected = settings.predictions != "change" and not writing.predictions_are_free
     missed = _missed(task, compared, protected=protected)
     # a missed gate leaves no file, so the report names none
     is_written = not missed and not task.job.dry_run
@@ -107,7 +106,7 @@ def report_on(
         ensemble_size=outcome.chosen.ensemble_size,
         rotations=outcome.chosen.rotations,
         curve=tuple(_curve(task, outcome)),
-        calibration=_fitted_comparison(task, outcome, compared),
+        calibration=_fitted_comparison(task, outcome),
         comparison=compared.comparison,
         recall=compared.recall,
         reliability=Reliability.of(compared.before, compared.after, settings.bins),
@@ -133,12 +132,12 @@ def report_on(
     )
 
 
-def _fitted_comparison(task: Task, outcome: Outcome, compared: Compared) -> Comparison:
+def _fitted_comparison(task: Task, outcome: Outcome) -> Comparison:
     """Compare the calibration samples, which were fitted."""
     settings = task.settings
     labels = np.asarray(task.calibration.table.labels)
     return compare_scores(
-        task.source.describe(), "fitted", outcome.before.labelled(labels), compared.fitted.labelled(labels),
+        task.source.describe(), "fitted", outcome.before.labelled(labels), outcome.after.labelled(labels),
         settings.bins, settings.seed, settings.level, same_predictions=outcome.keeps_predictions,
         classes=classes_of(task, task.calibration),
     )  # fmt: skip

@@ -61,6 +61,11 @@ class Outcome:
     unprotected_fit: CalibrationMap | None = None
     by_likelihood: bool = False  # whether a likelihood ratio decided between the input and one temperature
 
+    @functools.cached_property
+    def after(self) -> SampleScores:
+        """Scores of the result on the calibration data, which were fitted."""
+        return self.logits.mapped_scores(self.fitted)
+
     @property
     def map(self) -> str:
         """Name of the map."""

@@ -128,6 +128,11 @@ class Writing:
         return self.task.settings.predictions != "change" and not self._tilts and bool(self.labels)
 
     @property
+    def predictions_are_free(self) -> bool:
+        """Whether predictions may change: callers have a threshold of their own, or labels an output of theirs."""
+        return self.task.settings.predictions == "auto" and (self.keeps_labels or self.task.has_own_threshold)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """What else is computed from the scores, and stays."""
         return () if self._tilts else self._others.rest
@@ -308,6 +313,10 @@ def _keeps_order(name: str) -> bool:
     return name == "none" or (MAPS[name].keeps_order and MAPS[name].for_classes)
 
 
+# Settings that the metadata have, in this order.
+_RECORDED = ("antithetic", "alpha", "beta", "theta_s", "objective", "n_t", "max_accuracy_drop", "bins", "seed")
+
+
 def provenance_entries(writing: Writing, outcome: Outcome) -> dict[str, str]:
     """Return the metadata of the new file: what earlier runs have left, how it was made, and its reference."""
     task = writing.task
@@ -327,15 +336,7 @@ def _run_entries(task: Task, outcome: Outcome) -> dict[str, str]:
         "angle_degrees": outcome.chosen.angle,
         # 0 stands for the limit of many; the file has the word of the command line
         "ensemble_size": outcome.chosen.ensemble_size or "inf",
-        "antithetic": settings.antithetic,
-        "alpha": settings.alpha,
-        "beta": settings.beta,
-        "theta_s": settings.theta_s,
-        "objective": settings.objective,
-        "n_t": settings.n_t,
-        "max_accuracy_drop": settings.max_accuracy_drop,
-        "bins": settings.bins,
-        "seed": settings.seed,
+        **{name: getattr(settings, name) for name in _RECORDED},
         **outcome.parameters,
         "source_sha256": task.model.sha256,
     }
