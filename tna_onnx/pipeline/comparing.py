@@ -78,23 +78,23 @@ def compare_heads(
     original = task.logits(task.weight, on=task.reported)
     how: How = "unchanged"
     before = scores = outcome.before
-    changed = 0.0
-    methods_of_folds: list[Method] = []
-    cross_fit = None
     if task.held_out is not None:
         how = "held-out"
-        before, first = _passed(task, outcome, Shipped(original, None))
-        scores, second = _passed(task, outcome, after)
-        if not outcome.keeps_predictions:
-            changed = weighted_mean(first != second, before.weights)
-    elif not outcome.keeps_predictions:
-        different = original.predictions() != after.logits.predictions(after.fitted)
-        changed = weighted_mean(different, before.weights)
+        before = _held_out_scores(task, Shipped(original, None))
+    predicted = original.predictions()
     places = None
     if label is not None and not (outcome.keeps_predictions and label.first):
-        places = labels_of_samples(task, label, task.reported, original.predictions())
-    in_order = _order_dependence(task, before, original)
+        places = labels_of_samples(task, label, task.reported, predicted)
+    in_order = _order_dependence(task, before, predicted)
     _give_back(task, original)
+    if task.held_out is not None:
+        scores = _held_out_scores(task, after)
+    changed = 0.0
+    if not outcome.keeps_predictions:
+        changed = weighted_mean(predicted != after.logits.predictions(after.fitted), before.weights)
+    _give_back(task, after.logits)
+    methods_of_folds: list[Method] = []
+    cross_fit = None
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
         how = "cross-fitted"
@@ -214,15 +214,10 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     )
 
 
-def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
-    """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
+def _held_out_scores(task: Task, shipped: Shipped) -> SampleScores:
+    """Check and score the held-out samples under one head."""
     _require_finite(task, shipped.logits)
-    scores = shipped.logits.mapped_scores(shipped.fitted)
-    predicted = np.zeros(0, np.int64)
-    if not outcome.keeps_predictions:
-        predicted = shipped.logits.predictions(shipped.fitted)
-    _give_back(task, shipped.logits)
-    return scores, predicted
+    return shipped.logits.mapped_scores(shipped.fitted)
 
 
 def _give_back(task: Task, logits: Logits) -> None:
@@ -253,12 +248,12 @@ def _require_finite(task: Task, logits: Logits) -> None:
 _IN_ORDER = 4.0
 
 
-def _order_dependence(task: Task, before: SampleScores, original: Logits) -> float:
+def _order_dependence(task: Task, before: SampleScores, predicted: NDArray[np.int64]) -> float:
     """Return by how many standard errors samples next to one another err alike; 0 by chance, or of named groups."""
     if before.clusters is not None or before.predicted is not None or task.teacher is not None:
         return 0.0
     labels = np.asarray(task.reported.table.labels)
-    z = order_dependence(before.hit - before.confidence.astype(np.float64), labels, original.predictions())
+    z = order_dependence(before.hit - before.confidence.astype(np.float64), labels, predicted)
     if z <= _IN_ORDER:
         return 0.0
     return z
