@@ -1,5 +1,6 @@
 """Cross-fitting: each sample is scored once, by what was fitted and chosen without it, and the choice on that."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -9,17 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.pipeline.toys import SETTINGS, run, toy
+from tests.pipeline.toys import SETTINGS, Fits, run, toy
 from tests.pipeline.toys import N as FEW
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import crossfit
-from tna_onnx.pipeline.crossfit import Fit, Fits, Scores, chosen_per_fold, cross_scores, folds
+from tna_onnx.pipeline.crossfit import Fit, Scores, chosen_per_fold, cross_scores, folds
 from tna_onnx.pipeline.methods import FOLDS, INPUT, Method, Rule
 from tna_onnx.pipeline.strategy import Strategy
 
@@ -45,24 +46,22 @@ def logits_of(labels: NDArray[np.int64] | None = None) -> HeadLogits:
     return HeadLogits(FeatureTable(features, drawn if labels is None else labels), weight, bias)
 
 
-class Maps:
+class Maps(Fits):
     """Fits of maps by name, which keeps what was fitted for each fold."""
 
     def __init__(self, *names: str, labels: NDArray[np.int64] | None = None) -> None:
-        self.names = names
+        super().__init__({Method(tilted=False, map=name): functools.partial(self._fit, name) for name in names})
         self.logits = logits_of(labels)
         self.fitted: dict[tuple[str, int], CalibrationMap | None] = {}
         self.masks: list[Array] = []
 
     def __call__(self, k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
         self.masks.append(train)
-        for name in self.names:
-            yield Method(tilted=False, map=name), self._one(name, k, train)
+        return super().__call__(k, train)
 
-    def _one(self, name: str, k: int, train: Array) -> Iterator[Fit]:
-        fitted = None if name == "none" else MAPS[name].fit(self.logits.reduce(train))
-        self.fitted[name, k] = fitted
-        yield Method(tilted=False, map=name), self.logits, fitted
+    def _fit(self, name: str, k: int, train: Array) -> tuple[HeadLogits, CalibrationMap | None]:
+        self.fitted[name, k] = None if name == "none" else MAPS[name].fit(self.logits.reduce(train))
+        return self.logits, self.fitted[name, k]
 
     def scores(self) -> Scores:
         return cross_scores(N, SEED, self)
@@ -130,18 +129,12 @@ def refusing(name: str, fold: int | None) -> Fits:
     """Fits of `ts` and of a map that cannot be fitted without one fold, or any."""
     maps = Maps("ts")
 
-    def refuse(reduce: Reduce) -> CalibrationMap | None:
-        raise DataError(f"no {name}")
+    def refuse(k: int, _: Array) -> tuple[HeadLogits, None]:
+        if fold in (None, k):
+            raise DataError(f"no {name}")
+        return maps.logits, None
 
-    def fits(k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        def path() -> Iterator[Fit]:
-            fitted = refuse(maps.logits.reduce(train)) if fold in (None, k) else None
-            yield Method(tilted=False, map=name), maps.logits, fitted
-
-        yield Method(tilted=False, map=name), path()
-        yield from maps(k, train)
-
-    return fits
+    return Fits({Method(tilted=False, map=name): refuse, **maps.made})
 
 
 @pytest.mark.parametrize("fold", [None, 0, 3])
@@ -160,16 +153,12 @@ def test_what_lost_against_a_method_that_fails_later_comes_back(*, fails: bool) 
     rival, loser = (Method(tilted=False, map=name) for name in ("ets", "bias"))
     maps = Maps("ts")
 
-    def fits(k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        def path(method: Method) -> Iterator[Fit]:
-            if method == rival and fails and k == FOLDS - 1:
-                raise DataError("no ets")
-            yield method, maps.logits, MAPS["ts"].fit(maps.logits.reduce(train)) if method == rival else Temperature(9)
+    def fit(k: int, train: Array) -> tuple[HeadLogits, CalibrationMap]:
+        if fails and k == FOLDS - 1:
+            raise DataError("no ets")
+        return maps.logits, MAPS["ts"].fit(maps.logits.reduce(train))
 
-        for method in (rival, loser):
-            yield method, path(method)
-
-    scores = cross_scores(N, SEED, fits)
+    scores = cross_scores(N, SEED, Fits({rival: fit, loser: lambda *_: (maps.logits, Temperature(9))}))
     assert list(scores) == [loser if fails else rival]
 
 

@@ -1,7 +1,6 @@
 """The choice among methods, on hand-made scores: its rules alone, then all of them against their definition."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +14,14 @@ from scipy.stats import chi2
 
 from tests.conftest import Small
 from tests.pipeline.samples import opened
+from tests.pipeline.toys import Fits
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import CLAMPED
 from tna_onnx.maps.bias import Bias
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.crossfit import Fit, MapFits, cross_scores
+from tna_onnx.pipeline.crossfit import MapFits, cross_scores
 from tna_onnx.pipeline.methods import FOLDS, INPUT, Method, Rule, scarce
 from tna_onnx.pipeline.recalibrate import _strategy
 from tna_onnx.pipeline.sample_checks import check_task_labels
@@ -172,25 +172,14 @@ def test_where_every_method_raises_the_error_the_best_is_kept() -> None:
 SEED = 4
 
 
-class Shifts:
-    """Biases on calibrated logits: none is best, and the larger, the worse."""
-
-    def __init__(self, samples: int, shifts: dict[Method, float]) -> None:
-        rng = np.random.default_rng(0)
-        logits = 2 * rng.normal(size=(samples, 3)).astype(np.float32)
-        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-        self.logits = HeadLogits(FeatureTable(logits, labels), np.eye(3, dtype=np.float32), np.zeros(3, np.float32))
-        self.shifts = shifts
-        self.fits = dict.fromkeys(shifts, 0)
-
-    def __call__(self, _: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        yield INPUT, iter([(INPUT, self.logits, None)])
-        for method in self.shifts:
-            yield method, self._one(method)
-
-    def _one(self, method: Method) -> Iterator[Fit]:
-        self.fits[method] += 1
-        yield method, self.logits, Bias(1.0, np.array([self.shifts[method], 0.0, 0.0]))
+def shifted(shifts: dict[Method, float]) -> Fits:
+    """Biases on 2,000 calibrated logits: none is best, and the larger, the worse."""
+    rng = np.random.default_rng(0)
+    drawn = 2 * rng.normal(size=(2000, 3)).astype(np.float32)
+    labels = (drawn + rng.gumbel(size=drawn.shape)).argmax(axis=1)
+    logits = HeadLogits(FeatureTable(drawn, labels), np.eye(3, dtype=np.float32), np.zeros(3, np.float32))
+    maps = {INPUT: None, **{method: Bias(1.0, np.array([shift, 0.0, 0.0])) for method, shift in shifts.items()}}
+    return Fits({method: lambda *_, fitted=fitted: (logits, fitted) for method, fitted in maps.items()})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -213,30 +202,21 @@ def test_a_clamp_is_no_simpler_than_what_folds_and_replaces_only_what_keeps_pred
 
 
 def test_what_loses_clearly_is_fitted_once_and_left_out_unless_it_keeps_predictions() -> None:
-    shifts = Shifts(2000, {BIAS: 0.001, SVS: 3.0, TS: 3.0})
+    shifts = shifted({BIAS: 0.001, SVS: 3.0, TS: 3.0})
     scores = cross_scores(2000, SEED, shifts)
-    assert shifts.fits == {BIAS: FOLDS, SVS: 1, TS: FOLDS}
+    assert shifts.counts == {INPUT: FOLDS, BIAS: FOLDS, SVS: 1, TS: FOLDS}
     assert list(scores) == [INPUT, BIAS, TS]
 
 
-class Losses:
-    """Maps whose losses are drawn, in the place of logits: those of `TS` have a mean of 0."""
+def giving(shown: SampleScores) -> Any:
+    """Give scores in the place of logits."""
+    logits = SimpleNamespace(mapped_scores=lambda _, rows: shown.take(rows))
+    return lambda *_: (logits, None)
 
-    def __init__(self, rng: np.random.Generator, clusters: NDArray[np.int64] | None = None, **means: float) -> None:
-        means = {"ts": 0.0, **means}
-        self.losses = {Method(tilted=False, map=name): rng.normal(mean, 1, N) for name, mean in means.items()}
-        self.clusters = clusters
-        self.fits = dict.fromkeys(self.losses, 0)
 
-    def __call__(self, _: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        for method in self.losses:
-            yield method, self._one(method)
-
-    def _one(self, method: Method) -> Iterator[Fit]:
-        self.fits[method] += 1
-        shown = scores(self.losses[method]).clustered(self.clusters)
-        logits: Any = SimpleNamespace(mapped_scores=lambda _, rows: shown.take(rows))
-        yield method, logits, None
+def losses_of(rng: np.random.Generator, **means: float) -> dict[Method, Array]:
+    """Losses of maps are drawn; those of `TS` have a mean of 0."""
+    return {Method(tilted=False, map=name): rng.normal(mean, 1, N) for name, mean in {"ts": 0.0, **means}.items()}
 
 
 @pytest.mark.parametrize(
@@ -249,50 +229,46 @@ def test_what_would_have_won_is_hardly_ever_given_up(worse: float, groups: int, 
     numbers = []
     clusters = None if groups == N else np.arange(N) % groups
     for _ in range(100):
-        drawn = Losses(rng, clusters, svs=worse)
-        left = cross_scores(N, SEED, drawn, clusters=clusters)
-        best = min(drawn.losses, key=lambda method: drawn.losses[method].mean())
-        given_up += best not in left
-        numbers.append(drawn.fits[SVS])
+        losses = losses_of(rng, svs=worse)
+        fits = Fits({method: giving(scores(each).clustered(clusters)) for method, each in losses.items()})
+        best = min(losses, key=lambda method: losses[method].mean())
+        given_up += best not in cross_scores(N, SEED, fits, clusters=clusters)
+        numbers.append(fits.counts[SVS])
     assert given_up <= 1
     assert least <= np.median(numbers) <= most
 
 
 def test_only_what_no_rule_leaves_out_rules_others_out() -> None:
-    def left(**means: float) -> set[Method]:
-        return set(cross_scores(N, SEED, Losses(np.random.default_rng(2), **means), Rule(careful=True)))
+    def left(rule: Rule = Rule(careful=True), **means: float) -> set[Method]:  # noqa: B008 - a frozen value
+        losses = losses_of(np.random.default_rng(2), **means)
+        fits = Fits({method: giving(scores(each)) for method, each in losses.items()})
+        return set(cross_scores(N, SEED, fits, rule))
 
     # the second may yet lose accuracy, and the first be chosen
     assert left(bias=-1.0, svs=-3.0) == {TS, BIAS, SVS}
     # what reads features is fitted slowly, whether or not it keeps predictions
     assert left(aar=1.0, ets=1.0) == {TS, ETS}
-    free = cross_scores(N, SEED, Losses(np.random.default_rng(2), bias=-1.0, svs=-3.0), Rule(max_accuracy_drop=1.0))
-    assert set(free) == {TS, SVS}
+    assert left(Rule(max_accuracy_drop=1.0), bias=-1.0, svs=-3.0) == {TS, SVS}
 
 
 def test_what_was_tilted_for_all_samples_rules_nothing_out() -> None:
-    shifts = Shifts(2000, {SVS: 0.3, Method(tilted=True, map="bias"): 0.0})
-    left = cross_scores(2000, SEED, lambda k, train: (pair for pair in shifts(k, train) if pair[0] != INPUT))
-    assert SVS in left
+    shifts = shifted({SVS: 0.3, Method(tilted=True, map="bias"): 0.0})
+    without_input = Fits({method: made for method, made in shifts.made.items() if method != INPUT})
+    assert SVS in cross_scores(2000, SEED, without_input)
 
 
 @pytest.mark.parametrize(("objective", "fits"), [("nll", {1}), ("brier", {1}), ("adaece", {2, 3, 4})])
 def test_the_loss_is_that_of_the_objective(objective: Any, fits: set[int]) -> None:
     """The NLL of few samples tells what their error of calibration leaves to chance."""
-    shifts = Shifts(2000, {SVS: 1.5})
+    shifts = shifted({SVS: 1.5})
     assert list(cross_scores(2000, SEED, shifts, Rule(objective, bins=1))) == [INPUT]
-    assert shifts.fits[SVS] in fits
+    assert shifts.counts[SVS] in fits
 
 
 def test_what_ties_by_the_rule_is_not_given_up() -> None:
     """A Brier score that is 0.0002 higher, without any doubt."""
     few, more = (scores(0.5, brier=0.5 + loss) for loss in (0.0, 0.0002))
-
-    def fits(_: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        for method, shown in ((TS, few), (SVS, more)):
-            logits: Any = SimpleNamespace(mapped_scores=lambda _, rows, shown=shown: shown.take(rows))
-            yield method, iter([(method, logits, None)])
-
+    fits = Fits({TS: giving(few), SVS: giving(more)})
     assert SVS in cross_scores(N, SEED, fits, Rule("brier"))
 
 

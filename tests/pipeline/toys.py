@@ -1,5 +1,6 @@
-"""A small classifier whose logits are three times too large, and the strategies that look for what repairs it."""
+"""A small classifier whose logits are three times too large, the strategies that look for what repairs it, and fits."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
+from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.pipeline.crossfit import Fit
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.strategy import DataPart, Outcome, Strategy
 from tna_onnx.search.candidates import SearchSettings
@@ -18,6 +21,22 @@ BY_NLL = replace(SETTINGS, objective="nll")
 N = 300
 TNA = Method(tilted=True, map="none")
 TS = Method(tilted=False, map="ts")
+
+
+class Fits:
+    """Logits and map of each method for a fold and its training samples, as `cross_scores` asks for them."""
+
+    def __init__(self, made: Mapping[Method, Callable[[int, Any], tuple[Any, CalibrationMap | None]]]) -> None:
+        self.made = made
+        self.counts = dict.fromkeys(made, 0)  # of the fits
+
+    def __call__(self, k: int, train: Any) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        for method in self.made:
+            yield method, self._one(method, k, train)
+
+    def _one(self, method: Method, k: int, train: Any) -> Iterator[Fit]:
+        self.counts[method] += 1
+        yield method, *self.made[method](k, train)
 
 
 def toy(
