@@ -9,11 +9,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, Tail, check_readout
+from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 
@@ -99,15 +99,23 @@ def test_a_head_whose_logits_need_more_of_the_data_gets_a_map_behind_them() -> N
     assert any("not computed from 'z' alone" in note for note in report.notes)
 
 
-def test_a_layer_in_front_of_a_sum_over_classes_is_not_the_classifiers() -> None:
-    """Subtracting the mean over classes lets a class vector move the logits of the others."""
+@pytest.mark.parametrize(
+    ("behind", "k"),
+    [
+        # subtracting the mean over classes lets each class vector move the logits of the others
+        ("ReduceMean maxima > mean axes=[1] keepdims=1; Sub maxima mean > logits", 0),
+        # the second class vector moves the third logit as well
+        ("MatMul maxima mix > logits", 1),
+    ],
+)
+def test_a_layer_whose_class_vectors_move_other_logits_is_not_the_classifiers(behind: str, k: int) -> None:
     proto = tokens()
     proto.graph.node[-1].output[0] = "maxima"
-    proto.graph.node.append(helper.make_node("ReduceMean", ["maxima"], ["mean"], axes=[1], keepdims=1))
-    proto.graph.node.append(helper.make_node("Sub", ["maxima", "mean"], ["logits"], name="centre"))
-    model = load_model(proto)
-    broken = OpenModel(model, opened(tokens()).readout, CPU)
-    with pytest.raises(UnsupportedModel, match="moves the logits of other classes too"):
+    proto.graph.node.extend(nodes_of(behind))
+    mix = np.eye(3, dtype=np.float32) + np.float32(np.outer([0, 1, 0], [0, 0, 1]))
+    proto.graph.initializer.append(numpy_helper.from_array(mix, "mix"))
+    broken = OpenModel(load_model(proto), opened(tokens()).readout, CPU)
+    with pytest.raises(UnsupportedModel, match=f"class vector {k} .* moves the logits of other classes too"):
         check(broken, inputs(16, 4, 6))
 
 
@@ -158,11 +166,6 @@ def test_a_probability_by_hard_sigmoid_is_no_logit(tmp_path: Path) -> None:
 ATOL = 1e-5  # of logits up to about 10 in float32
 
 
-def tail_of(proto: onnx.ModelProto) -> tuple[Tail, Head]:
-    model = opened(proto)
-    return Tail(model.model, model.readout, CPU, np.dtype(np.float32), None), model.readout
-
-
 def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
     proto = tokens()
     del proto.graph.initializer[:]
@@ -172,16 +175,9 @@ def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
     del proto.graph.output[:]
     proto.graph.output.append(tensor_info("y", ["N", 1]))
     z = np.maximum(inputs(7, 4, 6), 0)
-    tail, _ = tail_of(proto)
+    tail = check(opened(proto), inputs(16, 4, 6)).tail
     own = (z @ WEIGHT[:1].T + BIAS[:1]).max(axis=1)
     np.testing.assert_allclose(tail.logits(None)(z), np.hstack([np.zeros((7, 1)), own]), atol=ATOL)
-
-
-def test_in_float_leaves_the_tail_it_came_from_as_it_is() -> None:
-    tail, head = tail_of(tokens())
-    other = tail.in_float()
-    assert tail._head is head
-    assert other._head is not head
 
 
 def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
@@ -190,7 +186,7 @@ def test_a_candidate_is_a_copy_of_the_head_alone() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(10_000, np.float32), "trunk"))
     proto.graph.node.insert(0, helper.make_node("Identity", ["trunk"], ["unused"]))
     z = np.maximum(inputs(7, 4, 6), 0)
-    tail, head = tail_of(proto)
-    assert "trunk" not in tail._model.initializers
-    assert head.stored_weight.name in tail._model.initializers
-    np.testing.assert_allclose(tail.logits(head.weight)(z), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
+    tail = check(opened(proto), inputs(16, 4, 6)).tail
+    assert "trunk" not in tail.model.initializers
+    assert tail.head.stored_weight.name in tail.model.initializers
+    np.testing.assert_allclose(tail.logits(tail.head.weight)(z), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)

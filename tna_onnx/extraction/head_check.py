@@ -9,8 +9,7 @@ vector must change the logit of its class alone.
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,47 +41,6 @@ class HeadDiffers(UnsupportedModel):
     """The features and the head's weight alone do not give the logits; a map behind the logits needs no head."""
 
 
-class Tail:
-    """The sub-graph from the features to the logits, for heads that only the graph can compute.
-
-    Every weight is written into the model as it will be shipped, so that what is scored is what ships.
-
-    Args:
-        model: the source.
-        head: its head.
-        device: where to run.
-        dtype: of the features.
-        fixed_batch: the only batch size that the model accepts.
-    """
-
-    def __init__(self, model: Model, head: Head, device: Device, dtype: np.dtype[Any], fixed_batch: int | None) -> None:
-        self._feeds = {head.features: dtype}
-        # Each weight is written into a copy: of the head's own constants, not of the whole network.
-        self._model = keeping(model, cut_between(model.proto, self._feeds, [head.logits]))
-        self._head = head
-        self._device = device
-        self._fixed_batch = fixed_batch
-
-    def in_float(self) -> Tail:
-        """Return the same with a weight that is kept in float where the file has it quantised."""
-        tail = copy.copy(self)
-        tail._head = self._head.kept_in_float()
-        return tail
-
-    def logits(self, weight: NDArray[Any] | None) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Return the function from features of a batch to its (N, C) logits, under a weight."""
-        # quantised and rounded as in the file: what is scored is what ships
-        written = rewrite(self._model, self._head, weight, metadata={})
-        cut = cut_between(written.proto, self._feeds, [self._head.logits])
-        session = open_part(self._model, cut, self._device, self._fixed_batch)
-
-        def run(features: NDArray[Any]) -> NDArray[Any]:
-            (raw,) = session.run([self._head.logits], {self._head.features: features})
-            return self._head.class_logits(raw)
-
-        return run
-
-
 # Classes whose vectors are changed to see that only their own logits follow.
 _PROBED_CLASSES = 8
 
@@ -90,49 +48,78 @@ _PROBED_CLASSES = 8
 _TAIL_TOLERANCE = 1e-3
 
 
-def check_tail(model: Model, head: Head, tail: Tail, features: NDArray[Any], logits: NDArray[Any]) -> None:
-    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone."""
-    computed = tail.logits(None)(features)
-    tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
-    if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
-        raise HeadDiffers(
-            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
-            "use --search none --output-kind logits"
-        )
-    original = tail.logits(head.weight)(features)
-    first = int(np.all(head.weight[0] == 0))  # a first vector of zeros is the fixed one of a binary head
-    probed = range(first, min(head.n_classes, first + _PROBED_CLASSES))
-    moved = [_moves_alone(model, head, tail, features, original, k) for k in probed]
-    if not any(moved):
-        raise UnsupportedModel(
-            f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
-            f"{len(logits)} samples"
-        )
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """The sub-graph from the features to the logits, for heads that only the graph can compute.
+
+    Every weight is written into the model as it will be shipped, so that what is scored is what ships.
+    """
+
+    # the source, with the constants of the head alone: each weight is written into a copy, which need not hold the
+    # network in front
+    model: Model
+    head: Head
+    feeds: Mapping[str, np.dtype[Any]]  # the features, and their type
+    device: Device  # where to run
+    fixed_batch: int | None  # the only batch size that the model accepts
+
+    def in_float(self) -> Tail:
+        """Return the same with a weight that is kept in float where the file has it quantised."""
+        return replace(self, head=self.head.kept_in_float())
+
+    def logits(self, weight: NDArray[Any] | None) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Return the function from features of a batch to its (N, C) logits, under a weight."""
+        head = self.head
+        # quantised and rounded as in the file: what is scored is what ships
+        written = rewrite(self.model, head, weight, metadata={})
+        cut = cut_between(written.proto, self.feeds, [head.logits])
+        session = open_part(self.model, cut, self.device, self.fixed_batch)
+        return lambda features: head.class_logits(session.run([head.logits], {head.features: features})[0])
+
+    def check(self, features: NDArray[Any], logits: NDArray[Any]) -> None:
+        """Check that the sub-graph gives the logits, and that class vector k moves logit k alone."""
+        model, head = self.model, self.head
+        computed = self.logits(None)(features)
+        tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
+        if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
+            raise HeadDiffers(
+                f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
+                "use --search none --output-kind logits"
+            )
+        original = self.logits(head.weight)(features)
+        first = int(np.all(head.weight[0] == 0))  # a first vector of zeros is the fixed one of a binary head
+        probed = range(first, min(head.n_classes, first + _PROBED_CLASSES))
+        moved = [self._moves_alone(features, original, k) for k in probed]
+        if not any(moved):
+            raise UnsupportedModel(
+                f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
+                f"{len(logits)} samples"
+            )
+
+    def _moves_alone(self, features: NDArray[Any], original: NDArray[Any], k: int) -> bool:
+        """Whether a changed class vector k moves the logit of its class."""
+        head = self.head
+        # a copy: the head's own weight is the source's
+        changed = head.weight.copy()
+        changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
+        moved = self.logits(changed)(features).astype(np.float64) - original
+        if head.holds == "probabilities" and moved.shape[1] > 1:
+            moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
+        own_moved = np.abs(moved[:, k]).max()
+        rest_moved = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+        if rest_moved > _TAIL_TOLERANCE * max(own_moved, _largest(original)) + 2 * head.step:
+            raise UnsupportedModel(
+                f"{self.model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it "
+                "is not the last layer of the classifier"
+            )
+        # a change within one step may be the quantisation's
+        return bool(own_moved > head.step)
 
 
 def _largest(logits: NDArray[Any]) -> float:
     """Return the largest |logit| of the classes that data move: a mask puts -10,000 in the place of the others."""
     moves = np.any(logits != logits[:1], axis=0)
     return float(np.abs(logits[:, moves]).max(initial=0))
-
-
-def _moves_alone(model: Model, head: Head, tail: Tail, features: NDArray[Any], original: NDArray[Any], k: int) -> bool:
-    """Whether a changed class vector k moves the logit of its class."""
-    # a copy: the head's own weight is the source's
-    changed = head.weight.copy()
-    changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
-    moved = tail.logits(changed)(features).astype(np.float64) - original
-    if head.holds == "probabilities" and moved.shape[1] > 1:
-        moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
-    own_moved = np.abs(moved[:, k]).max()
-    rest_moved = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
-    if rest_moved > _TAIL_TOLERANCE * max(own_moved, _largest(original)) + 2 * head.step:
-        raise UnsupportedModel(
-            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is not "
-            "the last layer of the classifier"
-        )
-    # a change within one step may be the quantisation's
-    return bool(own_moved > head.step)
 
 
 # |features @ weight.T + bias - logits| may reach this many units of rounding of sum |z||w| + |b|: the runtime sums in
@@ -221,12 +208,14 @@ def _checked_tail(
         )
     fixed_batch = session.fixed_batch if session else None
     check_batch_axis(model, head, features, len(logits), fixed_batch)
+    feeds = {head.features: features.dtype}
     try:
-        tail = Tail(model, head, opened.device, features.dtype, fixed_batch)
+        part = keeping(model, cut_between(model.proto, feeds, [head.logits]))
     except UnsupportedModel as error:
         reason = str(error).partition(";")[0]
         raise HeadDiffers(f"{model.name}: {reason}; use --search none --output-kind {head.holds}") from error
-    check_tail(model, head, tail, features, logits)
+    tail = Tail(part, head, feeds, opened.device, fixed_batch)
+    tail.check(features, logits)
     return tail
 
 
