@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +36,20 @@ def read_classifier(source: ModelSource, options: ModelOptions) -> tuple[Model, 
     return model, class_output(model, options.head, options.output_name, options.output_kind)
 
 
+@dataclass(eq=False)
 class Classifier:
-    """A model, its output that classifies, and its session, which is opened at the first use and serves the whole run.
+    """A model, its output that classifies, and its session, which is opened when it is first used."""
 
-    Args:
-        model: as read.
-        output: the output that classifies.
-        device: where to run.
-        data: may name the classes.
-        session: opened already, on the model or on a part of it.
+    model: Model  # as read
+    output: ClassOutput  # the output that classifies
+    device: Device  # where to run
+    data: InitVar[Data | None] = None  # may name the classes
+    _session: Session | None = None  # on the model, or on a part of it
+    names: tuple[str, ...] | None = field(init=False, default=None)  # of the classes, if known
 
-    Attributes:
-        names: of the classes, if known.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        output: ClassOutput,
-        device: Device,
-        data: Data | None = None,
-        session: Session | None = None,
-    ) -> None:
-        self.model = model
-        self.output = output
-        self.device = device
-        self.names = None if data is None else names_of(model, output, data)
-        self._session = session
+    def __post_init__(self, data: Data | None) -> None:
+        if data is not None:
+            self.names = names_of(self.model, self.output, data)
 
     @property
     def names_or_numbers(self) -> tuple[str, ...]:
@@ -104,13 +92,7 @@ class OpenModel(Classifier):
 
     The session gives the features, the logits and the output that classifies: the head check and the collection of all
     data share it. Other outputs are left out, because ONNX Runtime computes all that a session has, asked for or not.
-
-    Args:
-        model: as read.
-        readout: its head, or the tensor of logits or probabilities.
-        device: where to run.
-        data: may name the classes.
-        output: that classifies; by default the one behind the readout.
+    `readout` is the head, or the tensor of logits or probabilities.
     """
 
     def __init__(

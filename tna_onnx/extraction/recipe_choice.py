@@ -205,16 +205,12 @@ def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
     """Return a recipe with another way of resizing."""
     plain = named.name.partition(";")[0]
     recipe = replace(named.recipe, **{"resize": None, "crop": None, "crop_pct": None, **shape})
-    words = []
-    if recipe.resize is not None:
-        words.append(f"resize {recipe.resize}")
-    if recipe.crop is not None:
-        words.append(f"crop {recipe.crop}")
-    if recipe.crop_pct is not None:
-        words.append(f"crop_pct {recipe.crop_pct:g}")
-    if words:
-        words.append(recipe.interpolation or "bilinear")
-    return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)
+    share = None if recipe.crop_pct is None else f"{recipe.crop_pct:g}"
+    sizes = {"resize": recipe.resize, "crop": recipe.crop, "crop_pct": share}
+    words = [f"{name} {value}" for name, value in sizes.items() if value is not None]
+    if not words:
+        return NamedRecipe(plain, recipe)
+    return NamedRecipe(f"{plain}; {', '.join([*words, recipe.interpolation or 'bilinear'])}", recipe)
 
 
 def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -223,19 +219,15 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     if resolved.resize is not None or resolved.crop is not None:
         return [{}], []
     height, width = resolved.height, resolved.width
-    shapes: list[dict[str, Any]]
     as_they_are = images.fit(stated)
-    if height is None and width is None:
-        if as_they_are and images.source.mixed_sizes:
-            return [{}], []
+    if height is None and width is None and not (as_they_are and images.source.mixed_sizes):
         # ImageNet's networks are often exported for any size
         imagenet = {"resize": 256, "crop": 224}
-        shapes = [{}] if as_they_are else []
-        shapes += [imagenet] if images.fit(replace(stated, resize=256, crop=224)) else []
-        return shapes or [{}], []
+        if images.fit(replace(stated, resize=256, crop=224)):
+            return [{}, imagenet] if as_they_are else [imagenet], []
     if height is None or width is None or as_they_are:
         return [{}], []
-    shapes = [{"resize": (height, width)}]
+    shapes: list[dict[str, Any]] = [{"resize": (height, width)}]
     if height == width:
         shapes = [{"crop_pct": share} for share in _SHARES] + shapes
     filters = (None, "bicubic") if stated.interpolation is None else (stated.interpolation,)

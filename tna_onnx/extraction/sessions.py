@@ -104,27 +104,17 @@ class Runner:
 
 
 class PositionSession(Session):
-    """A session whose tensors come as rows: those positions of its samples that a batch names.
-
-    Args:
-        network: a session on the model.
-        class_axis: where the classes are, if a tensor's shape leaves that open; 1 or -1.
-        needed: tensors that have to have values for each position; others are returned as they are.
-        name: of the model, for messages.
-        wide: those of them that hold more than one number a position.
-
-    Attributes:
-        layouts: of the tensors that were run.
-    """
+    """A session whose tensors come as rows: those positions of its samples that a batch names."""
 
     def __init__(
         self, network: Session, class_axis: int, needed: Iterable[str], name: str, wide: Iterable[str] = ()
     ) -> None:
-        self._network = network
-        self._class_axis = class_axis
-        self._needed = frozenset(needed)
-        self._wide = frozenset(wide)
-        self._name = name
+        self._network = network  # on the model
+        self._class_axis = class_axis  # where the classes are, if a tensor's shape leaves that open; 1 or -1
+        self._needed = frozenset(needed)  # tensors with values for each position; others are returned as they are
+        self._wide = frozenset(wide)  # those of them that hold more than one number a position
+        self._name = name  # of the model, for messages
+        self.layouts: dict[str, Layout] = {}  # of the tensors that were run
         self.provider = network.provider
         self.fallback = network.fallback
         self.device = network.device
@@ -132,7 +122,6 @@ class PositionSession(Session):
         self.fixed_batch = network.fixed_batch
         self.at_once = network.at_once
         self.most_at_once = network.most_at_once
-        self.layouts: dict[str, Layout] = {}
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -299,19 +299,12 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class AffineSearch:
-    """The search of a scale and an offset for images of which no known recipe is right.
+    """The search of a scale and an offset for images of which no known recipe is right."""
 
-    Attributes:
-        images: that are run.
-        best: of the known recipes.
-        trial: of the likeliest point, run on a few images.
-        wide: the parabola that says where it lies.
-    """
-
-    images: TrialImages
-    best: Trial
-    trial: Trial
-    wide: _Parabola
+    images: TrialImages  # that are run
+    best: Trial  # of the known recipes
+    trial: Trial  # of the likeliest point, run on a few images
+    wide: _Parabola  # says where that point lies
 
     @classmethod
     def coarse(cls, images: TrialImages, best: Trial, budget: int) -> AffineSearch | None:
@@ -351,7 +344,7 @@ class AffineSearch:
         narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, _point_of(self.trial), _NARROW, count)
         # far from its centre a wide parabola is wrong, and a narrow one says little of where its centre lies
         typed = [_likeliest(parabolas) for parabolas in ([narrow], [self.wide, narrow])]
-        nats = {_trial(self.images, self.best, it.point, it.unit): it.written for it in typed if it}
+        nats = {_trial(self.images, self.best, point, unit): cost for point, unit, cost in filter(None, typed)}
         lowest = narrow.lowest()
         nats[_trial(self.images, self.best, lowest, lowest.unit)] = 4 * _WRITTEN
         nats[self.trial] = 4 * _WRITTEN
@@ -426,19 +419,11 @@ def _terms(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=-1)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """A point of two numbers that somebody may type, and the nats that it takes to write them down."""
-
-    point: Point
-    unit: float
-    written: float
-
-
-def _likeliest(parabolas: Sequence[_Parabola]) -> _Written | None:
+def _likeliest(parabolas: Sequence[_Parabola]) -> tuple[Point, float, float] | None:
     """Return the likeliest numbers near the centre of the last parabola; None without any.
 
     The logarithm of their probability is that of the labels minus the nats that it takes to write the numbers down.
+    Gives the point, what a pixel of 255 becomes by `scale`, and these nats.
     """
     centre = parabolas[-1].centre
     bent = [parabola for parabola in parabolas if parabola.bends_up]
@@ -451,7 +436,7 @@ def _likeliest(parabolas: Sequence[_Parabola]) -> _Written | None:
         total = written + sum(parabola.nats(unit / std, mean / unit) for parabola in bent)
         k = int(np.argmin(total))
         point = Point(math.copysign(unit / std[k], centre.a), mean[k] / unit, centre.color)
-        candidates.append((float(total[k]), _Written(point, unit, float(written[k]))))
+        candidates.append((float(total[k]), (point, unit, float(written[k]))))
     nats, likeliest = min(candidates, key=lambda candidate: candidate[0])
     return likeliest if bent and math.isfinite(nats) else None
 
