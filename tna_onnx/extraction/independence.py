@@ -9,6 +9,7 @@ scores move by more than rounding explains; the limit is wider for dynamic quant
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,14 +181,15 @@ def check_independence(
     alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64))
     trials: list[_Trial] = [(np.array([sample]), "alone") for sample in alone]
     trials += _parts(samples, session.fixed_batch)[:most_parts]
-    largest = _largest_move(model, session, compared, batch, tensors, trials, "the first batch")
+    comparison = _Comparison(model, session, compared, *_limit_of(model, session))
+    largest = comparison.largest_move(batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
     for number, spread_batch in enumerate(further, 2):
         results = dict(zip(names, session.run(names, spread_batch), strict=True))
         parts = _parts(_count(spread_batch), session.fixed_batch)
         where = f"batch {number} of a sample of the data"
-        largest = max(largest, _largest_move(model, session, compared, spread_batch, results, parts, where))
+        largest = max(largest, comparison.largest_move(spread_batch, results, parts, where))
         if number == 2:  # of two batches in all, this is the second one, as it is collected
             computed.append((spread_batch, results))
     for feeds, outputs in computed:
@@ -208,76 +210,69 @@ def _refuse_random(
     # Dropout is random in a model that was exported for training
     if not any(node.op_type in {*RANDOM, "Dropout"} for node in all_nodes(model.proto.graph)):
         return
-    for tensor, values in zip(compared, session.run([tensor.name for tensor in compared], batch), strict=True):
-        before = _finite(tensor, tensors[tensor.name], _rows(batch))
-        if before is None or values.shape != tensors[tensor.name].shape:
-            continue
-        moved = _movement(tensor, before, values)
-        row = int(np.argmax(moved))
-        if moved[row] > _CHANCE:
-            raise UnsupportedModel(
-                f"{model.name}: its scores are random: run again, the same batch gives '{tensor.name}' in row {row} "
-                f"{tensor.amount(moved[row])}. No figure on them would hold for another run; export the model for "
-                "inference (model.eval(); no random numbers)"
-            )
+    again: list[_Trial] = [(np.arange(_count(batch)), "again")]
+    largest = _Comparison(model, session, compared, math.inf).largest_move(batch, tensors, again, "the first batch")
+    if largest > _CHANCE:
+        raise UnsupportedModel(
+            f"{model.name}: its scores are random: the same batch gives others when it is run again, by up to "
+            f"{largest:.2g}. No figure on them would hold for another run; export the model for inference "
+            "(model.eval(); no random numbers)"
+        )
 
 
-def _largest_move(
-    model: Model,
-    session: Session,
-    compared: Sequence[OutputCheck],
-    batch: Batch,
-    tensors: Mapping[str, NDArray[Any]],
-    trials: Sequence[_Trial],
-    where: str,
-) -> float:
-    """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
-    for tensor in compared:
-        if tensor.probabilities is not None:
-            require_rows(tensors[tensor.name], _rows(batch), f"{model.name}: '{tensor.name}'")
-    limit, why = _limit_of(model, session)
-    finite = {tensor: _finite(tensor, tensors[tensor.name], _rows(batch)) for tensor in compared}
-    before = {tensor: values for tensor, values in finite.items() if values is not None}
-    largest = 0.0
-    for samples, how in trials if before else ():
-        subset, rows = _taken(batch, samples)
-        try:
-            results = session.run([tensor.name for tensor in before], subset)
-        except DataError as error:  # a size that the network does not take, whatever its inputs say
-            _log.debug("independence: %s not run: %s", how, error)
-            continue
-        for tensor, values in zip(before, results, strict=True):
-            if values.shape != (len(rows), *tensors[tensor.name].shape[1:]):
-                _log.debug("independence: %s gives an output of shape %s", how, values.shape)
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """Tensors of a model, and by how much their rows may move where samples are run in another batch."""
+
+    model: Model
+    session: Session
+    compared: Sequence[OutputCheck]
+    limit: float  # in the units of `OutputCheck`
+    why: str = ""  # why it is more than for float32
+
+    def largest_move(
+        self, batch: Batch, tensors: Mapping[str, NDArray[Any]], trials: Sequence[_Trial], where: str
+    ) -> float:
+        """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
+        before = self._rows_of(batch, tensors)
+        largest = 0.0
+        for samples, how in trials if before else ():
+            subset, rows = _taken(batch, samples)
+            try:
+                results = self.session.run([tensor.name for tensor in before], subset)
+            except DataError as error:  # a size that the network does not take, whatever its inputs say
+                _log.debug("independence: %s not run: %s", how, error)
                 continue
-            moved = _movement(tensor, before[tensor], values, rows)
-            worst = int(np.argmax(moved))
-            if not moved[worst] <= limit:  # NaN is larger than any limit
-                raise UnsupportedModel(
-                    f"{model.name}: the scores of a sample depend on what it is run with: '{tensor.name}' gives row "
-                    f"{rows[worst]} of {where} {tensor.amount(moved[worst])} when it is run {how}{why}. No figure on "
-                    "them would hold for another batch; export the model for inference (model.eval(); no mean or "
-                    "normalisation over the batch)"
-                )
-            largest = max(largest, float(moved[worst]))
-    return largest
+            for tensor, values in zip(before, results, strict=True):
+                if values.shape != (len(rows), *tensors[tensor.name].shape[1:]):
+                    _log.debug("independence: %s gives an output of shape %s", how, values.shape)
+                    continue
+                change = np.asarray(tensor.rows(values, len(values))) - before[tensor][rows]
+                moved = tensor.moved(change) / tensor.unit(before[tensor])
+                worst = int(np.argmax(moved))
+                if not moved[worst] <= self.limit:  # NaN is larger than any limit
+                    raise UnsupportedModel(
+                        f"{self.model.name}: the scores of a sample depend on what it is run with: '{tensor.name}' "
+                        f"gives row {rows[worst]} of {where} {tensor.amount(moved[worst])} when it is run "
+                        f"{how}{self.why}. No figure on them would hold for another batch; export the model for "
+                        "inference (model.eval(); no mean or normalisation over the batch)"
+                    )
+                largest = max(largest, float(moved[worst]))
+        return largest
 
-
-def _finite(compared: OutputCheck, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
-    """Return the rows of a tensor; None where there are none, or some are no numbers, which the run itself says."""
-    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-        return None
-    rows = compared.rows(values, count)
-    return rows if rows is not None and np.all(np.isfinite(rows)) else None
-
-
-def _movement(
-    compared: OutputCheck, before: NDArray[np.float64], values: NDArray[Any], rows: NDArray[np.int64] | None = None
-) -> NDArray[np.float64]:
-    """Return how far each row moved, in units of the limits; `rows` are those of the first batch that were run."""
-    after = compared.rows(values, len(values))
-    reference = before if rows is None else before[rows]
-    return compared.moved(np.asarray(after) - reference) / compared.unit(before)
+    def _rows_of(self, batch: Batch, tensors: Mapping[str, NDArray[Any]]) -> dict[OutputCheck, NDArray[np.float64]]:
+        """Return the rows of each tensor; of one that holds NaN or infinity the run itself tells."""
+        finite = {}
+        for tensor in self.compared:
+            values = tensors[tensor.name]
+            if tensor.probabilities is not None:
+                require_rows(values, _rows(batch), f"{self.model.name}: '{tensor.name}'")
+            if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+                continue
+            rows = tensor.rows(values, _rows(batch))
+            if rows is not None and np.all(np.isfinite(rows)):
+                finite[tensor] = rows
+        return finite
 
 
 _Trial: TypeAlias = tuple[NDArray[np.int64], str]
