@@ -20,11 +20,9 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.classifier import OpenModel
-from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.opened_samples import Samples, open_samples
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.progress import silent
 
 DIGITS = ROOT / "models/digits"
 N = 200
@@ -188,11 +186,8 @@ def test_batches_that_do_not_fit(tmp_path: Path, batch: dict[str, Any], message:
 # --- Where samples enter a graph: what is given, as which tensor, and the written file run from there
 
 
-LABELS = np.arange(20) % 3
-
-
-def enter(model: OpenModel, more: dict[str, Any] | None = None, **arrays: np.ndarray) -> Samples:
-    return open_samples(model, Data({**arrays, "labels": LABELS}, **(more or {})))
+def enter(model: OpenModel, **arrays: np.ndarray) -> Samples:
+    return open_samples(model, Data({**arrays, "labels": np.arange(20) % 3}))
 
 
 def batch_of(samples: Samples) -> dict[str, np.ndarray]:
@@ -208,30 +203,9 @@ def test_features_enter_at_the_head_in_its_dtype(dtype: type) -> None:
     np.testing.assert_array_equal(batch_of(samples)["z"], inputs(20).astype(dtype))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "more", "error", "message"),
-    [
-        ({"features": inputs(20, 7)}, {}, DataError, "features have 7 columns; expected 6"),
-        ({"features": inputs(20)}, {"preprocessing": Recipe()}, UsageError, "leave the preprocessing out"),
-    ],
-)
-def test_refusals(arrays: dict[str, Any], more: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        enter(opened(dense()), more, **arrays)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    model = opened(dense())
-    samples = enter(model, x=inputs(20))
-    return collect_features(model, model.readout, samples.source, 8, silent, tmp_path).folder
-
-
-def test_a_store_of_another_model_is_refused(store: Path) -> None:
-    with pytest.raises(DataError, match="computed with another model"):
-        open_samples(opened(dense(softmax=True)), Data(store))
-    with pytest.raises(UsageError, match="its own labels"):
-        open_samples(opened(dense()), Data(store, labels=LABELS))
+def test_features_of_another_length_are_refused() -> None:
+    with pytest.raises(DataError, match="features have 7 columns; expected 6"):
+        enter(opened(dense()), features=inputs(20, 7))
 
 
 @pytest.mark.parametrize("entered", ["x", "features", "logits"])

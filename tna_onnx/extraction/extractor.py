@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -92,11 +92,12 @@ class FeatureExtractor:
         self.columns = names_of(columns)
         self.device = device
         self.batch_size = batch_size
-        self._network: _Features | None = None
+        self._opened: OpenModel | None = None
+        self._collector: Collector | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels: no session."""
-        return {**self.__dict__, "_network": None}
+        return {**self.__dict__, "_opened": None, "_collector": None}
 
     def __repr__(self) -> str:
         model = self.model if isinstance(self.model, (str, Path)) else type(self.model).__name__
@@ -111,15 +112,22 @@ class FeatureExtractor:
             DeviceError: ONNX Runtime or the device is missing.
         """
         with _OPENING:
-            if self._network is None:
-                self._network = self._open()
-        network = self._network
-        used = _columns_of(network.opened.inputs, self.columns, batch)
+            if self._opened is None:
+                self._opened = OpenModel(*self._loaded(), parse_device(self.device))
+        opened = self._opened
+        kind = self.kind or _kind_of(opened.readout)
+        used = _columns_of(opened.inputs, self.columns, batch)
         read = {name for names in used.values() for name in names}
         passed = {name: column for name, column in batch.items() if name not in read}
-        if network.kind in passed:
-            raise DataError(f"batch: has a column {network.kind!r} already, which the model does not read; rename it")
-        return {**passed, network.kind: network.values(self._samples(network.opened, used, batch), self.batch_size)}
+        if kind in passed:
+            raise DataError(f"batch: has a column {kind!r} already, which the model does not read; rename it")
+        source = self._samples(opened, used, batch)
+        if not len(source):
+            raise DataError("batch: has no rows; leave empty batches out")
+        with _OPENING:
+            if self._collector is None:
+                self._collector = self._checked(opened, kind, source)
+        return {**passed, kind: self._values(self._collector, kind, source)}
 
     def describe(self) -> dict[str, Any]:
         """Return what tells the features from others: digests of the model, its head, the tensor; JSON-able.
@@ -143,10 +151,6 @@ class FeatureExtractor:
         if self.kind == "features" and not isinstance(readout, Head):
             raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
         return model, readout
-
-    def _open(self) -> _Features:
-        model, readout = self._loaded()
-        return _Features(OpenModel(model, readout, parse_device(self.device)), self.kind or _kind_of(readout))
 
     def _samples(self, opened: OpenModel, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
         """Return the samples of a batch as the model's inputs."""
@@ -172,6 +176,32 @@ class FeatureExtractor:
         request = Request(inputs=inputs, n_classes=opened.readout.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, noun="column")
 
+    def _checked(self, opened: OpenModel, kind: Kind, source: ArraySource) -> Collector:
+        """Check the head with the first batch, and return what keeps the rows of all batches."""
+        # at every place of the batches to come, although the first one may be a short one
+        rows = np.minimum(np.arange(self.batch_size), len(source) - 1)
+        columns = {name: column[rows] for name, column in source.columns.items()}
+        first = replace(source, columns=columns, labels=source.labels[rows])
+        probed = check_readout(opened, opened.readout, opened.session, first, self.batch_size)
+        readout: Readout = probed.readout
+        if kind == "features" and probed.tail is not None:
+            raise UnsupportedModel(
+                f"{opened.model.name}: only the graph computes the logits from these features; use kind='logits'"
+            )
+        if kind == "logits" and isinstance(readout, Head):
+            readout = readout.without_head()
+        return Collector(opened.model, readout, source, self.batch_size, opened.session)
+
+    def _values(self, collector: Collector, kind: Kind, source: ArraySource) -> NDArray[Any]:
+        parts = []
+        for batch in source.batches(self.batch_size):
+            count = len(next(iter(batch.values())))
+            rows = collector.rows(filled_up(batch, self.batch_size)).features
+            parts.append(rows[:count].reshape(count, -1))
+        values = np.concatenate(parts)
+        require_finite(source, kind, values, 0)
+        return values
+
 
 class TableExtractor:
     """A `FeatureExtractor` of Arrow tables (`tna_onnx.data.sources.slices`): features, label and key remain.
@@ -193,46 +223,6 @@ class TableExtractor:
         # what passes is taken from the table: its types stay
         passed = {name: table.column(name) for name in batch if name != kind}
         return features_table(kind, batch[kind], passed, self.writer)
-
-
-@dataclass(eq=False)
-class _Features:
-    """An opened model, and what keeps the rows of its batches; the head is checked with the first of them."""
-
-    opened: OpenModel
-    kind: Kind
-    collector: Collector | None = None
-
-    def values(self, source: ArraySource, size: int) -> NDArray[Any]:
-        if not len(source):
-            raise DataError("batch: has no rows; leave empty batches out")
-        with _OPENING:
-            if self.collector is None:
-                self.collector = self._checked(source, size)
-        parts = []
-        for batch in source.batches(size):
-            count = len(next(iter(batch.values())))
-            rows = self.collector.rows(filled_up(batch, size)).features
-            parts.append(rows[:count].reshape(count, -1))
-        values = np.concatenate(parts)
-        require_finite(source, self.kind, values, 0)
-        return values
-
-    def _checked(self, source: ArraySource, size: int) -> Collector:
-        opened = self.opened
-        # at every place of the batches to come, although the first one may be a short one
-        rows = np.minimum(np.arange(size), len(source) - 1)
-        columns = {name: column[rows] for name, column in source.columns.items()}
-        first = replace(source, columns=columns, labels=source.labels[rows])
-        probed = check_readout(opened, opened.readout, opened.session, first, size)
-        readout: Readout = probed.readout
-        if self.kind == "features" and probed.tail is not None:
-            raise UnsupportedModel(
-                f"{opened.model.name}: only the graph computes the logits from these features; use kind='logits'"
-            )
-        if self.kind == "logits" and isinstance(readout, Head):
-            readout = readout.without_head()
-        return Collector(opened.model, readout, source, size, opened.session)
 
 
 def _kind_of(readout: Readout) -> Kind:
