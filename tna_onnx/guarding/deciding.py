@@ -278,17 +278,10 @@ def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
     return moved / (1 + moved), odds / (1 + odds)
 
 
-EXCHANGEABLE = {
-    False: "for samples from the same source",
-    True: "for one sample of a new group from the same source",
-}
-"""Whom a promise is for, by whether samples come in groups."""
-
-
 def promise_of(
     settings: GuardSettings, rule: DecisionRule, point: OperatingPoint, names: Sequence[str], whom: str
 ) -> str:
-    """Say what the output is, and what it promises; `whom`: of `EXCHANGEABLE`."""
+    """Say what the output is, and what it promises; `whom`: the samples that the promise is for."""
     goal, level = settings.goal
     of_all = {"labels": "of each label, taken by itself,", "sure": "of each class, taken by itself,", "ratio": ""}
     who = of_all.get(rule.kind, f"of {names[rule.positive]}")

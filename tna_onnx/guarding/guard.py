@@ -27,7 +27,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readers import tensor_outputs
 from tna_onnx.graph.save import pending, written_files
 from tna_onnx.graph.tensors import total_size
-from tna_onnx.guarding.deciding import EXCHANGEABLE, decision_entry, promise_of, rule_of
+from tna_onnx.guarding.deciding import decision_entry, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, halves_to_guard, open_guard
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.measure import RecordingRunner, Values, collect_values, measure, measure_detection
@@ -57,8 +57,6 @@ class _Plan:
     guarded: Guarded  # formulas of the scores
     thresholds: Thresholds  # what they are compared with
     scores: Values  # of all samples
-    samples: int  # how many of them thresholds come from: one of each group where samples come in groups
-    fresh: int  # how many of these no score was fitted to
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
@@ -94,7 +92,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         set_penalty=set_score.weight,
         set_free_classes=set_score.free,
         data=opened.source.describe(),
-        samples=plan.samples,
+        samples=thresholds.samples,
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
@@ -117,7 +115,9 @@ def _outputs(opened: GuardSamples, plan: _Plan) -> tuple[GuardOutput, ...]:
     thresholds = plan.thresholds
     settings = thresholds.settings
     rule = plan.guarded.decision
-    whom = EXCHANGEABLE[plan.scores.clusters is not None]
+    whom = "for samples from the same source"
+    if plan.scores.clusters is not None:
+        whom = "for one sample of a new group from the same source"
     promises = {
         "confidence": f"largest of the {opened.output.n_classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
@@ -149,7 +149,7 @@ def _set_promise(plan: _Plan, whom: str) -> str:
     if settings.per_class:
         promise += f"the samples of each class on average over calibration sets, {whom}"
     else:
-        n = plan.fresh if settings.fits_sets else plan.samples
+        n = plan.thresholds.fresh if settings.fits_sets else plan.thresholds.samples
         level = settings.coverage / 100
         low, _ = conformal.coverage_band(n, level, None, 0.95)
         # where many share the score of the threshold, sets hold the true class of as many
@@ -183,14 +183,11 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
             opened.model, runner, opened.output, opened.source, opened.batch_size, extra_outputs=[tensors["ood"]]
         )
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress, "score")
-    rows = opened.deciding(settings.seed)
-    fresh = opened.fresh[rows]
-    where = opened.source.describe()
-    thresholds = choose_thresholds(scores.take(rows), fresh, settings, rule, opened.names, where)
+    thresholds = choose_thresholds(opened, scores, settings, rule)
     if "decision" in thresholds.omitted:
         guarded = replace(guarded, decision=None)
-    _log.info("thresholds: %s samples", f"{len(rows):,}")
-    return _Plan(guarded, thresholds, scores, len(rows), int(fresh.sum()))
+    _log.info("thresholds: %s samples", f"{thresholds.samples:,}")
+    return _Plan(guarded, thresholds, scores)
 
 
 def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> float:
@@ -353,7 +350,7 @@ def _with_decisions(
     except TnaError as error:
         raise type(error)(str(error).replace(str(path), str(job.output))) from error
     # what is said of the recalibrated file, which is gone, holds of the new one
-    notes = tuple(said.replace(str(path), str(job.output)) for said in guarded.notes)
+    notes = tuple(entry.replace(str(path), str(job.output)) for entry in guarded.notes)
     guarded = replace(guarded, model=report.model, model_sha256=report.model_sha256, notes=notes)
     (report,) = reports
     return replace(report, guard=guarded, notes=tuple(dict.fromkeys((*report.notes, note, *notes))))

@@ -6,7 +6,7 @@ Guarantees are of confidences, sets, selective risk and outlier alarms; a level 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,8 @@ class Thresholds:
     # `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of the
     # probabilities, [] or [C]; float32
     values: dict[str, NDArray[np.float32]]
+    samples: int  # how many samples they come from: one of each group where samples come in groups
+    fresh: int  # how many of these no score was fitted to
     covered: int  # how many of the samples that the one threshold of sets comes from are in it
     point: OperatingPoint | None  # of the decision; None without one
     omitted: dict[str, str]  # role of each output that is left out -> why, in a sentence
@@ -55,17 +57,16 @@ class NotReached(DataError):
 
 
 def choose_thresholds(
-    values: Values,
-    fresh: NDArray[np.bool_],
-    settings: GuardSettings,
-    rule: DecisionRule | None,
-    names: Sequence[str],
-    where: str,
+    opened: GuardSamples, scores: Values, settings: GuardSettings, rule: DecisionRule | None
 ) -> Thresholds:
     """Choose all thresholds that are asked for and can be promised.
 
-    `fresh`: those of the samples that no score was fitted to, (N,). `rule`: of the decision; None without one.
+    `scores`: of all samples. `rule`: of the decision; None without one.
     """
+    deciding = opened.deciding(settings.seed)
+    values = scores.take(deciding)
+    fresh = opened.fresh[deciding]
+    where = opened.source.describe()
     levels: dict[str, NDArray[np.float32]] = {}
     omitted: dict[str, str] = {}
     lowest: float | None = None
@@ -84,7 +85,7 @@ def choose_thresholds(
             settings = _left_out(settings, f"{where}: {omitted['accept']}", add=remaining)
     operated = None
     if rule is not None:
-        operated = operate(rule, values.values["decision"], values.labels, settings, names)
+        operated = operate(rule, values.values["decision"], values.labels, settings, opened.names)
     if operated is not None and operated.thresholds is None:
         (omitted["decision"],) = operated.notes
         why = f"{where}: {omitted['decision']}; give more samples, or another goal"
@@ -92,17 +93,18 @@ def choose_thresholds(
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
         rows = fresh if settings.fits_sets else np.ones_like(fresh)
-        scores = values.values["set"][rows]
-        levels["set"], covered, notes = _of_sets(scores, values.labels[rows], settings, len(names), where)
+        set_scores, labels = values.values["set"][rows], values.labels[rows]
+        levels["set"], covered, notes = _of_sets(set_scores, labels, settings, opened.output.n_classes, where)
     if "ood" in settings.add:
-        scores = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = np.asarray(conformal.conformal_quantile(scores, 1 - settings.false_alarm / 100), np.float32)
+        outliers = _varied(values.values["ood"][fresh], settings, where)
+        levels["ood"] = np.asarray(conformal.conformal_quantile(outliers, 1 - settings.false_alarm / 100), np.float32)
     point = None
     if operated is not None and operated.thresholds is not None:
         levels["decision"] = operated.thresholds
         point = operated.point
         notes += [f"decision: {note}" for note in operated.notes]
-    return Thresholds(settings, levels, covered, point, omitted, lowest, tuple(notes))
+    n_fresh = int(fresh.sum())
+    return Thresholds(settings, levels, len(values), n_fresh, covered, point, omitted, lowest, tuple(notes))
 
 
 def _left_out(settings: GuardSettings, why: str, **changes: Any) -> GuardSettings:
