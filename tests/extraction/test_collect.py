@@ -16,7 +16,7 @@ from tests.data.samples import open_source
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import mapped
 from tna_onnx.data.source import InputSpec
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction import collect
 from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import check_readout
@@ -57,10 +57,8 @@ def test_given_features_stay_where_they_are() -> None:
     model = opened(dense())
     z = inputs(30)
     source = open_source({"z": z, "labels": np.arange(30) % 3}, [InputSpec("z", (None, 6), z.dtype)], 3)
-    table = collect_features(model, model.readout, source, 16, silent, given=["z"])
+    table = collect_features(model, model.readout, source, 16, silent, dtypes={"z": z.dtype})
     assert np.shares_memory(table.features, z)
-    with pytest.raises(UsageError, match="leave --cache out"):
-        collect_features(model, model.readout, source, 16, silent, Path("cache"), given=["z"])
 
 
 def test_a_sample_with_infinite_features_is_named() -> None:
@@ -241,22 +239,19 @@ def test_rows_are_the_class_vectors_of_the_positions(shape: list[int], samples: 
         np.testing.assert_array_equal(position_rows(values, layout), expected)
 
 
-def test_one_number_a_position() -> None:
-    values = np.arange(6).reshape(2, 3)
-    layout = layout_of(values.shape, 2, (3,), -1)
-    assert layout == Layout(2, 0)
-    assert position_rows(values, layout).tolist() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(("axis", "expected"), [(1, 1), (-1, -1)])
-def test_the_graph_decides_where_shapes_do_not(axis: int, expected: int) -> None:
-    layout = layout_of((8, 5, 5), 8, (5,), axis)
-    assert layout.class_axis == expected
-
-
-@pytest.mark.parametrize("shape", [(8, 4), (8, 7, 3), (7, 5, 3), (8, 5, 3, 1), ()])
-def test_other_positions_have_no_layout(shape: tuple[int, ...]) -> None:
-    assert layout_of(shape, 8, (5,), -1) is None
+@pytest.mark.parametrize(
+    ("shape", "samples", "positions", "axis", "expected"),
+    [
+        ((2, 3), 2, (3,), -1, Layout(2, 0)),  # one number a position
+        # the graph decides where shapes do not
+        *[((8, 5, 5), 8, (5,), axis, Layout(3, axis)) for axis in (1, -1)],
+        *[(shape, 8, (5,), -1, None) for shape in [(8, 4), (8, 7, 3), (7, 5, 3), (8, 5, 3, 1), ()]],
+    ],
+)
+def test_where_the_positions_of_a_tensor_are(
+    shape: tuple[int, ...], samples: int, positions: tuple[int, ...], axis: int, expected: Layout | None
+) -> None:
+    assert layout_of(shape, samples, positions, axis) == expected
 
 
 # --- One session for everything that a run reads, and sessions on parts of a model

@@ -31,13 +31,16 @@ def words(small: Small, folder: Path, *more: object) -> list[str]:
     return [str(word) for word in given]
 
 
-def limited(name: str, value: int) -> str:
+# the work too, which would load with the first call
+IMPORTS = "import resource, tna_onnx.cli.command, tna_onnx.api.calibrate, tna_onnx.pipeline.recalibrate, onnxruntime"
+
+# the address space in use, in bytes
+IN_USE = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
+
+
+def limited(name: str, value: int | str) -> str:
     """Return code that sets a limit once everything is imported, and before the command does anything."""
-    # the work too, which would load with the first call
-    imports = (
-        "import resource, tna_onnx.cli.command, tna_onnx.api.calibrate, tna_onnx.pipeline.recalibrate, onnxruntime"
-    )
-    return f"{imports}\nresource.setrlimit(resource.{name}, ({value}, {value}))"
+    return f"{IMPORTS}\n_limit = {value}\nresource.setrlimit(resource.{name}, (_limit, _limit))"
 
 
 def assert_clean(done: subprocess.CompletedProcess[str], folder: Path) -> None:
@@ -88,33 +91,23 @@ def test_a_full_disk_under_a_feature_store(small: Small, older: Path) -> None:
 
 @pytest.mark.parametrize("free", [0, 2, 8])
 def test_no_more_files_can_be_opened(small: Small, older: Path, free: int) -> None:
-    code = f"import os\n{limited('RLIMIT_NOFILE', 0).replace('(0, 0)', f'(_free + {free}, _free + {free})')}"
     taken = "import os; _free = os.dup(0); os.close(_free)\n"  # the lowest number that is free
-    assert_clean(run(*words(small, older), code=taken + code), older)
-
-
-def in_use() -> str:
-    """Return code for the address space in use, in bytes."""
-    return "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
+    assert_clean(run(*words(small, older), code=taken + limited("RLIMIT_NOFILE", f"_free + {free}")), older)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize("free", [1, 16, 128])
 def test_too_little_memory(small: Small, older: Path, free: int) -> None:
     """With so many MiB beyond what imports have taken."""
-    code = f"{limited('RLIMIT_AS', 0).partition(chr(10))[0]}\n_space = {in_use()} + {free} * 2**20\n"
-    code += "resource.setrlimit(resource.RLIMIT_AS, (_space, _space))"
-    done = run(*words(small, older), code=code)
-    assert_clean(done, older)
+    assert_clean(run(*words(small, older), code=limited("RLIMIT_AS", f"{IN_USE} + {free} * 2**20")), older)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize("command", ["evaluate M D", "compare M M --data D", "guard M D -o O", "features M D -o O"])
 def test_no_memory_for_libraries(command: str, small: Small, tmp_path: Path) -> None:
     """OpenBLAS ends the process with 1, which `--max-ece` and the like stand for."""
-    code = f"{limited('RLIMIT_AS', 0).partition(chr(10))[0]}\n_space = {in_use()} + 60 * 2**20\n"
-    code += "resource.setrlimit(resource.RLIMIT_AS, (_space, _space))"
     paths = {"M": small.model, "D": small.calib, "O": tmp_path / "o"}
+    code = limited("RLIMIT_AS", f"{IN_USE} + 60 * 2**20")
     done = run(*(str(paths.get(word, word)) for word in command.split()), code=code)
     assert (done.returncode, done.stderr.count("\n"), done.stderr[:7]) == (5, 1, "Error: "), done.stderr
     assert not (tmp_path / "o").exists()
@@ -140,7 +133,7 @@ except MemoryError:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_a_model_that_memory_does_not_hold_is_not_called_damaged() -> None:
     """Protobuf has one error for both."""
-    code = _PARSED.replace("SPACE", in_use())
+    code = _PARSED.replace("SPACE", IN_USE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "no memory\n", done.stderr
 
