@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -229,34 +230,31 @@ def collect_features(
     batch_size: int,
     progress: Progress,
     cache: Path | None = None,
-    given: Mapping[str, np.dtype[Any]] | None = None,
+    dtypes: Mapping[str, np.dtype[Any]] = MappingProxyType({}),
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
-    `cache`: folder of feature stores, where an interrupted run continues.
+    `cache`: folder of feature stores, where an interrupted run continues. `dtypes`: of tensors that the samples hold
+    already.
     """
-    given = given or {}
-    if cache is not None and given:  # nothing new to store
+    if cache is not None and dtypes:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
-    computed = readout.main not in given and bool(opened.computed([readout.main]))
-    if not given:
+    computed = readout.main not in dtypes and bool(opened.computed([readout.main]))
+    if not dtypes:
         opened.divide_cores(math.ceil(len(source) / batch_size))
     session = None  # the samples hold all that is kept
     if computed:
-        session = opened.session_from(given)
+        session = opened.session_from(dtypes)
     elif opened.readout.several:  # the session still knows which positions of an input are rows
         session = opened.session
-    decided = opened.decided if computed and not given else None
+    decided = opened.decided if computed and not dtypes else None
     collector = Collector(opened.model, readout, source, batch_size, session, decided)
     if cache is None:
         if not computed and (table := own_features(readout, source, batch_size)) is not None:
             return table
         return _collected_by_length(collector, progress) or collector.run(progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
-    classes = opened.names
-    if classes is None:
-        folders = folder_names(source)
-        classes = tuple(folders.get(k, str(k)) for k in range(readout.n_classes)) if folders else ()
+    classes = opened.class_names(source) if opened.names or folder_names(source) else ()
     with open_store(cache, collector.key(), source.labels, batch_size, columns, classes) as store:
         return collector.run(progress, store)
 

@@ -75,7 +75,7 @@ def choose_recipe(
     differing = [trial for trial in tied if not is_harmless(images, trial, best)]
     if not insisted:
         better = better_outside_the_list(images, best)
-        if better is not None:
+        if better is not None and not better[0].is_rarely_right:
             raise _unfit(images, best, *better)
     suspicion = best.suspicion
     why = ""

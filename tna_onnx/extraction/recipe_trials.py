@@ -300,23 +300,6 @@ def race(images: TrialImages, trials: Sequence[Trial]) -> list[Trial]:
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
 
 
-def halved(images: TrialImages, trials: Sequence[Trial], budget: int) -> Trial | None:
-    """Return the best recipe by successive halving: the better half goes on with twice as many images.
-
-    None where that takes more images, each under one recipe, than may be run.
-    """
-    rounds = int(math.log2(len(trials)))
-    # n recipes run c images, n / 2 another c, n / 4 another 2 c, and so on
-    count = 2 * budget // (len(trials) * (rounds + 1))
-    if not count:
-        return None
-    for _ in range(rounds):
-        images.run(trials, count)
-        trials = sorted(trials, key=lambda trial: trial.nll)[: len(trials) // 2]
-        count *= 2
-    return trials[0]
-
-
 def nll_of(logs: FloatArray, labels: NDArray[np.int64]) -> float:
     """Return the NLL, nats, of log-probabilities up to a constant each, (n, C)."""
     shifted = np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST)

@@ -28,7 +28,6 @@ from tna_onnx.extraction.recipe_trials import (
     Change,
     Trial,
     TrialImages,
-    halved,
     worse_than_guessing,
 )
 
@@ -67,17 +66,9 @@ _DIRECTIONS = (
 
 
 def better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
-    """Return what suits the model clearly better than the best known recipe, and what to do."""
+    """Return what has a clearly lower NLL than the best known recipe, and what to do."""
     if best.leaves_nothing_to_gain:
         return None
-    better = _clearly_better(images, best)
-    if better is None or better[0].is_rarely_right:
-        return None
-    return better
-
-
-def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | None:
-    """Return what has a clearly lower NLL than the best known recipe, and what to do."""
     budget = min(len(images.source), MOST_RUNS)
     end = max(MOST_RUNS, images.runs) + budget  # the race takes more where the way of resizing is open
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
@@ -95,10 +86,7 @@ def _clearly_better(images: TrialImages, best: Trial) -> tuple[Trial, str] | Non
         return changed
     if scaled:
         moved = _moved(images, best, end - images.runs)
-        # where the NLL is convex, a whole step gains four times as much at most
-        if moved is not None and _is_clearly_better(
-            images, moved[0], best, _for_many(images, best, end), _MIN_GAIN / 4
-        ):
+        if moved is not None and _gains_on_many(images, moved[0], best, end):
             return moved
     return None
 
@@ -111,12 +99,16 @@ def _is_right(images: TrialImages, affine: Trial, best: Trial, budget: int, end:
     if first.per_image or first.color != second.color or affine.behind(best)[0] >= 0:
         return False
     part = images.trial(best.named, functools.partial(_part_way, first, second))
-    return _is_clearly_better(images, part, best, _for_many(images, best, end), _MIN_GAIN / 4)
+    return _gains_on_many(images, part, best, end)
 
 
-def _for_many(images: TrialImages, best: Trial, end: int) -> int:
-    """Return how many images may be run to compare something with the best known recipe on many, up to `end` in all."""
-    return min(end - images.runs, max(_MANY, 2 * _MANY - len(best)))
+def _gains_on_many(images: TrialImages, part: Trial, best: Trial, end: int) -> bool:
+    """Whether a quarter of a change gains a quarter of what counts, on many images; up to `end` are run in all.
+
+    Where the NLL is convex, a whole step gains four times as much at most.
+    """
+    budget = min(end - images.runs, max(_MANY, 2 * _MANY - len(best)))
+    return _is_clearly_better(images, part, best, budget, _MIN_GAIN / 4)
 
 
 def _is_clearly_better(images: TrialImages, trial: Trial, best: Trial, budget: int, least: float = _MIN_GAIN) -> bool:
@@ -136,6 +128,23 @@ def _is_clearly_better(images: TrialImages, trial: Trial, best: Trial, budget: i
     return best.loses_clearly(trial) and best.behind(trial)[0] > least
 
 
+def _halved(images: TrialImages, trials: Sequence[Trial], budget: int) -> Trial | None:
+    """Return the best recipe by successive halving: the better half goes on with twice as many images.
+
+    None where that takes more images, each under one recipe, than may be run.
+    """
+    rounds = int(math.log2(len(trials)))
+    # n recipes run c images, n / 2 another c, n / 4 another 2 c, and so on
+    count = 2 * budget // (len(trials) * (rounds + 1))
+    if not count:
+        return None
+    for _ in range(rounds):
+        images.run(trials, count)
+        trials = sorted(trials, key=lambda trial: trial.nll)[: len(trials) // 2]
+        count *= 2
+    return trials[0]
+
+
 def _best_change(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, str] | None:
     """Return the best of changes that no option can state."""
     color = best.resolved.color
@@ -145,7 +154,7 @@ def _best_change(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, 
     for order in _ORDERS:
         changes[f"channels in the order {''.join(color[k] for k in order)}"] = functools.partial(_reorder, order)
     names = {images.trial(best.named, change): name for name, change in changes.items()}
-    trial = halved(images, list(names), budget)
+    trial = _halved(images, list(names), budget)
     if trial is None:
         return None
     return trial, f"{names[trial]}. State what it was trained with, or {_PRESENT}"
@@ -319,7 +328,7 @@ class AffineSearch:
         reverse = [
             _trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED
         ]
-        start = halved(images, grid + reverse, runs) or halved(images, grid, runs)
+        start = _halved(images, grid + reverse, runs) or _halved(images, grid, runs)
         if start is None:
             return None
         if start.behind(best)[0] > 0:
