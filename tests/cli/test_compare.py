@@ -24,7 +24,7 @@ from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.render.html.pages import comparison_page
+from tna_onnx.render.html.pages import page_of
 
 N = 600
 
@@ -285,7 +285,7 @@ def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:
     models = {f'<b>{k}</b> & "{k}"': world.sharp if k % 2 else world.other for k in range(12)}
     few = {"x": world.x[:60], "labels": world.labels[:60]}  # so that many resamples are quick
     found = tna_onnx.compare(models, few, device="cpu", confidence_level=99)
-    html = comparison_page(found, "tna-onnx compare <script>")
+    html = page_of(found, "tna-onnx compare <script>")
     text = text_of(html)
     assert '<b>11</b> & "11"' in text
     assert "<b>" not in html

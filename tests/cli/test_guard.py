@@ -16,7 +16,7 @@ from tests.results.test_json import valid
 from tests.support import loaded, ok, outputs_of, refused, with_options
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import coverage_band
-from tna_onnx.render.html.pages import evaluation_page
+from tna_onnx.render.html.pages import page_of
 from tna_onnx.render.terminal import guard_lines
 
 ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
@@ -217,7 +217,7 @@ def test_one_word_is_one_decision() -> None:
 def test_the_page_of_an_evaluation_has_the_decisions(small: Small, tmp_path: Path) -> None:
     words: dict[str, Any] = {"output": tmp_path / "g.onnx", "add": ("set",), "decide": "macro-f1", "device": "cpu"}
     result = with_options(tna_onnx.guard, small.model, small.calib, **words)
-    page = evaluation_page(tna_onnx.evaluate(words["output"], small.test, device="cpu"))
+    page = page_of(tna_onnx.evaluate(words["output"], small.test, device="cpu"))
     assert result.decisions.decision is not None
     for table in ("Coverage and size of sets by class", "Decisions by class", "True class and decision"):
         assert f"<summary>{table}</summary>" in page

@@ -22,7 +22,7 @@ from tests.support import cli, ok, outputs_of, with_options
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.store import json_digest
 from tna_onnx.maps import MAPS
-from tna_onnx.render.html.pages import evaluation_page, to_html
+from tna_onnx.render.html.pages import page_of
 from tna_onnx.results.report import Report
 
 N_FEATURES, LABELS = 8, 4
@@ -229,10 +229,10 @@ def test_every_diagram_has_the_class_wise_ece(searched: Report, tmp_path: Path) 
     c = searched.comparison
     assert searched.reliability.before.ece != pytest.approx(c.before.ece, rel=0.01)
     expected = {f"{100 * side.ece:.2f}" for side in (c.before, c.after)}
-    for text in (to_html(searched), to_html(replace(searched, details=None))):
+    for text in (page_of(searched), page_of(replace(searched, details=None))):
         assert set(re.findall(r"ECE (\d+\.\d+) %", text)) == expected
     evaluation = tna_onnx.evaluate(model(), samples(900, 2))
-    assert f"ECE {100 * evaluation.metrics.ece:.2f} %" in evaluation_page(evaluation)
+    assert f"ECE {100 * evaluation.metrics.ece:.2f} %" in page_of(evaluation)
     [drawn, *_] = searched.save_figures(tmp_path)
     assert set(re.findall(r"ECE (\d+\.\d+) %", drawn.read_text("utf-8"))) == expected
 

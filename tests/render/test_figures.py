@@ -14,8 +14,9 @@ from tests.render.conftest import SEARCHED
 from tests.support import ok, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import bars
-from tna_onnx.render.figures import chart_panels, figure_file, write_figures
-from tna_onnx.render.html.pages import to_html
+from tna_onnx.render.figures import figure_file, write_figures
+from tna_onnx.render.html.blocks import chart_panel
+from tna_onnx.render.html.pages import page_of
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
 
@@ -71,7 +72,7 @@ def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
 
 
 def test_the_drawings_are_those_of_the_page(report: Report, files: Path) -> None:
-    page = to_html(report)
+    page = page_of(report)
     for path in files.iterdir():
         drawings = re.findall(r'<svg class="chart".*?</svg>(?=</g>)', path.read_text("utf-8"), re.DOTALL)
         assert drawings, path.name
@@ -89,7 +90,7 @@ def test_the_same_report_gives_the_same_bytes(report: Report, files: Path, tmp_p
 def test_nothing_leaves_the_paper(count: int, lines: int) -> None:
     series = tuple(Line(f"a line with a <name> & number {k}", (1.0, 2.0), (0.5, k), rank=k % 5) for k in range(lines))
     charts = [Chart("t" * 99, "x", "y", series[: 1 + (k + lines) % lines]) for k in range(count)]
-    root = ElementTree.fromstring(figure_file(chart_panels(charts)))
+    root = ElementTree.fromstring(figure_file([*map(chart_panel, charts)]))
     width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))
 
     def walk(node: ElementTree.Element, x: float, y: float) -> None:

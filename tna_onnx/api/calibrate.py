@@ -173,9 +173,9 @@ def _write(result: Report, json: str | Path | None, page: str | Path | None, fig
     arguments.save_json(json, result)
     # what draws loads only where it is asked for
     if page is not None:
-        from tna_onnx.render.html.pages import to_html
+        from tna_onnx.render.html.pages import page_of
 
-        arguments.write_text(page, to_html(result))
+        arguments.write_text(page, page_of(result))
     if figures is not None:
         from tna_onnx.render.figures import write_figures
 

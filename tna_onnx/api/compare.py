@@ -300,9 +300,9 @@ def compare(
     )
     arguments.save_json(json, result)
     if report is not None:
-        from tna_onnx.render.html.pages import comparison_page
+        from tna_onnx.render.html.pages import page_of
 
-        arguments.write_text(report, comparison_page(result))
+        arguments.write_text(report, page_of(result))
     return result
 
 

@@ -6,8 +6,7 @@ same result gives the same bytes.
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,11 @@ from markupsafe import Markup
 from tna_onnx.errors import writing
 from tna_onnx.files import write_file
 from tna_onnx.render.html import predictions
-from tna_onnx.render.html.blocks import Figure, Key, chart_figure, chart_keys
+from tna_onnx.render.html.blocks import Key, Panel, chart_panel
 from tna_onnx.render.html.svg import WIDTH, element
-from tna_onnx.results.measured import Evaluation, ModelComparison
+from tna_onnx.results.measured import Evaluation
 from tna_onnx.results.report import Report
-from tna_onnx.results.study import Chart, Studies, Study
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A drawing of the page with its title, and its legend."""
-
-    figure: Figure
-    keys: tuple[Key, ...] = ()
+from tna_onnx.results.study import Studies, Study
 
 
 def write_figures(result: Any, folder: Path) -> tuple[Path, ...]:
@@ -48,40 +39,21 @@ def write_figures(result: Any, folder: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def panels_of(result: Any) -> dict[str, Sequence[Panel]]:
+def panels_of(result: Any) -> dict[str, list[Panel]]:
     """Return the panels of each file by its name: `reliability`, and of a report with details, or studies, further."""
     if isinstance(result, Studies):
-        return {study.name: chart_panels(study.charts) for study in result.studies if study.charts}
+        return {study.name: [*map(chart_panel, study.charts)] for study in result.studies if study.charts}
     if isinstance(result, Study):
-        if not result.charts:
-            return {}
-        return {result.name: chart_panels(result.charts)}
-    if isinstance(result, Evaluation):
-        if result.without_labels is not None:
-            return {}
-        section = predictions.measured_reliability(result)
-    elif isinstance(result, ModelComparison):
-        section = predictions.compared_reliability(result)
-    else:
-        section = predictions.reliability(result, result.details)
-    named: dict[str, Sequence[Panel]] = {"reliability": _panels(section.figures, section.keys)}
+        return {result.name: [*map(chart_panel, result.charts)]} if result.charts else {}
+    if isinstance(result, Evaluation) and result.without_labels is not None:
+        return {}
+    named = {"reliability": [predictions.reliability(result).panel]}
     if isinstance(result, Report) and result.details is not None:
-        sure = predictions.confidence(result, result.details)
-        named["confidence"] = _panels(sure.histograms, sure.keys)
-        named["risk-coverage"] = _panels([sure.risk], sure.risk_keys)
-        searched = predictions.search(result, result.details)  # None where nothing was tilted
-        if searched is not None:
-            named["search"] = _panels([searched.objective, searched.accuracy], searched.keys)
+        named["confidence"] = [predictions.confidence(result, result.details)]
+        named["risk-coverage"] = [predictions.risk(result, result.details)]
+        if result.angle:
+            named["search"] = [predictions.search(result, result.details)]
     return named
-
-
-def _panels(figures: Iterable[Figure], keys: tuple[Key, ...]) -> list[Panel]:
-    return [Panel(figure, keys) for figure in figures]
-
-
-def chart_panels(charts: Iterable[Chart]) -> list[Panel]:
-    """Return the panels of charts."""
-    return [Panel(chart_figure(chart), chart_keys(chart)) for chart in charts]
 
 
 # Pixels: paper around panels and above a legend, a line of a title, a line of a legend.
@@ -92,37 +64,37 @@ _MAX_COLUMNS = 3
 
 
 def figure_file(panels: Sequence[Panel]) -> str:
-    """Return an SVG file with panels side by side: at most three in a row, four in a square.
+    """Return an SVG file with figures side by side: at most three in a row, four in a square.
 
     A legend that all panels have in common stands once, below them.
     """
-    columns = min(_MAX_COLUMNS, len(panels))
-    if len(panels) == 4:
+    figures = [(figure, panel.keys) for panel in panels for figure in panel.figures]
+    columns = min(_MAX_COLUMNS, len(figures))
+    if len(figures) == 4:
         columns = 2
-    rows = -(-len(panels) // columns)
+    rows = -(-len(figures) // columns)
     width = columns * (WIDTH + _MARGIN) + _MARGIN
     shared = all(panel.keys == panels[0].keys for panel in panels)
     room = WIDTH
     if shared:
         room = width - 2 * _MARGIN
-    legends = [_legend(panel.keys, room) for panel in panels]
+    legends = [_legend(keys, room) for _, keys in figures]
     below = max(height for _, height in legends)
-    titles = [textwrap.wrap(panel.figure.caption, _TITLE_LETTERS) for panel in panels]
+    titles = [textwrap.wrap(figure.caption, _TITLE_LETTERS) for figure, _ in figures]
     top = _TITLE * max(map(len, titles)) + 6
-    bottom = top + max(panel.figure.height for panel in panels) + 4
+    bottom = top + max(figure.height for figure, _ in figures) + 4
     step = bottom
     if not shared:
         step += below
     parts = []
-    for k, panel in enumerate(panels):
+    for k, (figure, _) in enumerate(figures):
         x, y = _MARGIN + k % columns * (WIDTH + _MARGIN), _MARGIN + k // columns * step
-        parts += [_placed(x, y, _lines(titles[k])), _placed(x, y + top, panel.figure.drawing)]
+        parts += [_placed(x, y, _lines(titles[k])), _placed(x, y + top, figure.drawing)]
         if not shared:
             parts.append(_placed(x, y + bottom, legends[k][0]))
-    if shared:
-        parts.append(_placed(_MARGIN, _MARGIN + rows * step, legends[0][0]))
     height = rows * step + 2 * _MARGIN
     if shared:
+        parts.append(_placed(_MARGIN, _MARGIN + rows * step, legends[0][0]))
         height += below
     paper = element("rect", width=width, height=height, fill="#ffffff")
     size = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height, "viewBox": f"0 0 {width} {height}"}

@@ -131,8 +131,7 @@ def _detail_lines(report: Report) -> list[str]:
         f"head     {wording.head_text(report)}",
         f"weight   {wording.weight_text(report)}",
         f"map      {wording.map_text(report)}",
-        f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
-        f"(bound {checked.bound:.1e}){wording.tied(checked)} on {report.provider}",
+        f"checked  {checked.samples:,} samples: {wording.checked_text(checked)} on {report.provider}",
         *wording.bin_free_lines(report.bin_free_before, report.bin_free_after),
         *recall,
         f"verdict  {report.verdict}",
@@ -223,12 +222,10 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
+    for row in wording.evaluation_rows(evaluation):
+        table.add_row(*row)
     if evaluation.without_labels is not None:
-        for row in wording.expected_rows(evaluation):
-            table.add_row(*row)
         return Group(summary, title, table, wording.lines_text(wording.note_lines(evaluation.notes)))
-    for name, metric in METRICS.items():
-        table.add_row(metric.title, metric.number(getattr(metrics, name)))
     lines = wording.bin_free_lines(evaluation.bin_free)
     if evaluation.subgroups and "slope" in evaluation.estimates and "intercept" in evaluation.estimates:
         lines.append(f"slope    {wording.slope_text(evaluation.estimates)}")

@@ -77,11 +77,12 @@ def size_text(metrics: Metrics) -> str:
     return f"N = {metrics.n:,}{groups}"
 
 
-def tied(checked: Verification) -> str:
-    """Say how many samples the file gives another first class than the numerics, within the bound."""
+def checked_text(checked: Verification) -> str:
+    """Say how far the file is from the numerics, and how many samples it gives another first class."""
+    text = f"largest |p - p'| {checked.max_difference:.1e} (bound {checked.bound:.1e})"
     if not checked.other_class:
-        return ""
-    return f"; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
+        return text
+    return f"{text}; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
 
 
 def change_text(name: str, d: Interval) -> str:
@@ -127,12 +128,12 @@ TextTable = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, heads and rows."""
 
 
-def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable | None:
+def label_table(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> TextTable | None:
     """Return the metrics of each label, of many those with the largest ECE before; None for one class a sample."""
     if not labels:
         return None
     title = f"each label, {labels[0].before.bins} bins"
-    if len(labels) > max_rows:
+    if max_rows is not None and len(labels) > max_rows:
         title += f"; the {max_rows} of {len(labels):,} with the largest ECE before"
     # in the model's order
     listed = sorted(sorted(range(len(labels)), key=lambda c: -labels[c].before.ece)[:max_rows])
@@ -540,11 +541,11 @@ def between(interval: tuple[float, float]) -> str:
     return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
 
 
-def expected_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Return rows on data without labels: accuracy, the test, and class frequencies."""
+def evaluation_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return the metrics; on data without labels the expected accuracy, the test, and class frequencies."""
     expected = evaluation.without_labels
     if expected is None:
-        return []
+        return [(metric.title, metric.number(getattr(evaluation.metrics, name))) for name, metric in METRICS.items()]
     test = "no alarm"
     if expected.alarm:
         test = "alarm"

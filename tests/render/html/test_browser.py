@@ -17,7 +17,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo
-from tna_onnx.render.html.pages import to_html
+from tna_onnx.render.html.pages import page_of
 
 webdriver = pytest.importorskip("selenium.webdriver")
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
@@ -49,7 +49,7 @@ def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Path:
         details=True,
         settings=tna_onnx.Settings(angle_step=10.0, ensemble_size=10),
     )
-    (folder / "report.html").write_text(to_html(report), encoding="utf-8")
+    (folder / "report.html").write_text(page_of(report), encoding="utf-8")
     return folder / "report.html"
 
 

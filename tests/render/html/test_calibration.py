@@ -21,14 +21,14 @@ from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
 from tests.render.conftest import SEARCHED
 from tests.support import PLAIN, TILTED, ece, ok, outputs_of, with_options
-from tna_onnx.render.html.pages import to_html
+from tna_onnx.render.html.pages import page_of
 from tna_onnx.results.details import Bins, RiskCoverage
 from tna_onnx.results.report import Report
 
 
 @pytest.fixture(scope="module")
 def page(report: Report) -> str:
-    return to_html(report, "tna-onnx calibrate 'a b.onnx'")
+    return page_of(report, "tna-onnx calibrate 'a b.onnx'")
 
 
 # Numbers
@@ -120,7 +120,7 @@ def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dic
     report = with_options(
         tna_onnx.calibrate, small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
-    page = to_html(report)
+    page = page_of(report)
     check_page(page)
     assert ('id="search"' in page) == (report.angle != 0)
     assert report.details.held_out == held_out
@@ -183,7 +183,7 @@ def test_the_page_is_whole(page: str, report: Report) -> None:
     assert "tna-onnx calibrate " + escape("'a b.onnx'") in page
     for text in (report.model_sha256, report.provider, *report.versions.values(), "Seed", "held-out"):
         assert text in page
-    assert to_html(report, "tna-onnx calibrate 'a b.onnx'") == page
+    assert page_of(report, "tna-onnx calibrate 'a b.onnx'") == page
 
 
 def test_text_from_outside_is_escaped(report: Report) -> None:
@@ -192,7 +192,7 @@ def test_text_from_outside_is_escaped(report: Report) -> None:
     classes = tuple(replace(k, name=evil) for k in details.classes)
     samples = tuple(replace(s, label=evil, predicted=evil, file=evil) for s in details.overconfident)
     data = replace(report.comparison, data=evil)
-    page = to_html(
+    page = page_of(
         replace(
             report,
             model=evil,
@@ -277,7 +277,7 @@ def test_names_of_a_model_are_literals_in_the_lines(report: Report) -> None:
     evil = 'x"];\n</script>'
     details = report.details
     made = replace(details.made, inputs=(replace(details.made.inputs[0], name=evil),), output=evil)
-    page = to_html(replace(report, details=replace(details, made=made)))
+    page = page_of(replace(report, details=replace(details, made=made)))
     check_page(page)
     text = code_of(page)
     assert text.count(json.dumps(evil)) == 2
@@ -303,7 +303,7 @@ def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
     details = report.details
     worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
     steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
-    page = to_html(replace(report, details=replace(details, steps=steps)))
+    page = page_of(replace(report, details=replace(details, steps=steps)))
     chart = page[page.index("<figcaption>ECE against angle") :]
     ticks = re.findall(r'text-anchor="end">([0-9.]+)</text>', chart[: chart.index("</figure>")])
     assert max(map(float, ticks)) <= 2 * 1.15 * 100 * details.steps[0].calibration.objective
@@ -312,14 +312,14 @@ def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
 
 def test_a_refusal_says_so_and_why(report: Report) -> None:
     why = ("--max-ece 1 missed: <ECE> is 2 %", "--max-nll 1 missed: NLL is 2 nats")
-    page = to_html(replace(report, missed=why, output=""))
+    page = page_of(replace(report, missed=why, output=""))
     check_page(page)
     assert "because 2 gates were missed" in page
     assert all(f"<li>{escape(line)}</li>" in page for line in why)
     assert "refused, not written: " in page
     assert "What changed in the file" not in page
-    assert "Refused" not in to_html(report)
-    dry = to_html(replace(report, dry_run=True, output=""))
+    assert "Refused" not in page_of(report)
+    dry = page_of(replace(report, dry_run=True, output=""))
     assert "Dry run: no file was written." in dry
     assert "dry run, not written: " in dry
 
@@ -355,7 +355,7 @@ def contrast(one: str, other: str) -> float:
 def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_search(small: Small) -> None:
     words = {"objective": "nll", "device": "cpu", "details": True, "dry_run": True}
     report = with_options(tna_onnx.calibrate, small.model, small.calib, eval=small.test, **words)  # type: ignore[arg-type]
-    page = to_html(replace(report, angle=0.0))
+    page = page_of(replace(report, angle=0.0))
     check_page(page)
     rows = section_of(page, "choice").split("<tbody>")[1].split("</tr>")[:-1]
     assert sum("point chosen" in row for row in rows) == 1
@@ -366,11 +366,11 @@ def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_search(small: Sma
     assert 'id="search"' not in page
     # logits times 1e30: every method has one huge loss
     alike = [replace(each, error=0.0, metrics=replace(each.metrics, nll=1e27)) for each in report.methods]
-    check_page(to_html(replace(report, methods=tuple(alike))))
+    check_page(page_of(replace(report, methods=tuple(alike))))
 
 
 def test_a_report_without_details_has_fewer_sections(report: Report) -> None:
-    page = to_html(replace(report, details=None))
+    page = page_of(replace(report, details=None))
     assert re.findall(r'<section id="(\w+)"', page) == ["result", "reliability", "run"]
     assert "Class by class" not in page
 
@@ -411,7 +411,7 @@ def test_images_have_names_and_their_recipe(demo: Demo, tmp_path: Path) -> None:
     assert [k.name for k in details.classes] == list(map(str, range(10)))
     sample = details.underconfident[0]
     assert sample.file.startswith(f"{sample.label}/<")
-    page = to_html(report)
+    page = page_of(report)
     check_page(page)
     assert "Preprocessing, held-out" in page
     assert "interpolation bilinear" in page

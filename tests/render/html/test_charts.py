@@ -9,7 +9,7 @@ import pytest
 
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import OF_CLASSES, MarkedChart
-from tna_onnx.render.html.pages import to_html
+from tna_onnx.render.html.pages import page_of
 from tna_onnx.render.html.svg import Frame, confidence_histogram, line_chart, reliability_diagram, ticks
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
@@ -95,7 +95,7 @@ def test_lines_of_one_point_and_marked_values() -> None:
 
 
 def test_a_page_allows_its_own_style_and_script_alone(report: Report) -> None:
-    page = to_html(report)
+    page = page_of(report)
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     # before anything that it is about
     assert policy.start() < page.index("<style>")

@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,7 +17,7 @@ from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, DiagramWords, bars
 from tna_onnx.render.html import svg
-from tna_onnx.render.wording import subgroup_tables
+from tna_onnx.render.wording import TextTable, subgroup_tables
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.verdict import Word, changed
@@ -39,19 +40,24 @@ class Table:
     caption: str  # also the name of the region that scrolls
     look: str = ""  # class of the style sheet
     stressed: int | None = None  # index of the row that stands out; None for none
+    folded: str = ""  # what stands in its place until it is asked for; empty where it stands open
 
 
 def table(
-    columns: Sequence[str | PageColumn],
-    rows: Iterable[Sequence[str]],
-    caption: str,
-    look: str = "",
-    stressed: int | None = None,
+    columns: Sequence[str | PageColumn], rows: Iterable[Sequence[str]], caption: str, look: str = "", **more: Any
 ) -> Table:
-    """Return a table; a column can be given as the text of its head."""
+    """Return a table; a column can be given as the text of its head. `more` are further fields of `Table`."""
     heads = tuple(head if isinstance(head, PageColumn) else PageColumn(head) for head in columns)
     cells = tuple(tuple(map(_with_minus, row)) for row in rows)
-    return Table(heads, cells, caption, look, stressed)
+    return Table(heads, cells, caption, look, **more)
+
+
+def text_table(found: TextTable | None, look: str = "metrics") -> list[Table]:
+    """Return a table that the terminal has too; nothing for none."""
+    if found is None:
+        return []
+    caption, heads, rows = found
+    return [table(heads, rows, capital(caption), look)]
 
 
 _NUMBERS = re.compile(r"(debiased )?[-+\d.,()% ]+(to [-+\d.,()% ]+)*")
@@ -66,11 +72,11 @@ def _with_minus(cell: str) -> str:
 
 
 def subgroup_blocks(
-    subgroups: Sequence[Subgroup], title: str = "", difference: str = "differences to the baseline"
-) -> tuple[Table, ...]:
+    subgroups: Sequence[Subgroup], title: str = "Subgroups: ", difference: str = "differences to the baseline"
+) -> list[Table]:
     """Return tables of subgroups with their estimates, and with differences if there are any; none for none."""
     tables = subgroup_tables(subgroups, difference)
-    return tuple(table(heads, cells, f"{title}{caption}") for caption, heads, cells in tables)
+    return [table(heads, cells, f"{title}{caption}") for caption, heads, cells in tables]
 
 
 @dataclass(frozen=True)
@@ -128,16 +134,20 @@ def key_of(line: Line) -> Key:
     return line_key(svg.line_look(line), line.name, svg.line_marker(line))
 
 
-def chart_keys(chart: Chart) -> tuple[Key, ...]:
-    """Explain the lines of a chart; a line alone needs no legend."""
-    if len(chart.lines) < 2:
-        return ()
-    return tuple(map(key_of, chart.lines))
+@dataclass(frozen=True)
+class Panel:
+    """Figures that share a legend."""
+
+    figures: tuple[Figure, ...]
+    keys: tuple[Key, ...] = ()
 
 
-def chart_figure(chart: Chart) -> Figure:
-    """Return the drawing of a chart below its title."""
-    return Figure(svg.line_chart(chart), chart.title)
+def chart_panel(chart: Chart) -> Panel:
+    """Return the drawing of a chart below its title; a line alone needs no legend."""
+    keys: tuple[Key, ...] = ()
+    if len(chart.lines) > 1:
+        keys = tuple(map(key_of, chart.lines))
+    return Panel((Figure(svg.line_chart(chart), chart.title),), keys)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
-"""Sections on the result: the verdict with metrics and notes, use of the file, its changes, how it was made."""
+"""Tables, terms and sentences of pages on results: metrics, methods, changes of the file, and how it was made."""
 
 import base64
 import gzip
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from types import SimpleNamespace
 
 from tna_onnx.data.images.preprocess import plain
 from tna_onnx.graph.options import Difference
@@ -15,85 +14,66 @@ from tna_onnx.numerics.metric import JUDGED, METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render import wording
 from tna_onnx.render.html import blocks
-from tna_onnx.render.html.svg import interval_bar
+from tna_onnx.render.html.blocks import Table, Term, capital
+from tna_onnx.render.html.svg import element, interval_bar
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Details, LabelMetrics
-from tna_onnx.results.measured import ComparedModel, Evaluation
-from tna_onnx.results.report import Comparison, Report
-from tna_onnx.results.verdict import Recall
+from tna_onnx.results.details import Details
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.report import Report
+from tna_onnx.results.study import Studies, Study
 
-_HOW = {
+HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
     "cross-fitted": "the calibration samples, cross-fitted: each is scored by a fit that has not seen it",
     "fitted": "the calibration samples, which were used for fitting",
     "unchanged": "the calibration samples; nothing was changed",
 }
+"""What samples a page says that it measured on, by `Comparison.how`."""
+
+# Longer tables are folded away until they are asked for.
+_MAX_ROWS = 12
 
 
-def result(report: Report) -> SimpleNamespace:
-    """Return the values of the section."""
+def result_tables(report: Report) -> list[Table]:
+    """Return metrics, P(positive), the thresholds that keep decisions, and the recall of each class."""
     c = report.comparison
-    look = blocks.LOOKS[report.word]
-    if report.missed:
-        # red above green would contradict itself
-        look = "open"
-    return SimpleNamespace(
-        missed=tuple(map(blocks.capital, report.missed)),
-        dry_run=report.dry_run,
-        summary=report.summary.replace(" -> ", " → "),
-        look=look,
-        measured_on=_HOW[c.how],
-        metrics=_metrics(c, report.recall),
-        recalls=_recalls(report),
-        positive=positive_block(("before", "after"), (c.before, c.after)),
-        thresholds=text_block(wording.threshold_table(report)),
-        labels=_labels_table(report.labels, c.before),
-        subgroups=blocks.subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
-        notes=report.notes,
-    )
-
-
-def positive_block(heads: Sequence[str], metrics: Sequence[Metrics]) -> blocks.Table | None:
-    """Return the table of P(positive); None for more than two classes."""
-    text_table = wording.positive_table(heads, metrics)
-    if text_table is None:
-        return None
-    title, columns, rows = text_table
-    return text_block((title, columns, [(blocks.capital(name), *cells) for name, *cells in rows]))
-
-
-def text_block(text_table: wording.TextTable | None) -> blocks.Table | None:
-    """Return a table that the terminal has too; None for none."""
-    if text_table is None:
-        return None
-    title, columns, rows = text_table
-    return blocks.table(columns, rows, blocks.capital(title), "metrics")
-
-
-def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> blocks.Table | None:
-    """Return the metrics of each label; None for one class a sample."""
-    text_table = wording.label_table(labels, len(labels))
-    if text_table is None:
-        return None
-    return blocks.table(*text_table[1:], f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
-
-
-def _metrics(c: Comparison, recall: Recall) -> blocks.Table:
     level = next(iter(c.differences.values())).level
     heads = ("", "before", "after", f"difference ({100 * level:g} %)", blocks.DIRECTIONS)
-    caption = f"{c.data}: {wording.size_text(c.before)}"
     rows = []
-    for name, title, *sides, d in wording.change_rows(c, recall):
+    for name, title, *sides, d in wording.change_rows(c, report.recall):
         # a scale of its own in each row: metrics have different units
         bar = blocks.interval_cell(name, d, blocks.reach_of(d), "no significant change")
-        rows.append((blocks.capital(title), *map(JUDGED[name].number, sides), wording.change_text(name, d), bar))
-    return blocks.table(heads, rows, caption, "metrics changes")
+        rows.append((capital(title), *map(JUDGED[name].number, sides), wording.change_text(name, d), bar))
+    return [
+        blocks.table(heads, rows, f"{c.data}: {wording.size_text(c.before)}", "metrics changes"),
+        *positive_tables(("before", "after"), (c.before, c.after)),
+        *blocks.text_table(wording.threshold_table(report)),
+        *_recalls(report),
+    ]
 
 
-def _recalls(report: Report) -> blocks.Table | None:
-    """Return the recall of each class, where predictions change."""
+def part_tables(result: Report | Evaluation) -> list[Table]:
+    """Return metrics of each label, and of subgroups; none for one class a sample without subgroups."""
+    difference = ""  # of one model there is none
+    if isinstance(result, Report):
+        difference = "after minus before"
+    labels = blocks.text_table(wording.label_table(result.labels), "sortable numbers")
+    return [*labels, *blocks.subgroup_blocks(result.subgroups, difference=difference)]
+
+
+def positive_tables(heads: Sequence[str], metrics: Sequence[Metrics]) -> list[Table]:
+    """Return the table of P(positive); none for more than two classes."""
+    found = wording.positive_table(heads, metrics)
+    if found is None:
+        return []
+    title, columns, rows = found
+    return blocks.text_table((title, columns, [(capital(name), *cells) for name, *cells in rows]))
+
+
+def _recalls(report: Report) -> Iterable[Table]:
+    """Yield the recall of each class, where predictions change."""
     if not report.changed_predictions:
-        return None
+        return
     level = report.recall.balanced.level
     heads = (report.kind, "samples", "recall, %", f"change ({100 * level:g} % interval)", blocks.DIRECTIONS)
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
@@ -106,10 +86,12 @@ def _recalls(report: Report) -> blocks.Table | None:
         bar = blocks.interval_cell("accuracy", d, reach, "no significant change", wide=True)
         sides = f"{metric.number(class_recall.before)} → {metric.number(class_recall.after)}"
         rows.append((class_recall.name, f"{class_recall.samples:,}", sides, wording.change_text("accuracy", d), bar))
-    return blocks.table(heads, rows, f"Recall of each {report.kind}: the largest loss first", "numbers dots recalls")
+    caption = f"Recall of each {report.kind}: the largest loss first"
+    folded = caption if len(rows) > _MAX_ROWS else ""
+    yield blocks.table(heads, rows, caption, "numbers dots recalls", folded=folded)
 
 
-def choice(report: Report) -> blocks.Table:
+def choice(report: Report) -> Table:
     """Return the methods that were compared as a dot plot, the lowest NLL first."""
     methods = wording.best_methods(report)
     losses = {method.method: method.metrics.nll for method in methods}
@@ -138,7 +120,7 @@ def choice(report: Report) -> blocks.Table:
     caption = f"{len(rows)} methods, cross-validated on {report.calibration.before.n:,} samples"
     if len(rows) < len(report.methods):
         caption += ", one strength of each"
-    return blocks.table(heads, rows, caption, "numbers dots", place)
+    return blocks.table(heads, rows, caption, "numbers dots", stressed=place)
 
 
 def checks(report: Report) -> str:
@@ -181,67 +163,55 @@ _SCORES = {
 }
 
 
-def use(report: Report, details: Details) -> SimpleNamespace | None:
-    """Return the values of the section: three lines that run the written file; None if none was written, or a copy."""
-    if not report.output or (report.already_calibrated and report.guard is None):
-        return None
+def code_of(report: Report, details: Details) -> str:
+    """Return three lines of Python that run the written file."""
     origin = details.made
-    file = PurePath(report.output).name
     axis = {"last": "-1"}.get(origin.several, "1")
     meaning = _SCORES[origin.output_kind].replace("AXIS", axis)
     if origin.mapped:
         meaning = "for each sample a dictionary from class to probability"
     # names of a model may hold anything: JSON's string literals are Python's
+    file = json.dumps(PurePath(report.output).name)
     names = ", ".join(f"{json.dumps(port.name)}: ..." for port in origin.inputs)
-    lines = (
-        "import onnxruntime as ort",
-        f'session = ort.InferenceSession({json.dumps(file)}, providers=["CPUExecutionProvider"])',
-        f"(scores,) = session.run([{json.dumps(origin.output)}], {{{names}}})  # {meaning}",
+    return (
+        "import onnxruntime as ort\n"
+        f'session = ort.InferenceSession({file}, providers=["CPUExecutionProvider"])\n'
+        f"(scores,) = session.run([{json.dumps(origin.output)}], {{{names}}})  # {meaning}"
     )
-    weights = ", ".join(PurePath(path).name for path in report.files[1:])
-    return SimpleNamespace(file=file, weights=weights, code="\n".join(lines))
 
 
 # Kinds of added nodes that a row names.
 _MAX_KINDS = 6
-# Longer tables are folded away until they are asked for.
-_MAX_ROWS = 12
 
 
-def changes(report: Report, details: Details) -> SimpleNamespace:
-    """Return the values of the section."""
-    rows = _rows(details.changes)
+def file_terms(report: Report) -> list[Term]:
+    """Return head, weight, map and file, and how it was checked."""
     checked = report.verification
-    verified = (
-        f"{checked.samples:,} samples run through the new file, up to {checked.batch:,} together: largest "
-        f"|p \N{MINUS SIGN} p'| {checked.max_difference:.1e} (bound {checked.bound:.1e}){wording.tied(checked)}"
-    )
-    summary = ""
-    if len(rows) > _MAX_ROWS:
-        summary = f"All {len(rows):,}"
-    heads = (
-        "part",
-        blocks.PageColumn("name", wraps=True),
-        blocks.PageColumn("change", wraps=True),
-        blocks.PageColumn("before and after", wraps=True),
-        "largest |change|",
-        blocks.PageColumn("explained by", wraps=True),
-    )
-    return SimpleNamespace(
-        verdict=_verdict(details.changes, report),
-        terms=(
-            blocks.Term("Head", wording.head_text(report)),
-            blocks.Term("Weight", wording.weight_text(report)),
-            blocks.Term("Map", wording.map_text(report)),
-            blocks.Term("File", _file_text(report)),
-            blocks.Term("Verified", verified),
-        ),
-        differences=blocks.table(heads, rows, "Differences between the files"),
-        summary=summary,
-    )
+    verified = f"{checked.samples:,} samples run through the new file, up to {checked.batch:,} together: "
+    return [
+        Term("Head", wording.head_text(report)),
+        Term("Weight", wording.weight_text(report)),
+        Term("Map", wording.map_text(report)),
+        Term("File", _file_text(report)),
+        Term("Verified", verified + wording.checked_text(checked).replace("p - p", "p \N{MINUS SIGN} p")),
+    ]
 
 
-def _verdict(differences: Sequence[Difference], report: Report) -> str:
+def differences_tables(differences: Sequence[Difference]) -> Iterable[Table]:
+    """Yield what differs between the files; nothing for a copy."""
+    rows = _rows(differences)
+    if not rows:
+        return
+    name, change, detail, reason = (
+        blocks.PageColumn(head, wraps=True) for head in ("name", "change", "before and after", "explained by")
+    )
+    heads = ("part", name, change, detail, "largest |change|", reason)
+    folded = f"All {len(rows):,}" if len(rows) > _MAX_ROWS else ""
+    yield blocks.table(heads, rows, "Differences between the files", folded=folded)
+
+
+def changed_text(report: Report, differences: Sequence[Difference]) -> str:
+    """Say in a sentence what differs between the files."""
     unexplained = sum(not d.explained for d in differences)
     if unexplained:
         return f"{unexplained} differences are not of the head or its map."
@@ -310,55 +280,55 @@ def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str
 _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
-def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[blocks.Term, ...]) -> SimpleNamespace:
-    """Return terms, and the JSON of a result as a file to download."""
+def packed(result: Report | Evaluation) -> str:
+    """Return the JSON of a result, gzipped, as a link holds it."""
     # mtime: the same result gives the same page
-    packed = gzip.compress(to_json(result, details=getattr(result, "details", None) is not None).encode(), mtime=0)
-    name = f"{PurePath(result.model).stem}.{kind}.json.gz"
-    return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
+    text = to_json(result, details=getattr(result, "details", None) is not None)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def run(report: Report, details: Details | None, command: str) -> SimpleNamespace:
+def run_terms(report: Report, details: Details | None, command: str) -> list[Term]:
     """Return what was run, on what, and when."""
-    terms = [
-        blocks.Term("Model", report.model),
-        blocks.Term("SHA-256", report.model_sha256, code=True),
-        blocks.Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
-        blocks.Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
-    ]
+    dated: list[Term] = []
+    held_out: list[Term] = []
+    device: list[Term] = []
     if details is not None:
-        origin = details.made
-        when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
-        digests = {"calibration": origin.calibration_sha256, "held-out": origin.held_out_sha256}
-        terms[:0] = [
-            blocks.Term("Date", when),
-            *(blocks.Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest),
-        ]
+        made = details.made
+        when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
+        digests = {"calibration": made.calibration_sha256, "held-out": made.held_out_sha256}
+        dated.append(Term("Date", when))
+        dated += [Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest]
+        # held-out data can have a recipe of their own
+        if details.preprocessing != report.preprocessing:
+            held_out.append(Term("Preprocessing, held-out", blocks.preprocessing_text(details.preprocessing)))
+        device.append(Term("Device asked for", details.device))
+    teacher: list[Term] = []
     if report.teacher is not None:
-        terms.append(blocks.Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
-    terms.append(blocks.Term("Preprocessing", blocks.preprocessing_text(report.preprocessing)))
-    terms[:0] = blocks.command_terms(command, "Command to repeat it")
-    # held-out data can have a recipe of their own
-    if details is not None and details.preprocessing != report.preprocessing:
-        terms.append(blocks.Term("Preprocessing, held-out", blocks.preprocessing_text(details.preprocessing)))
+        teacher.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
     limits = report.settings.get("gates")
     gates = "none"
     if isinstance(limits, dict):
         stated = {name.replace("_", "-"): limit for name, limit in limits.items() if limit is not None}
         gates = ", ".join(f"{name} {plain(limit)}" for name, limit in stated.items())
-    terms += [
-        blocks.Term(
-            "Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"
-        ),
-        blocks.Term("Seed", str(report.settings["seed"])),
-        blocks.Term("Settings", _settings_text(report)),
-        blocks.Term("Gates", gates),
-        blocks.Term("Provider obtained", report.provider),
-        blocks.Term("Versions", blocks.versions_text(report.versions)),
+    searched = f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"
+    return [
+        *blocks.command_terms(command, "Command to repeat it"),
+        *dated,
+        Term("Model", report.model),
+        Term("SHA-256", report.model_sha256, code=True),
+        Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
+        Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
+        *teacher,
+        Term("Preprocessing", blocks.preprocessing_text(report.preprocessing)),
+        *held_out,
+        Term("Search", searched),
+        Term("Seed", str(report.settings["seed"])),
+        Term("Settings", _settings_text(report)),
+        Term("Gates", gates),
+        *device,
+        Term("Provider obtained", report.provider),
+        Term("Versions", blocks.versions_text(report.versions)),
     ]
-    if details is not None:
-        terms.insert(-2, blocks.Term("Device asked for", details.device))
-    return _with_numbers(report, "report", tuple(terms))
 
 
 def _duration(seconds: float) -> str:
@@ -391,40 +361,98 @@ def _settings_text(report: Report) -> str:
     return ", ".join(f"{name.replace('_', '-')} {plain(value)}" for name, value in settings.items())
 
 
-def measured(evaluation: Evaluation) -> SimpleNamespace:
-    """Return the values of the first section of an evaluation."""
-    metrics = evaluation.metrics
-    rows = wording.expected_rows(evaluation)
-    if not rows:
-        rows = [(blocks.metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
-    data = f"{evaluation.data}: {wording.size_text(metrics)}"
-    numbers = blocks.table(("", "value"), rows, "Metrics", "metrics")
-    return SimpleNamespace(
-        missed=tuple(map(blocks.capital, evaluation.missed)),
-        summary=evaluation.summary,
-        look="worse" if evaluation.off else "",
-        data=data,
-        bins=metrics.bins,
-        metrics=numbers,
-        notes=evaluation.notes,
-        positive=positive_block(("value",), (metrics,)),
-        labels=_labels_table(evaluation.labels, metrics),
-        subgroups=blocks.subgroup_blocks(evaluation.subgroups, "Subgroups: "),
-    )
-
-
-def measured_run(evaluation: Evaluation, command: str) -> SimpleNamespace:
-    """Return what was evaluated, on what, by which command."""
-    terms = (*blocks.command_terms(command), *model_terms(evaluation), blocks.Term("Data", evaluation.data))
-    return _with_numbers(evaluation, "evaluation", terms)
-
-
-def model_terms(measured: Evaluation | ComparedModel) -> tuple[blocks.Term, ...]:
+def model_terms(measured: Evaluation | ComparedModel) -> list[Term]:
     """Return what was measured, and how it was run."""
-    return (
-        blocks.Term("Model", measured.model),
-        blocks.Term("SHA-256", measured.model_sha256, code=True),
-        blocks.Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
-        blocks.Term("Preprocessing", blocks.preprocessing_text(measured.preprocessing)),
-        blocks.Term("Provider obtained", measured.provider),
-    )
+    return [
+        Term("Model", measured.model),
+        Term("SHA-256", measured.model_sha256, code=True),
+        Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
+        Term("Preprocessing", blocks.preprocessing_text(measured.preprocessing)),
+        Term("Provider obtained", measured.provider),
+    ]
+
+
+def evaluation_tables(evaluation: Evaluation) -> list[Table]:
+    """Return metrics, or what is known without labels, and P(positive)."""
+    rows = [(capital(title), text) for title, text in wording.evaluation_rows(evaluation)]
+    numbers = blocks.table(("", "value"), rows, "Metrics", "metrics")
+    return [numbers, *positive_tables(("value",), (evaluation.metrics,))]
+
+
+def comparison_tables(comparison: ModelComparison) -> list[Table]:
+    """Return the metrics of each model, and P(positive)."""
+    models = comparison.models
+    heads = ("model", *map(blocks.metric_title, METRICS), "Agreement, %")
+    rows = [(model.name, *wording.metric_cells(model, comparison.baseline)) for model in models]
+    numbers = blocks.table(heads, rows, f"{comparison.data}: {wording.size_text(models[0].metrics)}")
+    return [numbers, *positive_tables([model.name for model in models], [model.metrics for model in models])]
+
+
+def comparison_differences(comparison: ModelComparison) -> list[Table]:
+    """Return one table, the models of a metric below each other and on one scale, and tables of subgroups."""
+    rows: list[tuple[str, ...]] = []
+    for name, metric in JUDGED.items():
+        if name not in comparison.others[0].differences:
+            continue
+        # one scale a metric, so that models can be compared by eye
+        reach = blocks.reach_of(*(model.differences[name] for model in comparison.others))
+        for model in comparison.others:
+            d = model.differences[name]
+            bar = blocks.interval_cell(name, d, reach, "no significant difference")
+            title = capital(wording.metric_title(name, model.metrics))
+            rows.append((title, model.name, wording.difference_text(name, d), metric.ends(d.low, d.high), bar))
+    interval = f"{comparison.confidence_level:g} % interval"
+    heads = ("metric", blocks.PageColumn("model", wraps=True), "difference", interval, blocks.DIRECTIONS)
+    tables = [blocks.table(heads, rows, f"Differences to {comparison.baseline}", "metrics changes")]
+    for model in comparison.models:
+        tables += blocks.subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ")
+    return tables
+
+
+def comparison_terms(comparison: ModelComparison, command: str) -> list[Term]:
+    """Return what was compared on what data."""
+    versions = blocks.versions_text(comparison.versions)
+    return [*blocks.command_terms(command), Term("Data", comparison.data), Term("Versions", versions)]
+
+
+def study_terms(studies: Studies, command: str) -> list[Term]:
+    """Return how studies were made."""
+    calibration, held_out = studies.samples
+    return [
+        *blocks.command_terms(command),
+        Term("Model", studies.model),
+        Term("SHA-256", studies.model_sha256, code=True),
+        Term("Head", f"{studies.features:,} features, {studies.classes:,} classes"),
+        Term("Calibration", f"{studies.calibration}: N = {calibration:,}"),
+        Term("Held-out", f"{studies.held_out}: N = {held_out:,}"),
+        Term("Settings", ", ".join(f"{name} {plain(value)}" for name, value in studies.settings.items())),
+        Term("Versions", blocks.versions_text(studies.versions)),
+    ]
+
+
+# Rows of a study's table that stand open.
+_OPEN_ROWS = 40
+
+
+def study_table(study: Study) -> Table:
+    """Return the rows of a study; the best of a column stands out."""
+    columns = study.shown
+    best = {column.name: study.best(column) for column in columns}
+    rows = []
+    for k in range(len(study.rows)):
+        cells: list[str] = []
+        for column in columns:
+            text = study.text(k, column)
+            if column is columns[0] and (marks := study.marks(k)):
+                text += f" {marks}"
+            cells.append(element("strong", text) if k in best[column.name] else text)
+        rows.append(cells)
+    texts = {column.name for column in columns if any(isinstance(value, str) for value in study.values(column.name))}
+    heads = [blocks.PageColumn(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
+    caption = f"{study.title}: {len(rows):,} rows"
+    return blocks.table(heads, rows, caption, "numbers", folded=caption if len(rows) > _OPEN_ROWS else "")
+
+
+def study_notes(study: Study) -> list[str]:
+    """Return footnotes and notes."""
+    return [*(f"{footnote.mark} {footnote.text}" for footnote in study.footnotes), *study.notes]
