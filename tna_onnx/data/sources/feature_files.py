@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, STORED
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.foreign import file_system, foreign_json, parsing, reason
+from tna_onnx.data.foreign import file_system, foreign_json, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import GrowingRows, release, room
 from tna_onnx.data.options import Request
@@ -190,14 +190,13 @@ def _writer(schema: Any) -> dict[str, Any] | None:
 def _count(files: tables.TableFiles, columns: list[str]) -> int:
     count = 0
     for name in files.names:
-        with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-            schema = tables.stream_schema(stream, name)
-            missing = [column for column in columns if column not in schema.names]
-            if missing:
-                raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
-            if _writer(schema) != _writer(files.schema):
-                raise DataError(f"{name}: was written for another model than {files.names[0]}; keep them apart")
-        count += sum(tables.row_groups(files, name))
+        schema = files.schema_of(name)
+        missing = [column for column in columns if column not in schema.names]
+        if missing:
+            raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
+        if _writer(schema) != _writer(files.schema):
+            raise DataError(f"{name}: was written for another model than {files.names[0]}; keep them apart")
+        count += sum(files.row_groups(name))
     return count
 
 
@@ -212,10 +211,9 @@ def _read(
     parts: dict[str, list[Any]] = {column: [] for column in further}
     for name in files.names:
         values.where = f"{name}: {kind}"
-        for batch in tables.table_batches(files, name, columns):
-            values.append(
-                tables.column_array(batch.column(kind), f"{name}: column {kind!r} from row {values.rows:,} of all on")
-            )
+        for batch in files.batches(name, columns):
+            place = f"{name}: column {kind!r} from row {values.rows:,} of all on"
+            values.append(tables.column_numbers(batch.column(kind), place))
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
             # a copy, as arrays in the memory of a batch would keep all of it

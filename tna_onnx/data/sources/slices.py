@@ -15,23 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import BESIDE, STORED
-from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.options import Data, FeatureFields, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import IntArray, Source
+from tna_onnx.data.sources import table_inputs, tables
+from tna_onnx.data.sources.arrays import check_arrays
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
-from tna_onnx.data.sources.tables import (
-    TableFiles,
-    arrow_column,
-    find_table_files,
-    label_names,
-    load_pyarrow,
-    row_groups,
-    table_batches,
-    table_columns,
-)
+from tna_onnx.data.sources.tables import TableFiles, arrow_column, load_pyarrow
 from tna_onnx.errors import UsageError
+from tna_onnx.files import is_url
 
 KEY = "key"
 LABEL = "label"
@@ -69,7 +62,7 @@ class TableSlice:
         passed = [name for name in (KEY, *STORED) if name in self.files.schema.names and name not in read]
         names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.sample_info.values()]))
         start = self.first
-        for batch in table_batches(self.files, self.name, names, self.groups):
+        for batch in self.files.batches(self.name, names, self.groups):
             stop = start + len(batch)
             rows = np.arange(start, stop)
             if self.rows is not None:
@@ -157,7 +150,10 @@ def plain_tables(data: Data) -> TableFiles | None:
         return None
     if not isinstance(data.samples, (str, Path)):
         return None
-    return find_table_files(str(data.samples))
+    place = str(data.samples)
+    if not is_url(place):  # a task of an engine has another working directory
+        place = str(Path(place).absolute())
+    return tables.find_table_files(place)
 
 
 def table_slices(
@@ -173,26 +169,24 @@ def table_slices(
     computed = {"features", "logits"} & {*names}
     if computed and not computed & inputs:
         raise UsageError(f"{where}: holds computed features or logits already")
-    further = [name for name in names if name not in {*inputs, *request.columns}]
-    candidates = label_candidates(further, request.no_inputs, request.label_column)
-    label = find_label_column(candidates, request.label_column, where)
-    columns, has_images, _ = table_columns(files.schema, request, label, where)
+    table = tables.table_of(files, where, request)
+    label = str(table_inputs.label_of(table, request))  # labels that are given apart are refused before
+    image_name = tables.image_column(table, request, label)
+    if image_name is not None:
+        columns = [image_name]
+    else:
+        check_arrays(request, where)
+        by_input, _ = table_inputs.lay_out(where, table.kinds, request, label)
+        columns = [*dict.fromkeys(name for spec in request.inputs for name in by_input[spec.name])]
     rows = None
     if fields.max_samples is not None:
-        labels = None
-        if fields.stratify:
-            labels = _table_labels(files, label)
-        count = sum(sum(row_groups(files, name)) for name in files.names)
+        labels = _table_labels(files, label) if fields.stratify else None
+        count = sum(sum(files.row_groups(name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
-    tables = TableSlice(
-        files,
-        "",
-        columns,
-        label,
-        sample_info=_columns_beside(request, files, where),
-        label_names=label_names(files.schema, label, where, request) or (),
-    )
-    return _cut(tables, rows), tuple(map(input_column, columns)), has_images
+    sample_info = _columns_beside(request, files, where)
+    names_of_classes = tables.label_names(files.schema, label, where, request) or ()
+    all_rows = TableSlice(files, "", tuple(columns), label, sample_info=sample_info, label_names=names_of_classes)
+    return _cut(all_rows, rows), tuple(map(input_column, columns)), image_name is not None
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
@@ -205,19 +199,19 @@ def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str
     return dict(request.sample_info)
 
 
-def _cut(tables: TableSlice, rows: IntArray | None) -> list[TableSlice]:
+def _cut(all_rows: TableSlice, rows: IntArray | None) -> list[TableSlice]:
     """Cut all table files: a slice for each, or for each row group where there are few files.
 
     `rows`: samples that are taken, counted over all files in their order; None for all.
     """
-    files = tables.files
+    files = all_rows.files
     slices = []
     start = 0
     counted = rows is not None or len(files.names) <= _SPLIT
     for name in files.names:
         groups = [0]
         if counted:
-            groups = row_groups(files, name)
+            groups = files.row_groups(name)
         first = 0
         for number, size in enumerate(groups):
             selected = None
@@ -230,7 +224,7 @@ def _cut(tables: TableSlice, rows: IntArray | None) -> list[TableSlice]:
             if len(groups) > 1:
                 one = (number, number + 1)
             if count or not counted:
-                slices.append(replace(tables, name=name, groups=one, first=first, rows=selected, count=count))
+                slices.append(replace(all_rows, name=name, groups=one, first=first, rows=selected, count=count))
             first += size
         start += first
     return slices
@@ -238,8 +232,11 @@ def _cut(tables: TableSlice, rows: IntArray | None) -> list[TableSlice]:
 
 def _table_labels(files: TableFiles, label: str) -> NDArray[Any]:
     """Return the labels of all rows of table files, in their order: this column alone is read."""
-    parts = [_labels_of(batch, label, ()) for name in files.names for batch in table_batches(files, name, [label])]
-    return np.concatenate(parts or [np.zeros(0)])
+    parts = [_labels_of(batch, label, ()) for name in files.names for batch in files.batches(name, [label])]
+    labels = np.concatenate(parts or [np.zeros(0)])
+    if labels.dtype == object:  # lists, or texts with empty cells, have no order
+        return np.array([str(cell) for cell in labels])
+    return labels
 
 
 def _labels_of(batch: Any, label: str, label_names: Sequence[str]) -> NDArray[Any]:

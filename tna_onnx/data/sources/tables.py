@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
-from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, open_foreign, optional, parsing
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, optional, parsing
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices
 from tna_onnx.data.options import Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import AnyArray
 from tna_onnx.data.sources import table_inputs
-from tna_onnx.data.sources.arrays import LABELS, ArraySource, check_arrays
+from tna_onnx.data.sources.arrays import LABELS, ArraySource
 from tna_onnx.data.sources.image_files import ImageSource, TableImages, open_image_files, prepared_input
 from tna_onnx.data.textfile import DELIMITED, read_columns
 from tna_onnx.errors import DataError, UsageError, listed
@@ -40,7 +39,7 @@ SAVED = ("state.json", "dataset_dict.json")
 UNFINISHED = "_unfinished"
 """Name of the mark in a folder that is being written."""
 
-_STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
+_UNREADABLE = ("cannot be read as a table", "write it again")
 _BATCH = 2**14  # rows read at a time, at most
 _FEWEST = 512  # at least: 50 MB of images of 100 kB
 _BATCH_BYTES = 2**23  # read at a time, of small rows
@@ -61,27 +60,36 @@ def load_parquet() -> Any:
 
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     """Map the table in the file or folder `path`, or read that of a text file."""
-    where, limits = str(path), request.limits
+    where = str(path)
     if path.is_file() and path.suffix.lower() in DELIMITED:
-        columns = read_columns(path, limits, table_inputs.texts_for(request))
+        columns = read_columns(path, request.limits, table_inputs.texts_for(request))
         return table_inputs.open_in_memory(f"table {path.name}", where, columns, request, [path])
-    files = table_files(path, request.data_root)
-    schema = table_schema(files[0])
-    kinds = {field.name: _kind(field.type) for field in schema}
-
-    def parts(names: Sequence[str]) -> Iterator[dict[str, AnyArray]]:
-        start = 0
-        for batch in checked_batches(files, names, limits):
-            yield {name: _values(batch.column(name), kinds[name], f"{where}: column {name!r}", start) for name in names}
-            start += len(batch)
-
-    table = table_inputs.Table(where, kinds, parts, files, lambda name: label_names(schema, name, where, request))
+    files = find_table_files(where)
+    if files is None:
+        raise DataError(f"{where}: its tables have names that begin with '.' or '_', as hidden files do; rename them")
+    if path.is_dir():
+        check_inside(path, [str(Path(name).absolute()) for name in files.names], where, request.data_root)
+    table = table_of(files, where, request)
     title = f"table {resolved(path).name}"
     if request.labels is not None or not request.label_columns:
         label = table_inputs.label_of(table, request)
-        if (image_name := _image_column(kinds, request, label, where)) is not None:
-            return _open_images(table, title, image_name, label, request)
+        if (image_name := image_column(table, request, label)) is not None:
+            return _open_images(table, files, title, image_name, label, request)
     return table_inputs.open_columns_of(table, title, request)
+
+
+def table_of(files: TableFiles, where: str, request: Request) -> table_inputs.Table:
+    """Return the columns of table files here, which are read when they are asked for."""
+    kinds = {field.name: _kind(field.type) for field in files.schema}
+
+    def parts(names: Sequence[str]) -> Iterator[dict[str, AnyArray]]:
+        start = 0
+        for batch in _checked_batches(files, names, request.limits):
+            yield {name: _values(batch.column(name), kinds[name], f"{where}: column {name!r}", start) for name in names}
+            start += len(batch)
+
+    paths = [Path(name) for name in files.names]
+    return table_inputs.Table(where, kinds, parts, paths, lambda name: label_names(files.schema, name, where, request))
 
 
 def _kind(kind: Any) -> table_inputs.Kind:
@@ -107,12 +115,11 @@ def _values(column: Any, kind: table_inputs.Kind, where: str, start: int) -> Any
     return column_cells(column)
 
 
-def _image_column(
-    kinds: Mapping[str, table_inputs.Kind], request: Request, label: str | None, where: str
-) -> str | None:
+def image_column(table: table_inputs.Table, request: Request, label: str | None) -> str | None:
     """Return the column that holds the images of the model's only input; None if samples are numbers."""
     if len(request.inputs) != 1:
         return None
+    where, kinds = table.where, table.kinds
     table_inputs.require_columns(where, request.drop_columns, kinds, "--drop-columns")
     no_images = {label, *request.drop_columns}
     images = [name for name, kind in kinds.items() if kind == "image" and name not in no_images]
@@ -130,17 +137,15 @@ def _image_column(
     return next(iter(images), None)
 
 
-def _open_images(table: table_inputs.Table, title: str, name: str, label: str | None, request: Request) -> ImageSource:
-    where, files = table.where, tuple(table.files)
+def _open_images(
+    table: table_inputs.Table, files: TableFiles, title: str, name: str, label: str | None, request: Request
+) -> ImageSource:
+    where = table.where
     request.check_one_class(where)
     further = columns_beside(request, where, table.kinds)
-    stored_labels = None
-    if label is None:
-        stored = table.columns(further)
-    else:
-        stored = table.columns([*further, label])
-        stored_labels = table.labels(label, stored[label])
-    images = TableImages(Path(where), files, map_column(files, name, request.limits))
+    stored = table.columns([*further, *([] if label is None else [label])])
+    stored_labels = None if label is None else table.labels(label, stored[label])
+    images = TableImages(Path(where), tuple(table.files), _map_column(files, name, request.limits))
     labels = labels_apart(request, stored_labels)
     indices = class_indices(request, labels, len(images), request.labels_where(f"{where}: column {label or LABELS!r}"))
     columns = {column: stored[column] for column in further}
@@ -167,33 +172,58 @@ def label_names(schema: Any, name: str, where: str, request: Request) -> list[st
     return None
 
 
-def table_columns(schema: Any, request: Request, label: str, where: str) -> tuple[tuple[str, ...], bool, str]:
-    """Return the columns that the model reads, in its order, whether they hold images, and a note on their choice."""
-    kinds = {field.name: _kind(field.type) for field in schema}
-    image_name = _image_column(kinds, request, label, where)
-    if image_name is not None:
-        return (image_name,), True, ""
-    check_arrays(request, where)
-    columns, note = table_inputs.lay_out(where, kinds, request, label)
-    return tuple(dict.fromkeys(name for spec in request.inputs for name in columns[spec.name])), False, note
-
-
-# ---- streams of batches, here or behind a URL
+# ---- files
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """Files of one schema; `open` gives a stream of one."""
+    """Parquet or Arrow files, here or behind a URL, in order."""
 
     names: tuple[str, ...]
-    open: Callable[[str], Any]
-    schema: Any
+    open: Callable[[str], Any]  # gives a stream of one
+    schema: Any  # names and types of the columns of the first
+
+    def schema_of(self, name: str) -> Any:
+        """Return the names and types of the columns of one file."""
+        return _schema(self.open, name)
+
+    def row_groups(self, name: str) -> list[int]:
+        """Return the rows of each row group of a Parquet file; of other files, of the whole."""
+        with parsing(name, *_UNREADABLE), self.open(name) as stream:
+            if not _is_parquet(name):
+                return [sum(map(len, _arrow_batches(stream)))]
+            metadata = load_parquet().ParquetFile(stream).metadata
+            return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+
+    def batches(self, name: str, columns: Sequence[str], groups: tuple[int, int] | None = None) -> Iterator[Any]:
+        """Yield record batches of one file, of some thousand rows and none of no rows.
+
+        `groups`: row groups of a Parquet file, from and to; None for all.
+        """
+        with parsing(name, *_UNREADABLE), self.open(name) as stream:
+            if _is_parquet(name):
+                numbers = None if groups is None else list(range(*groups))
+                # what it reads ahead by default stays in memory until the last row group has been read
+                file = load_parquet().ParquetFile(stream, pre_buffer=False)
+                metadata = file.metadata
+                size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+                rows = _batch_rows(metadata.num_rows, size)
+                batches = file.iter_batches(rows, row_groups=numbers, columns=[*columns])
+            else:
+                batches = _arrow_batches(stream)
+            for batch in batches:
+                if len(batch):  # engines write the empty parts of a table too
+                    # offsets of lists and texts are used as they are: wrong ones would read memory of others
+                    selected = batch.select(columns)
+                    selected.validate(full=True)
+                    yield selected
 
 
 def find_table_files(place: str) -> TableFiles | None:
     """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none."""
+    opened: Callable[[str], Any] = _mapped
     if is_url(place):
-        if not (place.endswith((*_STREAMED, "/")) or "*" in place):
+        if not (place.endswith((*SUFFIXES, "/")) or "*" in place):
             return None  # a single file of another kind, or a folder that would have to be listed to be sure
         system, root = file_system(place)
         opened = system.open
@@ -204,75 +234,56 @@ def find_table_files(place: str) -> TableFiles | None:
             elif place.endswith("/"):
                 names = system.find(root)
     else:
-        opened = functools.partial(open, mode="rb")
-        names = _local_names(Path(place).absolute())  # a task of an engine has another working directory
+        names = _local_names(Path(place))
     if any(name.endswith(f"/{UNFINISHED}") for name in names):
         raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
     names = sorted(
-        name for name in names if name.lower().endswith(_STREAMED) and not Path(name).name.startswith((".", "_"))
+        name for name in names if name.lower().endswith(SUFFIXES) and not Path(name).name.startswith((".", "_"))
     )
     if not names:
         return None
-    with parsing(names[0], "cannot be read", "write it again"), opened(names[0]) as stream:
-        schema = stream_schema(stream, names[0])
-    return TableFiles(tuple(names), opened, schema)
+    return TableFiles(tuple(names), opened, _schema(opened, names[0]))
 
 
 def _local_names(path: Path) -> list[str]:
     if "*" in path.name:
         return [str(file) for file in path.parent.glob(path.name)]
     if path.is_dir():
-        _refuse_saved(path)
+        if any((path / name).is_file() for name in SAVED):  # the order of its rows may be in a file of its own
+            raise DataError(f"{path}: is a data set saved by `datasets`; write data_set.to_parquet('calib.parquet')")
         return [str(file) for file in path.iterdir() if file.is_file()]
-    if not path.is_file():
-        return []
-    return [str(path)]
+    return [str(path)] if path.is_file() else []
 
 
-def _refuse_saved(folder: Path) -> None:
-    """Refuse a folder of `save_to_disk`: the order of its rows may be in a file of its own."""
-    if any((folder / name).is_file() for name in SAVED):
-        raise DataError(f"{folder}: is a data set saved by `datasets`; write data_set.to_parquet('calib.parquet')")
+def _mapped(name: str) -> Any:
+    return load_pyarrow().memory_map(name)
 
 
-def stream_schema(stream: Any, name: str) -> Any:
-    """Return the names and types of the columns of an open file."""
-    if name.lower().endswith(".parquet"):
-        return load_parquet().read_schema(stream)
-    return _reader(load_pyarrow(), stream).schema
+def _is_parquet(name: str) -> bool:
+    return name.lower().endswith(".parquet")
 
 
-def row_groups(files: TableFiles, name: str) -> list[int]:
-    """Return the rows of each row group of a Parquet file; of other files, of the whole."""
-    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-        if not name.lower().endswith(".parquet"):
-            return [sum(map(len, _batches(_reader(load_pyarrow(), stream))))]
-        metadata = load_parquet().ParquetFile(stream).metadata
-        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+def _schema(opened: Callable[[str], Any], name: str) -> Any:
+    with parsing(name, *_UNREADABLE), opened(name) as stream:
+        schema = load_parquet().read_schema(stream) if _is_parquet(name) else _reader(stream).schema
+        list(schema.names)  # names that are no UTF-8 are an error here
+        return schema
 
 
-def table_batches(
-    files: TableFiles, name: str, columns: list[str], groups: tuple[int, int] | None = None
-) -> Iterator[Any]:
-    """Yield record batches of one file, of some thousand rows.
+def _reader(stream: Any) -> Any:
+    ipc = load_pyarrow().ipc
+    stream.seek(0)
+    is_file = stream.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
+    stream.seek(0)
+    return ipc.open_file(stream) if is_file else ipc.open_stream(stream)
 
-    `groups`: row groups of a Parquet file, from and to; None for all.
-    """
-    with parsing(name, "cannot be read as a table", "write it again"), files.open(name) as stream:
-        if name.lower().endswith(".parquet"):
-            numbers = None
-            if groups is not None:
-                numbers = list(range(*groups))
-            # what it reads ahead by default stays in memory until the last row group has been read
-            file = load_parquet().ParquetFile(stream, pre_buffer=False)
-            metadata = file.metadata
-            size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-            rows = _batch_rows(metadata.num_rows, size)
-            yield from file.iter_batches(rows, row_groups=numbers, columns=columns)
-        else:
-            for batch in _batches(_reader(load_pyarrow(), stream)):
-                if len(batch):  # engines write the empty parts of a table too
-                    yield batch.select(columns)
+
+def _arrow_batches(stream: Any) -> Iterator[Any]:
+    reader = _reader(stream)
+    if hasattr(reader, "num_record_batches"):
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+    else:
+        yield from reader
 
 
 def _batch_rows(rows: int, size: int) -> int:
@@ -280,59 +291,40 @@ def _batch_rows(rows: int, size: int) -> int:
     return min(_BATCH, max(_FEWEST, _BATCH_BYTES * rows // max(1, size)))
 
 
-# ---- mapped tables of files here
-
-
-def table_files(path: Path, data_root: str | Path | None) -> tuple[Path, ...]:
-    """Return the files of a table, in order."""
-    if path.is_file():
-        return (path,)
-    _refuse_saved(path)
-    files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES))
-    check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)
-    return files
-
-
-def checked_batches(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Iterator[Any]:
+def _checked_batches(files: TableFiles, columns: Sequence[str], limits: Limits) -> Iterator[Any]:
     """Yield record batches of these columns of all files, of one type each, and no larger than the files may be."""
-    pa = load_pyarrow()
     schema = None
-    for file in files:
-        stored = table_schema(file)
-        with parsing(str(file), "cannot be read as a table", "write it again"):
-            selected_schema = pa.schema([stored.field(name) for name in columns], stored.metadata)
-        schema = schema or selected_schema
-        if selected_schema.types != schema.types:
-            raise DataError(f"{file}: its columns differ in type from those of {files[0]}; write them alike")
-        max_bytes = limits.expanded_bytes(file.stat().st_size)
-        size = 0
-        for batch in table_batches(TableFiles((str(file),), pa.memory_map, stored), str(file), list(columns)):
-            if not len(batch):
-                continue
-            # offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's
-            with parsing(str(file), "cannot be read as a table", "write it again"):
-                batch.validate(full=True)
-                selected = batch.select(schema.names).cast(schema)
-            size += batch.nbytes
-            if size > max_bytes:
-                raise DataError(
-                    f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
-                    "expand to; if that is right, raise --limit expansion=NUMBER"
-                )
-            rows = _batch_rows(len(selected), selected.nbytes)  # an Arrow file may be one batch
-            for start in range(0, len(selected), rows):
-                yield selected.slice(start, rows)
+    for name in files.names:
+        with parsing(name, *_UNREADABLE):
+            stored = files.schema_of(name)
+            selected = load_pyarrow().schema([stored.field(column) for column in columns], stored.metadata)
+            schema = schema or selected
+            if selected.types != schema.types:
+                raise DataError(f"{name}: its columns differ in type from those of {files.names[0]}; write them alike")
+            max_bytes = limits.expanded_bytes(Path(name).stat().st_size)
+            size = 0
+            for stored_batch in files.batches(name, columns):
+                batch = stored_batch.cast(schema)
+                size += batch.nbytes
+                if size > max_bytes:
+                    raise DataError(
+                        f"{name}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
+                        "expand to; if that is right, raise --limit expansion=NUMBER"
+                    )
+                rows = _batch_rows(len(batch), batch.nbytes)  # an Arrow file may be one batch
+                for start in range(0, len(batch), rows):
+                    yield batch.slice(start, rows)
 
 
-def map_column(files: Sequence[Path], column: str, limits: Limits = DEFAULT_LIMITS) -> Any:
+def _map_column(files: TableFiles, column: str, limits: Limits) -> Any:
     """Write a column as plain Arrow, of which any row can be reached, into a temporary file, and map that."""
     pa = load_pyarrow()
     handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
     os.close(handle)
     try:
-        schema = pa.schema([table_schema(files[0]).field(column)])
+        schema = pa.schema([files.schema.field(column)])
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for batch in checked_batches(files, [column], limits):
+            for batch in _checked_batches(files, [column], limits):
                 writer.write_batch(batch.cast(schema))
         return pa.ipc.open_stream(pa.memory_map(name)).read_all().column(column)
     except OSError as error:
@@ -344,31 +336,6 @@ def map_column(files: Sequence[Path], column: str, limits: Limits = DEFAULT_LIMI
     finally:
         with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
             Path(name).unlink()
-
-
-def table_schema(file: Path) -> Any:
-    """Return the names and types of a file's columns."""
-    with parsing(str(file), "cannot be read as a table", "write it again"), open_foreign(file) as stream:
-        schema = stream_schema(stream, file.name)
-        list(schema.names)  # names that are no UTF-8 are an error here
-        return schema
-
-
-def _reader(pa: Any, source: Any) -> Any:
-    source.seek(0)
-    is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
-    source.seek(0)
-    if is_file:
-        return pa.ipc.open_file(source)
-    return pa.ipc.open_stream(source)
-
-
-def _batches(reader: Any) -> Iterator[Any]:
-    if hasattr(reader, "num_record_batches"):
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-    else:
-        yield from reader
 
 
 # ---- columns as arrays
