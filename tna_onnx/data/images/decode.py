@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
-from tna_onnx.data.foreign import open_foreign, parsing
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.data.foreign import open_foreign, optional, parsing
+from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,14 +30,9 @@ _BYTES_PER_PIXEL = 16  # four channels of 32 bits
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 
 
-def require_pillow() -> None:
-    """Check that Pillow can be imported."""
-    try:
-        import PIL.Image  # noqa: F401, PLC0415  (optional: extra `images`)
-    except ImportError as error:
-        raise UsageError(
-            f"reading images needs Pillow, which cannot be imported ({error}); run pip install 'tna-onnx[images]'"
-        ) from error
+def require_pillow() -> Any:
+    """Import the part of Pillow for images."""
+    return optional("PIL.Image", "images", "reading images by Pillow")
 
 
 def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Image:
@@ -58,15 +53,15 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
 
 def _upright(image: Image, file_format: str | None, where: str) -> Image:
     """Return an image of Pillow upright and with 8 bits per channel: the same one where its mode stays."""
-    from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
-    from PIL import ImageOps  # noqa: PLC0415
+    from PIL import ImageOps  # noqa: PLC0415  (optional: extra `images`)
 
     ImageOps.exif_transpose(image, in_place=True)
     image.load()  # what is loaded outlives the file
     # Pillow would carry a transparent colour along, with a warning where a palette has several.
     image.info.pop("transparency", None)
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
-        return PillowImage.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # these hold 0..65535
+        grey: Image = require_pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))  # these hold 0..65535
+        return grey
     if image.mode not in ("I", "F"):
         mode = "L" if image.mode in _GREY else "RGB"
         if image.mode == mode:
@@ -84,20 +79,19 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     `value`: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
     image of Pillow.
     """
-    require_pillow()
-    from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
-
+    pillow = require_pillow()
     if isinstance(value, Mapping):
         value = value.get("bytes")
     if isinstance(value, (bytes, bytearray, memoryview)):
         return read_image(io.BytesIO(value), where, limits)
-    if isinstance(value, PillowImage.Image):
+    if isinstance(value, pillow.Image):
         return _upright(value.copy(), value.format, where)
     pixels = np.asarray(value)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        return PillowImage.fromarray(np.ascontiguousarray(pixels))
+        image: Image = pillow.fromarray(np.ascontiguousarray(pixels))
+        return image
     raise DataError(
         f"{where}: expected encoded images (bytes), or uint8 pixels of shape (H, W) or (H, W, 3); got "
         f"{type(value).__name__} of shape {pixels.shape}, {pixels.dtype}"
@@ -159,30 +153,26 @@ def read_ahead(
     An exception of `load` or `join` is raised when its group is reached, that of the first item first. When the
     generator is closed, items that no thread has begun are dropped, and the threads end.
     """
-    pending: deque[tuple[list[Future[list[P]]], Future[B]]] = deque()
+    pending: deque[Future[B]] = deque()
     closed = threading.Event()
-    with ThreadPoolExecutor(workers, thread_name_prefix="tna-onnx-read") as pool:
-        try:
-            for group in groups:
-                size = max(1, len(group) // (_RUNS * workers))
-                runs = (group[start : start + size] for start in range(0, len(group), size))
-                loads = [pool.submit(_load_run, load, run, closed) for run in runs]
-                # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
-                # other threads have begun all of them.
-                joined = pool.submit(_gather, join, group, loads)
-                pending.append((loads, joined))
-                # Two samples a thread keep all threads busy until the reader comes back; more would only take memory.
-                ahead = len(pending) - 1
-                if ahead and ahead * len(group) >= 2 * workers:
-                    yield _take(pending)
-            while pending:
-                yield _take(pending)
-        finally:
-            closed.set()
-            for loads, joined in pending:  # the reader stopped, or an item failed: do not read what nobody will see
-                joined.cancel()
-                for future in loads:
-                    future.cancel()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="tna-onnx-read")
+    try:
+        for group in groups:
+            size = max(1, len(group) // (_RUNS * workers))
+            runs = (group[start : start + size] for start in range(0, len(group), size))
+            loads = [pool.submit(_load_run, load, run, closed) for run in runs]
+            # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
+            # other threads have begun all of them.
+            pending.append(pool.submit(_gather, join, group, loads))
+            # Two samples a thread keep all threads busy until the reader comes back; more would only take memory.
+            ahead = len(pending) - 1
+            if ahead and ahead * len(group) >= 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # where the reader stopped, or an item failed, nobody will see the rest
+        closed.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def _load_run(load: Callable[[T], P], run: Sequence[T], closed: threading.Event) -> list[P]:
@@ -196,10 +186,3 @@ def _load_run(load: Callable[[T], P], run: Sequence[T], closed: threading.Event)
 
 def _gather(join: Callable[[Sequence[T], list[P]], B], group: Sequence[T], loads: list[Future[list[P]]]) -> B:
     return join(group, [loaded for future in loads for loaded in future.result()])
-
-
-def _take(pending: deque[tuple[list[Future[list[P]]], Future[B]]]) -> B:
-    """Wait for the oldest group; it stays pending meanwhile, so that a failure drops the rest of it."""
-    result = pending[0][1].result()
-    pending.popleft()
-    return result
