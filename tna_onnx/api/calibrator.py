@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -331,15 +332,14 @@ def fit(
         if name not in ("samples", "label_column", "group_column", "weight_column", "class_prior"):
             raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
     check_targets(output, json, in_use=[source])
-    sample_info = {"groups": source.group_column, "weights": source.weight_column}
-    kind, stored, stored_labels, parts = open_scores(source.samples, scores, source.label_column, sample_info)
+    kind, stored, stored_labels, parts = open_scores(replace(source, class_prior=None), scores)
     place = "" if isinstance(source.samples, Mapping) else f"{source.samples}: "
     values = checked_scores(stored, kind, f"{place}{kind}")
     labels, _ = column_numbers(stored_labels, values, f"{place}labels")
     samples = Data(
         {"scores": values, "labels": labels},
-        groups=parts.get("groups"),
-        weights=parts.get("weights"),
+        groups=parts.get("group"),
+        weights=parts.get("weight"),
         class_prior=source.class_prior,
     )
     return calibrated(samples, kind, stated, output=output, json=json, progress=progress)

@@ -20,12 +20,12 @@ from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import file_system, foreign_json, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import GrowingRows, release, room
-from tna_onnx.data.options import Request
+from tna_onnx.data.options import Data, Request
 from tna_onnx.data.sample_info import columns_beside
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources import tables
 from tna_onnx.data.sources.arrays import Kind, Precomputed, open_columns, stored_arrays
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, listed
 from tna_onnx.files import is_url, local_path
 
 METADATA = b"tna_onnx"
@@ -260,55 +260,47 @@ _SCORES: tuple[ScoresWord, ...] = ("logits", "probabilities")
 
 
 def open_scores(
-    data: Any, kind: ScoresWord | None, label_column: str | None, sample_info: Mapping[str, str | None]
+    data: Data, kind: ScoresWord | None
 ) -> tuple[ScoresWord, NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return what scores are, their values (N, C) or (N,) of two classes, labels (N,) as stored, and `sample_info`.
+    """Return what scores are, their values (N, C) or (N,) of two classes, labels (N,) as stored, and groups and weights
+    by their role.
 
     Rows of Parquet and Arrow files come in the order of their digests. `kind`: None takes what is there.
-    `label_column`: column or array with the labels; None finds it by its name. `sample_info`: column or array of
-    `groups` and of `weights`; None for none.
     """
-    if not isinstance(data, (str, Path, Mapping)):
-        raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
-    info_columns = {role: column for role, column in sample_info.items() if column is not None}
-    place = data
+    place = data.samples
+    if not isinstance(place, (str, Path, Mapping)):
+        raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(place).__name__}")
     files = None
-    if not isinstance(data, Mapping):
-        place = local_path(str(data))
+    if not isinstance(place, Mapping):
+        place = local_path(str(place))
         files = tables.find_table_files(place)
     if files is not None:
         where = str(place)
-        scores, label = _score_columns(files.schema.names, kind, label_column, info_columns, where)
+        scores, label = _score_columns(files.schema.names, kind, data, where)
         if not _holds_vectors(files, scores):
             raise DataError(f"{where}: column {scores!r} must hold lists of floating-point numbers, one for each class")
-        values, labels, columns = _read(files, scores, label, where, [*info_columns.values()])
+        values, labels, columns = _read(files, scores, label, where, [*data.sample_info.values()])
         order = _order(values, np.unique(labels, return_inverse=True)[1])
-        further = {role: columns[column][order] for role, column in info_columns.items()}
+        further = {role: columns[column][order] for role, column in data.sample_info.items()}
         return scores, _in_order(values, order), labels[order], further
     if isinstance(place, str) and not is_url(place) and not Path(place).exists():
         raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
     with stored_arrays(place, DEFAULT_LIMITS) as stored:
         if stored is None:
-            raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
-        scores, label = _score_columns(stored.names, kind, label_column, info_columns, stored.where)
-        further = {role: stored.column(column) for role, column in info_columns.items()}
+            raise DataError(f"{place}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
+        scores, label = _score_columns(stored.names, kind, data, stored.where)
+        further = {role: stored.column(column) for role, column in data.sample_info.items()}
         return scores, stored.column(scores), stored.column(label), further
 
 
-def _score_columns(
-    names: list[str], kind: ScoresWord | None, label_column: str | None, sample_info: Mapping[str, str], where: str
-) -> tuple[ScoresWord, str]:
-    """Return the columns of the scores and of the labels; the others that are asked for have to be there."""
+def _score_columns(names: Sequence[str], kind: ScoresWord | None, data: Data, where: str) -> tuple[ScoresWord, str]:
+    """Return the columns of the scores and of the labels; those of groups and weights have to be there."""
     present = [name for name in ([kind] if kind else _SCORES) if name in names]
     if len(present) > 1:
         raise DataError(f"{where}: has both logits and probabilities; say which with --scores")
     if not present:
-        listed = ", ".join(map(repr, names)) or "nothing"
-        raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {listed}")
-    for role, column in sample_info.items():
-        if column not in names:
-            flag = f"--{role.removesuffix('s')}-column"
-            raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
-    no_scores = [name for name in names if name not in _SCORES]
-    candidates = label_candidates(no_scores, sample_info.values(), label_column)
-    return present[0], find_label_column(candidates, label_column, where)
+        found = listed(names) or "nothing"
+        raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {found}")
+    further = columns_beside(data, where, names)
+    candidates = label_candidates([name for name in names if name not in _SCORES], further, data.label_column)
+    return present[0], find_label_column(candidates, data.label_column, where)
