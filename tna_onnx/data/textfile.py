@@ -42,7 +42,7 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
     """
     text = read_text(path, limits)
     if path.suffix.lower() not in (".csv", ".tsv"):
-        return _from_objects(path, _json_values(path, text))
+        return _columns_of_objects(path, text)
     # the separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma
     delimiter = "\t"
     if path.suffix.lower() == ".csv":
@@ -110,19 +110,25 @@ def _plain_numbers(texts: list[str]) -> AnyArray | None:
     return None
 
 
-def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
+def _columns_of_objects(path: Path, text: str) -> dict[str, AnyArray]:
+    """Return the columns of a text of JSON, a list of objects; or of JSON Lines, an object in each line."""
+    if path.suffix.lower() == ".jsonl":
+        lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
+        records = [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+    else:
+        records = parse_json(text, str(path))
     if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
         raise DataError(
             f"{path}: expected a list with an object for each sample, as pandas writes it by "
             "frame.to_json(path, orient='records')"
         )
     names = records[0].keys()
-    wrong = next((number for number, record in enumerate(records) if record.keys() != names), None)
-    if wrong is not None:
-        raise DataError(
-            f"{path}: expected the keys of the first sample, {listed(names)}, in each; sample {wrong + 1} has "
-            f"{listed(records[wrong])}"
-        )
+    for number, record in enumerate(records, 1):
+        if record.keys() != names:
+            raise DataError(
+                f"{path}: expected the keys of the first sample, {listed(names)}, in each; sample {number} has "
+                f"{listed(record)}"
+            )
     return {name: plain_column(cell_array([record[name] for record in records])) for name in names}
 
 
@@ -174,11 +180,3 @@ def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str]
             for column, cells in zip(columns, zip(*block, strict=True), strict=True):
                 column.append("\0".join(cells))
     return first, ("\0".join(column).split("\0") for column in columns)
-
-
-def _json_values(path: Path, text: str) -> Any:
-    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines."""
-    if path.suffix.lower() != ".jsonl":
-        return parse_json(text, str(path))
-    lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
-    return [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]

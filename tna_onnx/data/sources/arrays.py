@@ -282,60 +282,24 @@ def _converted(where: str, column: AnyArray, dtype: np.dtype[Any], start: int) -
 # ---- arrays by name
 
 
-@dataclass(eq=False)
-class NpzArrays:
-    """Arrays of an open archive; made by `open_npz`."""
+@dataclass(frozen=True, eq=False)
+class StoredArrays:
+    """Arrays by name, of a mapping or of an open archive."""
 
-    where: str  # what messages start with: the path
+    where: str  # what messages start with
     title: str  # what reports call the file
     names: list[str]  # of all arrays
-    archive: Any = field(repr=False)  # NumPy's
-    stream: Any = field(repr=False)  # the file that it reads
-    max_bytes: int  # what its arrays may take
-    _arrays: dict[str, AnyArray] = field(default_factory=dict, repr=False)
-    _claimed: int = 0
-    _sha256: str = ""
-
-    def column(self, name: str) -> AnyArray:
-        """Return an array, rows along axis 0; it is loaded once."""
-        if name not in self._arrays:
-            if not self._sha256:
-                self.stream.seek(0)
-                self._sha256 = stream_sha256(self.stream).hex()
-            self._check_size(name)
-            advice = "expected a plain array of numbers; store it again"
-            with parsing(self.where, f"array {name!r} cannot be read", advice):
-                self._arrays[name] = self.archive[name]
-        return self._arrays[name]
-
-    def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
-        """Return the SHA-256 of the file that was read, even if another one has taken its place."""
-        return self._sha256
-
-    def _check_size(self, name: str) -> None:
-        archive = self.archive.zip
-        member = name
-        if name not in archive.namelist():
-            member = f"{name}.npy"
-        advice = (
-            "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of "
-            "classes with np.array(names, dtype=str)"
-        )
-        with parsing(self.where, f"array {name!r} cannot be read", advice), archive.open(member) as stream:
-            self._claimed += claimed_bytes(stream, archive.getinfo(member).file_size)
-        if self._claimed > self.max_bytes:
-            raise DataError(
-                f"{self.where}: its arrays take {self._claimed:,} bytes, more than {self.max_bytes:,}, which is what a "
-                "file of its size may expand to; if that is right, raise --limit expansion=NUMBER"
-            )
+    column: Callable[[str], AnyArray]  # returns an array, rows along axis 0
+    digest: Callable[[Sequence[str], IntArray], str]  # of arrays, by their names, and the class indices
 
 
 @contextlib.contextmanager
-def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
-    """Open a `.npz` file for a block."""
+def open_npz(path: Path, limits: Limits) -> Iterator[StoredArrays]:
+    """Open a `.npz` file for a block. Its digest is that of the file that was read, even if another takes its place."""
+    where = str(path)
     with contextlib.ExitStack() as stack:
         archive = None
-        with parsing(str(path), "cannot be read", "write it again with numpy.savez"):
+        with parsing(where, "cannot be read", "write it again with numpy.savez"):
             stream = stack.enter_context(open_foreign(path))
             # Checked before NumPy opens it: of other files NumPy reads any length, and its message is about pickles.
             if zipfile.is_zipfile(stream):
@@ -343,35 +307,55 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
                 archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             problem = "expected a .npz file, found something else or a broken one; write it with numpy.savez"
-            raise DataError(f"{path}: {problem}")
-        size = os.fstat(stream.fileno()).st_size
-        yield NpzArrays(str(path), path.name, archive.files, archive, stream, limits.expanded_bytes(size))
+            raise DataError(f"{where}: {problem}")
+        left = limits.expanded_bytes(os.fstat(stream.fileno()).st_size)  # bytes that further arrays may take
+
+        @functools.cache
+        def sha256() -> str:
+            stream.seek(0)
+            return stream_sha256(stream).hex()
+
+        @functools.cache
+        def column(name: str) -> AnyArray:
+            nonlocal left
+            sha256()
+            values = _read_array(archive, name, where, left)
+            left -= values.nbytes
+            return values
+
+        yield StoredArrays(where, path.name, archive.files, column, lambda names, labels: sha256())  # noqa: ARG005
 
 
-@dataclass(eq=False)
-class MappingArrays:
-    """Arrays in memory, of NumPy or any library that gives such."""
-
-    where: str  # what messages start with
-    values: Mapping[str, Any] = field(repr=False)
-    title: ClassVar[str] = ""
-
-    @property
-    def names(self) -> list[str]:
-        """Names of all arrays."""
-        return [*self.values]
-
-    def column(self, name: str) -> AnyArray:
-        """Return an array, rows along axis 0."""
-        return any_array(self.values[name])
-
-    def digest(self, names: Sequence[str], labels: IntArray) -> str:
-        """Return the digest of the values."""
-        return arrays_sha256({name: self.column(name) for name in names}, labels)
+def _read_array(archive: Any, name: str, where: str, most: int) -> AnyArray:
+    """Read an array of an archive of NumPy, of so many bytes at most."""
+    problem = f"array {name!r} cannot be read"
+    member = name if name in archive.zip.namelist() else f"{name}.npy"
+    advice = (
+        "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of classes "
+        "with np.array(names, dtype=str)"
+    )
+    with parsing(where, problem, advice):
+        with archive.zip.open(member) as stream:
+            claimed = claimed_bytes(stream, archive.zip.getinfo(member).file_size)
+        if claimed > most:
+            raise DataError(
+                f"{where}: its arrays take more bytes than a file of its size may expand to; if that is right, raise "
+                "--limit expansion=NUMBER"
+            )
+        values: AnyArray = archive[name]
+        return values
 
 
-StoredArrays: TypeAlias = NpzArrays | MappingArrays
-"""Arrays by name, as `column`, and their `digest` with labels."""
+def _of_mapping(where: str, data: Mapping[str, Any]) -> StoredArrays:
+    values = {str(name): array for name, array in data.items()}
+
+    def column(name: str) -> AnyArray:
+        return any_array(values[name])
+
+    def digest(names: Sequence[str], labels: IntArray) -> str:
+        return arrays_sha256({name: column(name) for name in names}, labels)
+
+    return StoredArrays(where, "", [*values], column, digest)
 
 
 def open_arrays(path: Path, request: Request) -> ArraySource:
@@ -385,10 +369,6 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
     """Open a mapping of input name to an array of all samples; see `open_arrays`."""
     check_arrays(request, title)
     return _open_stored(_of_mapping(title, data), request, title)
-
-
-def _of_mapping(where: str, data: Mapping[str, Any]) -> MappingArrays:
-    return MappingArrays(where, {str(name): values for name, values in data.items()})
 
 
 def _open_stored(stored: StoredArrays, request: Request, title: str | None = None) -> ArraySource:
