@@ -171,6 +171,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     session = opened.session_from(samples.given)
     opened, probed, size, more = _probed(job, opened, samples, session, verified=verified)
     provider, fallback = _provider(session)
+    _log.info("open: %s, provider %s", opened.model.name, provider)
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
     calibration = run(samples, "calibration data", job.cache)
@@ -228,12 +229,6 @@ def _probed(
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    readout = opened.readout
-    described = f"output {readout.output}, without a head"
-    if isinstance(readout, Head):
-        described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
-    _log.info("open: %s, provider %s", opened.model.name, _provider(session)[0])
-    _log.debug("open: %s, samples per run: %d, inputs: %s", described, size, ", ".join(opened.model.inputs))
     return opened, probed, size, (*probed.notes, *notes)
 
 
