@@ -189,7 +189,7 @@ def collect_details(
         after=report.reliability.after,
         risk_before=details.RiskCoverage.of(compared.before.decisions()),
         risk_after=details.RiskCoverage.of(compared.after.decisions()),
-        steps=_steps(task, outcome, progress),
+        steps=_steps(report, task, outcome, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         with_map=outcome.chosen.fitted is not None,
         classes=tuple(
@@ -204,14 +204,10 @@ def collect_details(
     )
 
 
-def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[details.Step, ...]:
+def _steps(report: Report, task: Task, outcome: Outcome, progress: Progress) -> tuple[details.Step, ...]:
     """Return the candidates with their scores on both sets; of one number of members, weights come together."""
     candidates = outcome.candidates
     settings = task.settings
-
-    def scored(scores: SampleScores) -> details.Scored:
-        return details.Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
-
     held_out: dict[int, details.Scored] = {}
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ()
     if task.held_out is not None:
@@ -222,9 +218,15 @@ def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[details.St
         logits = task.logits(weight, on=task.reported)
         fitted = candidates[k].fitted
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
-        held_out[k] = scored(scores)
+        held_out[k] = details.Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
         progress("search curve", done, len(candidates))
     return tuple(
-        details.Step(c.angle, c.reached, c.ensemble_size, scored(c.scores), held_out.get(k))
-        for k, c in enumerate(candidates)
+        details.Step(
+            point.angle,
+            point.reached,
+            point.ensemble_size,
+            details.Scored(point.objective, point.accuracy),
+            held_out.get(k),
+        )
+        for k, point in enumerate(report.curve)
     )
