@@ -83,17 +83,16 @@ def probability_bounds(
     features: FloatArray,
     logits: FloatArray,
     fitted: CalibrationMap | None,
-    source: Logits | None = None,
     sizes: FloatArray | None = None,
 ) -> FloatArray:
     """Return the largest |p - p'| per sample that rounding explains, (R,).
 
-    `logits`: of the same, (R, C), before the map.
+    `logits`: of the same, (R, C), before the map. `sizes`: those of `logit_sizes`, if they are known.
     """
     # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
     if sizes is None:
-        sizes = logit_sizes(task, features, logits, source)
+        sizes = logit_sizes(task, features, logits)
     moved = _ROUNDINGS * eps * sizes[:, None]
     if task.head:
         moved += task.head.step  # rule 3
@@ -379,7 +378,7 @@ class FileCheck:
         logits = self.shipped.logits.given if fitted is None else self.shipped.logits
         s = np.asarray(logits.at(rows), np.float64)
         expected = task.readout.probabilities(apply_map(fitted, s, z))
-        bound = probability_bounds(task, z, s, fitted, self.shipped.logits, sizes)
+        bound = probability_bounds(task, z, s, fitted, sizes)
         first = np.argmax(actual, axis=1)
         differs = first != np.argmax(expected, axis=1)
         if task.readout.multi_label:

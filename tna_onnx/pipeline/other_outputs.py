@@ -98,12 +98,11 @@ def _lost_relation(
 
     Only what held in the source must hold: other outputs are free. `labels`: several a sample.
     """
-    related = label_relation if labels else relation
-    kind = related(old, p, _SAME)
+    kind = relation(old, p, _SAME, labels=labels)
     if kind == "labels" and not labels:
         holds = _labels_hold(old, p, new, q, tie=min(_TIE, max(_LEAST_TIE, 2 * tolerance)))
     else:
-        holds = related(new, q, max(5 * _SAME, 2 * tolerance)) == kind
+        holds = relation(new, q, max(5 * _SAME, 2 * tolerance), labels=labels) == kind
     return "" if holds else kind
 
 
@@ -181,8 +180,8 @@ def find_others(
     p = output.probabilities(values.pop(output.name))
     labels = [_run_label(in_graph.get(name), name, values[name], p) for name in candidates if name in values]
     labelled = tuple(label for label in labels if label is not None)
-    related = label_relation if output.multi_label else relation
-    following = {label.name for label in labelled} | {name for name in values if related(values[name], p, _SAME)}
+    following = {label.name for label in labelled}
+    following |= {name for name in values if relation(values[name], p, _SAME, labels=output.multi_label)}
     return OtherOutputs(labelled, tuple(name for name in further if name not in following))
 
 
@@ -247,14 +246,21 @@ def outputs_beside(task: Task, checked: Collected) -> list[str]:
     return [name for name in tensor_outputs(task.model) if name != task.opened.output.name]
 
 
-def relation(values: NDArray[Any], p: FloatArray, tolerance: float) -> str:
-    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing. `p`: (N, C)."""
+def relation(values: NDArray[Any], p: FloatArray, tolerance: float, *, labels: bool = False) -> str:
+    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing. `p`: (N, C).
+
+    `labels`: whether a sample has several, which are 1 where p is above 1/2.
+    """
     n, classes = p.shape
     # integers and texts can be labels only
     if values.dtype.kind not in "fc":
-        if values.size == n and _labels_of(values, p) is not None:
-            return "labels"
-        return ""
+        if labels:
+            are_labels = values.dtype.kind in "biu" and values.size == p.size and _are_marks(values.reshape(p.shape), p)
+        else:
+            are_labels = values.size == n and _labels_of(values, p) is not None
+        return "labels" if are_labels else ""
+    if labels:
+        return _scores_of(values, p, tolerance, sigmoid)
     # a binary model may give one number a sample: a probability or a logit
     if values.size == n and classes == 2:
         column = values.reshape(n).astype(np.float64)
@@ -265,21 +271,10 @@ def relation(values: NDArray[Any], p: FloatArray, tolerance: float) -> str:
     return _scores_of(values, p, tolerance, softmax)
 
 
-def label_relation(values: NDArray[Any], p: FloatArray, tolerance: float) -> str:
-    """Say what an output is of the probabilities of several labels; `labels` are 1 where p is above 1/2.
-
-    `p`: (N, C).
-    """
-    if values.size != p.size or values.dtype.kind not in "biuf" or not np.all(np.isfinite(values)):
-        return ""
-    values = values.reshape(p.shape)
-    if values.dtype.kind in "biu":
-        clear = np.abs(p - 0.5) > _TIE / 2
-        agreeing = (values == (p > 0.5)) | ~clear
-        if np.mean(agreeing) >= _MIN_AGREEMENT:
-            return "labels"
-        return ""
-    return _scores_of(values, p, tolerance, sigmoid)
+def _are_marks(values: NDArray[Any], p: FloatArray) -> bool:
+    """Whether an output (N, C) is 1 where p is above 1/2, but for what is nearly there."""
+    agreeing = (values == (p > 0.5)) | (np.abs(p - 0.5) <= _TIE / 2)
+    return bool(np.mean(agreeing) >= _MIN_AGREEMENT)
 
 
 def _scores_of(values: NDArray[Any], p: FloatArray, tolerance: float, activation: Callable[..., Any]) -> str:
