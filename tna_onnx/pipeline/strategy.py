@@ -130,35 +130,6 @@ class _LogitsPair:
         self.fitting.forget()
 
 
-class _FoldLogits:
-    """Logits under the tilted weight for each fold; of one weight at a time, because weights may be large.
-
-    Args:
-        make: gives the logits under the weight of a candidate; None stands for the original weight.
-        choices: the candidate for each fold.
-    """
-
-    def __init__(self, make: Callable[[Candidate | None], _LogitsPair], choices: Sequence[Candidate | None]) -> None:
-        self._make = make
-        self._choices = choices
-        self._held: tuple[tuple[float, int] | None, _LogitsPair] | None = None
-
-    def pair(self, k: int) -> _LogitsPair:
-        """Return the logits for fold k; neighbouring folds often have one weight, and share them."""
-        choice = self._choices[k]
-        key = None if choice is None else (choice.angle, choice.ensemble_size)
-        if self._held is None or self._held[0] != key:
-            self.forget()
-            self._held = (key, self._make(choice))
-        return self._held[1]
-
-    def forget(self) -> None:
-        """Free the memory of weight and logits."""
-        if self._held is not None:
-            self._held[1].forget()
-            self._held = None
-
-
 @dataclass(frozen=True, eq=False)
 class Strategy:
     """A search, a map and their settings, on the calibration data."""
@@ -189,6 +160,8 @@ class Strategy:
     _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)
     # fits of each fold by map, for those that may be clamped
     _fold_fits: dict[tuple[str, int], CalibrationMap] = field(default_factory=dict, init=False)
+    # logits under one tilted weight, by angle and members
+    _tilted: dict[tuple[float, int] | None, _LogitsPair] = field(default_factory=dict, init=False)
 
     def run(self, progress: Progress) -> Outcome:
         """Search and fit on all calibration data."""
@@ -274,7 +247,7 @@ class Strategy:
             return nested(self._comparable(outcome), methods or self.chosen_in_folds(outcome), seed)
         # the method that was asked for: the fit of a fold need not come to a simpler one too
         method = self._only or outcome.method
-        fits = functools.partial(self._fits, progress, (method,), self._logits_of_folds(self._fold_choices(progress)))
+        fits = functools.partial(self._fits, progress, (method,), self._fold_choices(progress))
         clusters = outcome.before.clusters
         scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[method]
         self._original_pair.forget()
@@ -426,7 +399,7 @@ class Strategy:
         methods = self._methods
 
         def crossed(methods: Sequence[Method], choices: Sequence[Candidate | None]) -> Scores:
-            fits = functools.partial(self._fits, progress, methods, self._logits_of_folds(choices))
+            fits = functools.partial(self._fits, progress, methods, choices)
             return cross_scores(len(before), self.settings.seed, fits, self.rule, failed, before.clusters)
 
         # no angle is better than none: nothing but the input is tilted
@@ -548,11 +521,11 @@ class Strategy:
             yield step, logits, fitted
 
     def _fits(
-        self, progress: Progress, methods: Sequence[Method], logits: _FoldLogits, k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], choices: Sequence[Candidate | None], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
-        """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
+        """Fits of each method on the samples outside of fold k, with the tilted weight chosen for that fold."""
         original = self._original_pair
-        tilted = logits.pair(k)
+        tilted = self._tilted_pair(choices[k])
         rows = self._fit_mask(train)
         # else the fit to all samples may be to these
         if all(self._tilts):
@@ -563,12 +536,23 @@ class Strategy:
             yield method, self._fits_of(method, pair.scoring, samples[pair], k)
             progress("cross-validate", done, FOLDS * len(methods))
         if k == FOLDS - 1:
-            logits.forget()
+            self._forget_tilted()
 
-    def _logits_of_folds(self, choices: Sequence[Candidate | None]) -> _FoldLogits:
-        return _FoldLogits(self._logits_pair, choices)
+    def _tilted_pair(self, choice: Candidate | None) -> _LogitsPair:
+        """Return the logits under the weight of a candidate; None stands for the original weight.
 
-    def _logits_pair(self, choice: Candidate | None) -> _LogitsPair:
-        weight = self._weight_of(choice)
-        scoring = self.logits_of(weight)
-        return _LogitsPair(scoring, scoring if self.part is None else self.part.logits_of(weight))
+        Those of one weight are kept, because weights may be large: neighbouring folds often have the same.
+        """
+        key = None if choice is None else (choice.angle, choice.ensemble_size)
+        if key not in self._tilted:
+            self._forget_tilted()
+            weight = self._weight_of(choice)
+            scoring = self.logits_of(weight)
+            fitting = scoring if self.part is None else self.part.logits_of(weight)
+            self._tilted[key] = _LogitsPair(scoring, fitting)
+        return self._tilted[key]
+
+    def _forget_tilted(self) -> None:
+        for pair in self._tilted.values():
+            pair.forget()
+        self._tilted.clear()
