@@ -22,7 +22,7 @@ from common import arguments, markdown
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.runtimes.decisions import GUARDED, decided, write_guarded  # noqa: E402
+from tests.runtimes.decisions import GUARDED, write_guarded  # noqa: E402
 from tests.runtimes.forms import FORMS, Form  # noqa: E402
 from tests.runtimes.matrix import (  # noqa: E402
     CONVERSIONS,
@@ -30,7 +30,6 @@ from tests.runtimes.matrix import (  # noqa: E402
     LIMITS,
     RUNTIMES,
     SOURCES,
-    Conversion,
     Drift,
     Matrix,
 )
@@ -84,7 +83,7 @@ def worst(results: list[Drift | None]) -> str:
 
 def page(n_samples: int) -> str:
     """Measure everything and return the page."""
-    tools: dict[str, Runtime | Conversion] = {**RUNTIMES, **CONVERSIONS}
+    tools: dict[str, Runtime] = {**RUNTIMES, **CONVERSIONS}
     missing = {tool: why for tool, it in tools.items() if (why := it.missing())}
     with tempfile.TemporaryDirectory() as folder:
         matrix = Matrix(Path(folder), n_samples)
@@ -138,11 +137,11 @@ def guarded(folder: Path) -> str:
     rows = []
     for name in GUARDED:
         path = write_guarded(name, source, folder)
-        expected = decided("ONNX Runtime", name, path, samples)
+        expected = outputs_in("ONNX Runtime", path, samples)
         row = [name]
         for tool in tools:
             try:
-                largest, others = disagreements(decided(tool, name, path, samples), expected)
+                largest, others = disagreements(outputs_in(tool, path, samples), expected)
             except DoesNotRun:
                 row.append("no")
                 continue

@@ -11,15 +11,21 @@ MODEL = ROOT / "models/digits/model.onnx"
 N = 600
 
 
+def tensors(x: Any) -> Any:
+    """Return an array as an Arrow column of tensors."""
+    import pyarrow as pa
+
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), x[0].size)
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), x.shape[1:]), lists)
+
+
 def rows() -> Any:
     """Return an Arrow table: images as tensors, labels, keys."""
     import pyarrow as pa
 
     with np.load(ROOT / "models/digits/calib.npz") as file:
         x, labels = file["image"][:N], file["labels"][:N]
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), x[0].size)
-    images = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), x.shape[1:]), lists)
-    return pa.table({"image": images, "label": labels, "key": [f"k{row}" for row in range(N)]})
+    return pa.table({"image": tensors(x), "label": labels, "key": [f"k{row}" for row in range(N)]})
 
 
 def write_files(folder: Path, count: int) -> Path:
@@ -58,11 +64,8 @@ def by_key(place: str | Path) -> dict[str, tuple[int, bytes]]:
 
 def with_nan(table: Any, path: Path) -> None:
     """Write a table whose last image is not finite."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     x = table["image"].combine_chunks().to_numpy_ndarray().copy()
     x[-1] = np.nan
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), x[0].size)
-    images = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), x.shape[1:]), lists)
-    pq.write_table(table.set_column(0, "image", images), path)
+    pq.write_table(table.set_column(0, "image", tensors(x)), path)

@@ -11,6 +11,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.engine.conftest import FEATURES, N
 from tests.support import with_options
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
@@ -23,22 +24,10 @@ from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device
 from tna_onnx.search.candidates import SearchSettings
 
-N, FEATURES, CLASSES = 3000, 32, 7
-
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
     return pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-
-
-@pytest.fixture(scope="module")
-def problem() -> tuple[FeatureTable, Any, Any]:
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
-    features = rng.standard_normal((N, FEATURES)).astype(np.float32)
-    labels = np.argmax(features @ weight.T / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
-    features.setflags(write=False)  # as a mapped file gives them
-    return FeatureTable(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
 
 
 @pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("complete", "ets"), ("sparse", "none")])
@@ -136,55 +125,54 @@ def test_the_newer_switch_is_kept_too(torch: Any, where: str, value: str) -> Non
         matmul.fp32_precision = "none"
 
 
-def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any) -> None:
+class Counting(OnDevice):
+    """A device with so much room, which notes the shapes of what is moved there."""
+
+    def __init__(self, torch: Any, room: float) -> None:
+        super().__init__(torch, "cpu")
+        self.room = room
+        self.moved: list[tuple[int, ...]] = []
+
+    def put(self, array: Any) -> Any:
+        self.moved.append(array.shape)
+        return super().put(array)
+
+    def _free(self) -> Any:
+        return self.room - sum(table.features.nbytes for table in self._kept)
+
+
+def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
     store, weight, bias = problem
-    device, puts = OnDevice(torch, "cpu"), []
-    put = device.put
-    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
-    for _ in range(3):
-        HeadLogits(store, weight, bias, device).scores()
-    assert puts.count((N, FEATURES)) == 1
-    monkeypatch.setattr(device, "_free", lambda: store.features.nbytes)  # less than twice the features
-    device.forget()
-    for _ in range(3):
-        HeadLogits(store, weight, bias, device).scores()
-    assert puts.count((N, FEATURES)) == 4
+    for room, moves in ((2**40, 1), (store.features.nbytes, 3)):  # less than twice the features
+        device = Counting(torch, room)
+        for _ in range(3):
+            HeadLogits(store, weight, bias, device).scores()
+        assert device.moved.count((N, FEATURES)) == moves
 
 
 @pytest.mark.parametrize(("room", "whole_moved", "part_moved"), [(4.0, 1, 1), (2.2, 1, 2), (1.5, 3, 1)])
 def test_a_part_stays_beside_the_whole_while_there_is_room(
-    torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any, room: float, whole_moved: int, part_moved: int
+    torch: Any, problem: tuple[FeatureTable, Any, Any], room: float, whole_moved: int, part_moved: int
 ) -> None:
     """Room for so many times the whole: for both, for both if the whole comes first, for the part alone."""
     store, weight, bias = problem
     part = store.part(np.arange(N // 2))
-    device, puts = OnDevice(torch, "cpu"), []
-    put = device.put
-    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
-
-    def free() -> float:
-        return room * store.features.nbytes - sum(table.features.nbytes for table in device._kept)
-
-    monkeypatch.setattr(device, "_free", free)
+    device = Counting(torch, room * store.features.nbytes)
     for _ in range(3):
         for table in (part, store):
             HeadLogits(table, weight, bias, device).scores()
-    assert puts.count((N, FEATURES)) == whole_moved
-    assert puts.count((N // 2, FEATURES)) == part_moved
+    assert device.moved.count((N, FEATURES)) == whole_moved
+    assert device.moved.count((N // 2, FEATURES)) == part_moved
 
 
 def test_features_that_do_not_fit_are_not_moved_to_read_labels(
-    torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any
+    torch: Any, problem: tuple[FeatureTable, Any, Any]
 ) -> None:
-    store, weight, bias = problem
-    device, puts = OnDevice(torch, "cpu"), []
-    put = device.put
-    monkeypatch.setattr(device, "put", lambda array: (puts.append(array.shape), put(array))[1])
-    monkeypatch.setattr(device, "_free", lambda: 0)
-    logits = HeadLogits(store, weight, bias, device)
+    device = Counting(torch, 0)
+    logits = HeadLogits(*problem, device)
     MAPS["ts"].fit(logits.reduce())  # many passes over the same logits
     logits.predictions()
-    assert puts.count((N, FEATURES)) == 1
+    assert device.moved.count((N, FEATURES)) == 1
 
 
 @pytest.mark.parametrize("of_weight", [np.float32, np.float64])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engine.conftest import CLASSES, N
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
@@ -17,17 +18,6 @@ from tna_onnx.search.candidates import SearchSettings
 torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
 strict_device = pytest.importorskip("tests.engine.strict_device")
 strict = strict_device.strict
-
-N, FEATURES, CLASSES = 1500, 16, 7
-
-
-@pytest.fixture(scope="module")
-def problem() -> tuple[FeatureTable, Any, Any]:
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
-    features = rng.standard_normal((N, FEATURES)).astype(np.float32)
-    labels = np.argmax(features @ weight.T / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
-    return FeatureTable(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
 
 
 @pytest.mark.parametrize(

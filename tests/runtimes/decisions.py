@@ -1,4 +1,4 @@
-"""Guarded files in other runtimes: `GUARDED` says what is added, `decided` runs a file.
+"""Guarded files in other runtimes: `GUARDED` says what is added.
 
 `test_decisions.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
 """
@@ -8,11 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import tna_onnx
 from tests.runtimes.matrix import Source
-from tests.runtimes.tools import Outputs, outputs_in
 from tests.support import with_options
 
 LEVELS = {"accept": {"risk": 20.0}, "set": {"coverage": 90.0}}  # of the outputs that are added
@@ -42,12 +39,3 @@ def write_guarded(name: str, source: Source, folder: Path) -> Path:
         words |= LEVELS.get(output, {})
     with_options(tna_onnx.guard, source.model, source.calib, output=path, **words)
     return path
-
-
-def decided(tool: str, name: str, path: Path, x: np.ndarray) -> Outputs:
-    """Run a guarded file.
-
-    Raises:
-        DoesNotRun: the runtime refuses it.
-    """
-    return outputs_in(tool, path, x)

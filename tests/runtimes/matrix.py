@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import onnxruntime
 import tna_onnx
 from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import ROOT
-from tests.runtimes.tools import TOOLS, Run, Runtime, missing_module, ort_session, quiet, run_ort
+from tests.runtimes.tools import TOOLS, Run, Runtime, ort_session, quiet, run_ort
 from tests.support import with_options
 
 DIGITS = ROOT / "models/digits"
@@ -219,7 +219,7 @@ class Matrix:
     def converted(self, conversion: Conversion, name: str, path: Path) -> Drift:
         """Convert a file, or its source, and compare the result with the unconverted one, both by ONNX Runtime."""
         target = self.folder / "converted.onnx"
-        conversion.convert(path, target)
+        conversion.run(path, target)
         return Drift.between(probabilities(run_ort, target, self.samples(name)), self.expected(name, path))
 
 
@@ -266,28 +266,14 @@ RUNTIMES: dict[str, Runtime] = {
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """What turns a file into another one that ONNX Runtime runs.
+class Conversion(Runtime):
+    """What turns a file into another one that ONNX Runtime runs: `run` takes the source and the target, and writes it.
 
     Attributes:
-        convert: (source, target) writes the target.
-        package: distribution that it comes from.
-        module: what Python imports.
         exact: keeps float32; otherwise the drift is compared with that of the original model.
     """
 
-    convert: Callable[[Path, Path], None]
-    package: str
-    module: str
-    exact: bool
-
-    def missing(self) -> str | None:
-        """Say what is not installed."""
-        return missing_module(self.module)
-
-    def version(self) -> str:
-        """Return the version of the package."""
-        return metadata.version(self.package)
+    exact: bool = field(kw_only=True)
 
 
 def to_optimized(source: Path, target: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import tna_onnx
-from tests.runtimes.decisions import GUARDED, decided, write_guarded
+from tests.runtimes.decisions import GUARDED, write_guarded
 from tests.runtimes.matrix import ORT_LEVELS, Matrix, Source
 from tests.runtimes.matrix import small as small_source
-from tests.runtimes.tools import TOOLS, disagreements, ort_session, quiet
+from tests.runtimes.tools import TOOLS, disagreements, ort_session, outputs_in, quiet
 
 # Scores of features are differences of large numbers.
 BOUND = 1e-4
@@ -43,7 +43,7 @@ def test_runtimes_decide_the_same(matrix: Matrix, tool: str, name: str) -> None:
     x = matrix.samples("small")
     if tool == "onnx2torch" and name in ("set (aps)", "set (raps)"):
         pytest.skip("onnx2torch cannot sort")
-    largest, others = disagreements(decided(tool, name, path, x), decided("ONNX Runtime", name, path, x))
+    largest, others = disagreements(outputs_in(tool, path, x), outputs_in("ONNX Runtime", path, x))
     assert largest < BOUND
     assert others == 0
 
@@ -105,13 +105,13 @@ def test_files_of_few_bits_decide_the_same(form: str, name: str, tmp_path: Path)
     assert tna_onnx.verify(source.model, path).intact
     with np.load(source.test) as test:
         x = test["x"][:200]
-    expected = decided("ONNX Runtime", name, path, x)["decision"]
+    expected = outputs_in("ONNX Runtime", path, x)["decision"]
     for level in ORT_LEVELS:
         (found,) = ort_session(path, level).run(["decision"], {"x": x})
         np.testing.assert_array_equal(found, expected)
     for tool in ("onnx reference evaluator", "OpenVINO"):
         if not TOOLS[tool].missing():
-            np.testing.assert_array_equal(decided(tool, name, path, x)["decision"].reshape(-1), expected)
+            np.testing.assert_array_equal(outputs_in(tool, path, x)["decision"].reshape(-1), expected)
 
 
 @pytest.mark.parametrize("form", ["float16", "static int8", "dynamic int8"])
@@ -129,6 +129,6 @@ def test_files_of_few_bits_rule_classes_out(form: str, tmp_path: Path) -> None:
         x = test["x"][:200]
     for tool in ("ONNX Runtime", "onnx reference evaluator", "OpenVINO"):
         if not TOOLS[tool].missing():
-            p = decided(tool, "", Path(result.output), x)["p"].astype(np.float64)
+            p = outputs_in(tool, Path(result.output), x)["p"].astype(np.float64)
             assert not p[:, [0, 3]].any()
             np.testing.assert_allclose(p.sum(axis=1), 1, atol=0.01)

@@ -122,7 +122,7 @@ def test_left_out_nodes_stay_float32(matrix: Matrix, tmp_path: Path, tool: str, 
     """The products of aar are spared by dynamic quantisation in any case."""
     path = needs(matrix, "digits aar", CONVERSIONS[tool])
     for name, left_out in ((tool, False), (f"{tool}, map left out", True)):
-        CONVERSIONS[name].convert(path, tmp_path / "o.onnx")
+        CONVERSIONS[name].run(path, tmp_path / "o.onnx")
         constants = onnx.load(tmp_path / "o.onnx").graph.initializer
         assert any(tensor.data_type == kind for tensor in constants), "nothing was converted"
         kinds = {tensor.data_type for tensor in constants if tensor.name.startswith("tna_onnx")}
@@ -133,7 +133,7 @@ def test_a_model_converted_to_float16_first_can_be_recalibrated(matrix: Matrix, 
     conversion = CONVERSIONS["float16 by onnxconverter-common"]
     needs(matrix, "small isotonic", conversion)
     source = matrix.source("small isotonic")
-    conversion.convert(source.model, tmp_path / "half.onnx")
+    conversion.run(source.model, tmp_path / "half.onnx")
     report = tna_onnx.calibrate(
         tmp_path / "half.onnx", source.calib, eval=source.test, map="isotonic", search="none", device="cpu"
     )

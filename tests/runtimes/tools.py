@@ -46,7 +46,7 @@ class Runtime:
         attribute: what a module has only in a version that has this runtime.
     """
 
-    run: Run
+    run: Callable[..., Any]
     package: str
     module: str | None = None
     attribute: str | None = None
