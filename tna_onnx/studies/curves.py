@@ -122,41 +122,42 @@ def angle(data: recalibrations.StudyData, settings: StudySettings, progress: Tel
     """Score averages along the grid of angles."""
     parts = {"calibration": data.calibration, "held-out": data.held_out}
     grid = np.arange(_STEP, 90, _STEP).tolist()
+    original = Average(0.0, data.weight, 0.0, 0.0)
     rows: list[tuple[Cell, ...]] = []
+    curves: dict[tuple[str, str], list[tuple[float, Repeat]]] = {}
     for size, words in _AVERAGED.items():
-        original = Average(0.0, data.weight, 0.0, 0.0)
         walked = averages(data.weight, grid, size, Draws(settings.seed))
         for k, average in enumerate(itertools.chain([original], walked)):
             for part, table in parts.items():
                 values = metrics_of(data.logits(table, average.weight).scores(), settings.bins, tuple(METRICS))
                 rows.append((words, part, average.angle, average.reached, *values.values()))
+                curves.setdefault((part, words), []).append((average.angle, values))
             progress(k, len(grid))
-    columns = (
-        Column("members", "Members"),
-        Column("data", "Data"),
-        Column("angle", "Angle, degrees", 1, 1),
-        Column("reached", "mRC reached, degrees", 1, 2),
-        *metric_columns(tuple(METRICS)),
-    )
-    charts = [_angle_chart(name, rows, columns) for name in ("ece", "accuracy", "nll")]
-    least = {line.name: line.x[int(np.argmin(line.y))] for line in charts[0].lines}
-    calibration, held_out = (least[f"{part}, {_AVERAGED[10]}"] for part in parts)
-    sentence = (
+    charts = [_angle_chart(name, curves) for name in ("ece", "accuracy", "nll")]
+    calibration, held_out = (line.x[int(np.argmin(line.y))] for line in charts[0].lines[:2])
+    return Found(
         f"With 10 members the ECE is least at {calibration:g} degrees on the calibration samples and at {held_out:g} "
-        f"on the held-out ones."
+        f"on the held-out ones.",
+        (
+            Column("members", "Members"),
+            Column("data", "Data"),
+            Column("angle", "Angle, degrees", 1, 1),
+            Column("reached", "mRC reached, degrees", 1, 2),
+            *metric_columns(tuple(METRICS)),
+        ),
+        rows,
+        charts,
     )
-    return Found(sentence, columns, rows, charts)
 
 
-def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column, ...]) -> Chart:
-    k = [column.name for column in columns].index(name)
+def _angle_chart(name: str, curves: Mapping[tuple[str, str], Sequence[tuple[float, Repeat]]]) -> Chart:
     lines = []
-    for rank, size in enumerate(_AVERAGED.values(), start=1):
-        for part in ("calibration", "held-out"):
-            curve = [(float(row[2] or 0), float(row[k] or 0)) for row in rows if row[:2] == (size, part)]
-            x, y = zip(*curve, strict=True)
-            scaled = tuple(METRICS[name].factor * value for value in y)
-            lines.append(Line(f"{part}, {size}", x, scaled, rank=rank, dashed=part == "calibration", marked=False))
+    for k, ((part, words), curve) in enumerate(curves.items()):
+        x, values = zip(*curve, strict=True)
+        y = tuple(METRICS[name].factor * repeat[name] for repeat in values)
+        # a colour for each number of members
+        rank = 1 + k // 2
+        lines.append(Line(f"{part}, {words}", x, y, rank=rank, dashed=part == "calibration", marked=False))
     return _metric_chart(name, " against the angle", "angle, degrees", lines, lines[0].y[0])
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, debiased_ece
-from tna_onnx.numerics.reliability import CumulativeTest
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Cell, Column, Footnote, Found
 from tna_onnx.studies import recalibrations
@@ -76,9 +75,6 @@ def mean_cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell
 
 LABELS = {"none": "None", "tna": "TNA", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
 
-# Besides `METRICS`: name -> title. Both are fractions, of which smaller ones are better.
-_BIN_FREE = {"ece_debiased": "debiased ECE, %", "cumulative": "cumulative difference, %"}
-
 Row = tuple[str, str]
 """(search, map)."""
 
@@ -121,7 +117,7 @@ def label(row: Row) -> str:
 
 # Metrics before the verdict, and after it.
 _FIRST = ("accuracy", "ece", "adaece", "nll")
-_LAST = tuple(name for name in (*METRICS, *_BIN_FREE) if name not in _FIRST)
+_LAST = tuple(name for name in METRICS if name not in _FIRST)
 
 
 def columns() -> tuple[Column, ...]:
@@ -144,12 +140,8 @@ def columns() -> tuple[Column, ...]:
 def metric_columns(names: Sequence[str], *ends: str, judged: bool = False) -> Iterator[Column]:
     """Yield the columns of metrics with their hidden ones; the best rows stand out where they are judged."""
     for name in names:
-        column = Column(name, _BIN_FREE.get(name, ""), 100, 2, -1)
-        if name in METRICS:
-            metric = METRICS[name]
-            column = Column(name, metric.title, metric.factor, metric.digits, metric.better)
-        if not judged:
-            column = replace(column, better=0)
+        metric = METRICS[name]
+        column = Column(name, metric.title, metric.factor, metric.digits, metric.better if judged else 0)
         yield from with_hidden(column, *ends)
 
 
@@ -263,7 +255,7 @@ def table(data: recalibrations.StudyData, settings: StudySettings, progress: Cal
                     runs.failed[row] = str(error)
                 else:
                     runs.results.setdefault(row, []).append(result)
-                    runs.values.setdefault(row, []).append(_measured(scores, settings.bins))
+                    runs.values.setdefault(row, []).append(metrics_of(scores, settings.bins, tuple(METRICS)))
             progress(next(done), steps)
     complete_rows = [row for row in rows if row not in runs.failed]
     notes = (
@@ -315,10 +307,3 @@ def run_row(
     else:
         result = recalibrations.plain(data, name, settings, seed)
     return result, recalibrations.scored(data, result)
-
-
-def _measured(scores: SampleScores, bins: int) -> Repeat:
-    values = metrics_of(scores, bins, tuple(METRICS))
-    values["ece_debiased"] = debiased_ece(scores, bins)
-    values["cumulative"] = CumulativeTest.of(scores).kolmogorov_smirnov
-    return values
