@@ -32,7 +32,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.linear import Bias
 from tna_onnx.numerics.reference import Reference, projections
 
 LABELLED = 3000

@@ -13,9 +13,8 @@ from scipy import special
 from tests.maps.faces import FACES, on_numpy, on_onnxruntime
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.maps import CLAMPED, MAPS, map_of_class, maps_of
-from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.clamp import Clamped, can_clamp, clamped_class
-from tna_onnx.maps.structured import MatrixScaling
+from tna_onnx.maps.linear import Bias, MatrixScaling
 
 Array = NDArray[Any]
 

@@ -16,8 +16,7 @@ from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.maps.bias import Bias, NoiseFloor, first_fit
-from tna_onnx.maps.structured import MAX_CLASSES, MatrixScaling, VectorScaling
+from tna_onnx.maps.linear import MAX_CLASSES, Bias, MatrixScaling, NoiseFloor, VectorScaling, first_fit
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Diagonal, Scalar, _Objective, shape_of
 

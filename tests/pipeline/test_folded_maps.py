@@ -22,9 +22,8 @@ from tests.support import outputs_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import CalibrationMap
-from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.linear import Bias, MatrixScaling, VectorScaling
 from tna_onnx.maps.refit import Refit
-from tna_onnx.maps.structured import MatrixScaling, VectorScaling
 from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import FileCheck, check_file, checked_samples
 from tna_onnx.pipeline.job import Task

@@ -21,9 +21,9 @@ from tna_onnx.graph.nodes import annotate
 from tna_onnx.graph.readers import OutputChange
 from tna_onnx.graph.readout import Layout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.clamp import clamped_fit
 from tna_onnx.maps.isotonic import SmoothedIsotonic
+from tna_onnx.maps.linear import Bias
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
 from tna_onnx.pipeline.record import Added, Change, _seal, _text_of, prove, write_change

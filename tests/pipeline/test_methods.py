@@ -18,7 +18,7 @@ from tests.pipeline.toys import Fits
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import CLAMPED
-from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.linear import Bias
 from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import MapFits, cross_scores

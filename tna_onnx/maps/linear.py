@@ -1,13 +1,10 @@
-"""Bias: a temperature, and one bias for each class, for classes that have become more or less frequent.
+"""Maps that are linear in the logits: a bias for each class, factors for classes; and biases above a noise floor.
 
-    s' = s / T + c        T and c minimise the mean NLL + |c|^2 / (2 N tau^2)
-    tau^2 = max(0, |g|^2 - sum h / N) / |h|^2 within 0.02 to 1,    g = mean (onehot(y) - q),  h = mean q (1 - q)
+    bias          s' = s / T + c
+    svs, sms      s' = (I + diag v) x + c,    s' = (I + diag v + M) x + c,    x = (I - 11'/C) s / T
+    bias-floor    p = (1 - e) softmax(s / T + c) + e / C
 
-q = softmax(s / T) with T of a first fit at tau = 0.32. To first order g = h c, with a variance of h / N from the labels
-alone, so tau is small where no class has changed. A class without a sample keeps a finite bias; sum c = 0.
-`NoiseFloor` also mixes with the uniform distribution, for labels of which some are wrong (Huber 1964, section 3):
-p = (1 - e) softmax(s / T + c) + e / C, with the same prior, and one that keeps e off 0 and 1.
-Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; our prior.
+All minimise the mean NLL with a prior on what is beside the temperature; the classes say which.
 """
 
 from __future__ import annotations
@@ -21,7 +18,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, FloatArray, Folding, Reduce, common, per_class
-from tna_onnx.numerics.multinomial import Scalar, Shape, fit_above_floor, fit_scores, shape_of
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.multinomial import Diagonal, Matrix, Scalar, Shape, fit_above_floor, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, namespace, to_host, total_weight, weigh
 
 # N times the ridge, 1 / (2 tau^2), of the first fit and the range of the second: tau = 0.32, 0.02 and 1.
@@ -35,9 +33,30 @@ _MASKED = 1e4
 _DIGITS = 1e-6
 
 
+class _Linear(CalibrationMap):
+    """What maps that are linear in the logits, with a bias for each class, have in common."""
+
+    platt_of_two: ClassVar[bool] = True
+    positive: ClassVar[str] = "temperature"
+    weighted: ClassVar[bool] = True
+    soft: ClassVar[bool] = True
+    starts_anywhere: ClassVar[bool] = True
+    foldable: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, eq=False)
-class Bias(CalibrationMap):
-    """Logits divided by a temperature, plus a bias for each class."""
+class Bias(_Linear):
+    """Logits divided by a temperature, plus a bias for each class, which may have become more or less frequent.
+
+    T and c minimise the mean NLL + |c|^2 / (2 N tau^2), with
+
+        tau^2 = max(0, |g|^2 - sum h / N) / |h|^2 within 0.02 to 1,    g = mean (onehot(y) - q),  h = mean q (1 - q)
+
+    and q = softmax(s / T) with T of a first fit at tau = 0.32. To first order g = h c, with a variance of h / N from
+    the labels alone, so tau is small where no class has changed. A class without a sample keeps a finite bias, and
+    sum c = 0.
+    Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; our prior.
+    """
 
     temperature: float  # T
     bias: NDArray[np.float64]  # (C,) c
@@ -45,14 +64,7 @@ class Bias(CalibrationMap):
     name: ClassVar[str] = "bias"
     title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
-    platt_of_two: ClassVar[bool] = True
-    positive: ClassVar[str] = "temperature"
-    weighted: ClassVar[bool] = True
-    starts_anywhere: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
-    # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
-    soft: ClassVar[bool] = True
-    foldable: ClassVar[bool] = True
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -64,7 +76,7 @@ class Bias(CalibrationMap):
         return op.add(op.mul(logits, op.const(1 / self.temperature)), op.const(self.bias))
 
     def folded(self) -> Folding:
-        """Return the factor 1 / T and the shift c."""
+        """Return the factor 1 / T and the shift c: (W z + b) / T + c = (W / T) z + (b / T + c)."""
         return Folding(1 / self.temperature, self.bias)
 
     @classmethod
@@ -143,7 +155,11 @@ _FIRST_SHARE = 0.03
 
 @dataclass(frozen=True, eq=False)
 class NoiseFloor(CalibrationMap):
-    """Logits divided by a temperature, plus a bias for each class, as log-probabilities mixed with a uniform share."""
+    """Logits divided by a temperature, plus a bias for each class, as log-probabilities mixed with a uniform share.
+
+    For labels of which some are wrong (Huber 1964, section 3). The prior of the bias is that of `Bias`, and one keeps e
+    off 0 and 1.
+    """
 
     temperature: float  # T
     bias: NDArray[np.float64]  # (C,) c
@@ -210,3 +226,128 @@ class RobustBias(Bias):
         """
         fitted = NoiseFloor.fit(reduce, start=start)
         return cls(fitted.temperature, fitted.bias)
+
+
+def _centred(op: Ops, logits: Any) -> Any:
+    """Return logits less their mean: in float16 a large common part would leave no digits for the rest."""
+    return op.add(logits, op.mul(op.mean(logits), op.const(-1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class VectorScaling(_Linear):
+    """Centred logits divided by a temperature, times a factor and plus a bias for each class: structured scaling, SVS.
+
+    T is the temperature of TS. v and c minimise the mean NLL + (C / N) (|v|^2 + |c|^2), so that few samples give TS.
+    Centring keeps the map linear, so it folds; the source takes log softmax(s / T) for x, which does not.
+    Source: Berta, Holzmueller, Jordan & Bach (2026), "Structured matrix scaling for multi-class calibration".
+    """
+
+    temperature: float  # T
+    vector: NDArray[np.float64]  # (C,) v; the factors are 1 + v
+    bias: NDArray[np.float64]  # (C,) c
+
+    name: ClassVar[str] = "svs"
+    title: ClassVar[str] = "a factor for each class"
+    rank: ClassVar[int] = 90
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperature, v and the bias."""
+        return {"temperature": self.temperature, **per_class("vector", self.vector), **per_class("bias", self.bias)}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return (I + diag v) x + c."""
+        return op.add(op.mul(_centred(op, logits), op.const((1 + self.vector) / self.temperature)), op.const(self.bias))
+
+    def folded(self) -> Folding:
+        """Return the matrix (I + diag v) P / T and the shift c."""
+        factors = (1 + self.vector) / self.temperature
+        # diag(a) (I - 11'/C): a on the diagonal, less a / C along each row
+        return Folding(np.diag(factors) - factors[:, None] / len(factors), self.bias)
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: VectorScaling | None = None) -> VectorScaling:
+        """Fit T, then v and c."""
+        temperature = Temperature.fit(reduce, start=start).temperature
+        size = common(reduce, shape_of)
+        require_digits(cls.name, size)
+        begin = (start.vector, start.bias) if start else None
+        ridge = size.classes / size.samples
+        vector, bias = fit_scores(reduce, Diagonal(), size, temperature, (ridge, ridge), start=begin)
+        return cls(temperature, vector, bias)
+
+
+MAX_CLASSES = 2000
+"""Most classes: four million parameters. The search for them holds about ten arrays of that size in float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixScaling(_Linear):
+    """Centred logits divided by a temperature, times a matrix, plus a bias for each class: structured scaling, SMS.
+
+    As `VectorScaling`, with a matrix M, of a diagonal of zeros, whose penalty is (C (C - 1) / N) |M|^2.
+    """
+
+    temperature: float  # T
+    matrix: NDArray[np.float64]  # (C, C) diag v + M; logits are multiplied by the identity plus this
+    bias: NDArray[np.float64]  # (C,) c
+
+    name: ClassVar[str] = "sms"
+    title: ClassVar[str] = "a matrix of factors"
+    rank: ClassVar[int] = 140
+    # the square of so many parameters; beyond, a fit takes minutes
+    max_classes_of_auto: ClassVar[int | None] = 100
+
+    def __post_init__(self) -> None:
+        """Refuse a matrix that is not (C, C)."""
+        super().__post_init__()
+        if self.matrix.shape != 2 * self.bias.shape:
+            raise DataError(f"{self.name}: expected a matrix of {len(self.bias)} classes, got {self.matrix.shape}")
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperature, v, the norm and the largest entry of M, and the bias."""
+        diagonal = np.diag(self.matrix)
+        off_diagonal = self.matrix - np.diag(diagonal)
+        row, column = np.unravel_index(np.abs(off_diagonal).argmax(), off_diagonal.shape)
+        return {
+            "temperature": self.temperature,
+            **per_class("vector", diagonal),
+            "matrix_norm": float(np.linalg.norm(off_diagonal)),
+            "matrix_largest": float(off_diagonal[row, column]),
+            "matrix_largest_classes": [int(row), int(column)],
+            **per_class("bias", self.bias),
+        }
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return (I + diag v + M) x + c."""
+        return op.add(op.matmul(_centred(op, logits), op.const(self._factors.T)), op.const(self.bias))
+
+    def folded(self) -> Folding:
+        """Return the matrix (I + diag v + M) P / T and the shift c."""
+        # A P = A - (A 1) 1' / C: each row less its mean
+        return Folding(self._factors - self._factors.mean(axis=1, keepdims=True), self.bias)
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: MatrixScaling | None = None) -> MatrixScaling:
+        """Fit T, then v, M and c."""
+        size = common(reduce, shape_of)
+        if size.classes > MAX_CLASSES:
+            raise DataError(
+                f"sms: a matrix for {size.classes} classes is too large to fit; expected at most {MAX_CLASSES}; "
+                "use --map svs, which has one factor per class"
+            )
+        temperature = Temperature.fit(reduce, start=start).temperature
+        require_digits(cls.name, size)
+        begin = (start.matrix, start.bias) if start else None
+        ridge = size.classes / size.samples
+        strength = np.full((size.classes, size.classes), ridge * (size.classes - 1))
+        np.fill_diagonal(strength, ridge)
+        matrix, bias = fit_scores(reduce, Matrix(), size, temperature, (strength, ridge), start=begin)
+        return cls(temperature, matrix, bias)
+
+    @property
+    def _factors(self) -> NDArray[np.float64]:
+        """(C, C) (I + diag v + M) / T."""
+        factors: NDArray[np.float64] = (np.eye(len(self.bias)) + self.matrix) / self.temperature
+        return factors
