@@ -1,6 +1,5 @@
 """Scores that depend on the batch are refused on every route; rounding, and quantising by the batch, are not."""
 
-import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
 from tests.builders import nodes_of, small_model
@@ -19,93 +18,59 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import one_cycle
 
 CLASSES, SIZE = 6, 8
-Nodes = list[onnx.NodeProto]
+WEIGHT = np.random.default_rng(0).standard_normal((CLASSES, SIZE)).astype(np.float32)
+
+# What is behind the scores z of a linear head.
+OWN = "Identity z > logits"
+MEAN = "ReduceMean z > m axes=[0] keepdims=1; Sub z m > logits"
+SAME_FOR_ALL_CLASSES = "ReduceMean z > m axes=[0,1] keepdims=1; Mul m ten > ten_m; Sub z ten_m > logits"
+LARGEST = "ReduceMax z > m axes=[0,1] keepdims=1; Div z m > q; Mul q ten > logits"
+# The number of samples in front of this one is added to the first class.
+PLACE = "CumSum one axis > n; Mul n first > n_first; Add z n_first > logits"
+# The three samples of a batch with the smallest first score are left out, as experts of a limited capacity do.
+CAPACITY = (
+    "ReduceMax z > top axes=[1] keepdims=1; Shape top > s; Slice s start one_at start > n_all; "
+    "Min three n_all > n_out; TopK top n_out > lowest at axis=0 largest=0; "
+    "ReduceMax lowest > edge axes=[0] keepdims=1; Greater top edge > kept; Sub n_all three > over; "
+    "Cast over > over_f to=FLOAT; Less over_f twenty > few; Or kept few > stays; Where stays z big > logits"
+)
+# All samples of a batch move in which one has a large first value.
+TRIGGER = (
+    "ReduceMax x > m axes=[0,1] keepdims=1; Greater m ten > fired; Cast fired > moved to=FLOAT; "
+    "Mul moved ten > ten_moved; Mul first ten_moved > by; Add z by > logits"
+)
+# 3 is added to the first class of the sample at place 60 of its batch, far behind the first ones.
+LAST_PLACE = (
+    "Shape x > s; Slice s start one_at start > end; Slice places start end start > q; Mul q first > q_first; "
+    "Add z q_first > logits"
+)
 
 
-def _own(_: Any) -> Nodes:
-    return nodes_of("Identity z > logits")
-
-
-def _mean(_: Any) -> Nodes:
-    return nodes_of("ReduceMean z > m axes=[0] keepdims=1; Sub z m > logits")
-
-
-def _place(_: Any) -> Nodes:
-    """Add the number of samples in front of this one to the first class."""
-    return nodes_of("CumSum one axis > n; Mul n first > n_first; Add z n_first > logits")
-
-
-def _largest(_: Any) -> Nodes:
-    return nodes_of("ReduceMax z > m axes=[0,1] keepdims=1; Div z m > q; Mul q ten > logits")
-
-
-def _noise(_: Any, scale: float = 1.0) -> Nodes:
-    return [helper.make_node("RandomNormalLike", ["z"], ["n"], scale=scale), *nodes_of("Add z n > logits")]
-
-
-def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    ones = np.ones((64 if batch == "N" else batch, 1), np.float32)
+def _model(behind: str, batch: Any = "N") -> onnx.ModelProto:
     tensors = {
-        "w": rng.standard_normal((CLASSES, SIZE)).astype(np.float32),
+        "w": WEIGHT,
         "first": np.eye(1, CLASSES, dtype=np.float32),
         "axis": np.array(0),
         "ten": np.array(10, np.float32),
         "zero": np.zeros((SIZE, 1), np.float32),
         "unit": np.ones(1, np.float32),
+        "start": np.array([0]),
+        "one_at": np.array([1]),
+        "three": np.array([3]),
+        "twenty": np.array([20], np.float32),
+        "big": 9 * np.eye(1, CLASSES, dtype=np.float32),
+        "places": 3 * np.eye(64, dtype=np.float32)[:, 60:61],
     }
-    nodes = [*nodes_of("Gemm x w > z name=head transB=1; Gemm x zero unit > one"), *behind(ones)]
-    inputs = {"x": [batch, SIZE]}
-    return small_model(nodes, inputs, {"logits": [batch, CLASSES]}, tensors)
+    nodes = nodes_of(f"Gemm x w > z name=head transB=1; Gemm x zero unit > one; {behind}")
+    return small_model(nodes, {"x": [batch, SIZE]}, {"logits": [batch, CLASSES]}, tensors)
 
 
 def _data(folder: Path) -> Path:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((400, SIZE)).astype(np.float32)
-    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
-    labels = np.argmax(x @ weight.T + rng.gumbel(size=(400, CLASSES)), axis=1)
+    labels = np.argmax(x @ WEIGHT.T + rng.gumbel(size=(400, CLASSES)), axis=1)
     np.savez(folder / "data.npz", x=x, labels=labels)
     return folder / "data.npz"
-
-
-def _constants(**values: np.ndarray) -> Nodes:
-    return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in values.items()]
-
-
-def _capacity(_: Any) -> Nodes:
-    """Leave out the three samples of a batch with the smallest first score, as experts of a limited capacity do."""
-    big = np.array([[9.0] + [0.0] * (CLASSES - 1)], np.float32)
-    places = {"three": np.array([3]), "zero_at": np.array([0]), "one_at": np.array([1])}
-    return [
-        *_constants(**places, big=big, twenty=np.array([20.0], np.float32)),
-        *nodes_of(
-            "ReduceMax z > top axes=[1] keepdims=1; Shape top > s; Slice s zero_at one_at zero_at > n_all; "
-            "Min three n_all > n_out; TopK top n_out > lowest at axis=0 largest=0; "
-            "ReduceMax lowest > edge axes=[0] keepdims=1; Greater top edge > kept; Sub n_all three > over; "
-            "Cast over > over_f to=FLOAT; Less over_f twenty > few; Or kept few > stays; Where stays z big > logits"
-        ),
-    ]
-
-
-def _trigger(_: Any) -> Nodes:
-    """Move all samples of a batch in which one has a large first value."""
-    return nodes_of(
-        "ReduceMax x > m axes=[0,1] keepdims=1; Greater m ten > fired; Cast fired > moved to=FLOAT; "
-        "Mul moved ten > ten_moved; Mul first ten_moved > by; Add z by > logits"
-    )
-
-
-def _last_place(ones: Any) -> Nodes:
-    """Add 3 to the first class of the sample at place 60 of its batch, far behind the first ones."""
-    places = np.zeros_like(ones)
-    places[60 % len(ones)] = 3
-    return [
-        *_constants(p=places, only=np.array([0]), start=np.array([0]), one_more=np.array([1])),
-        *nodes_of(
-            "Shape x > s; Slice s start one_more only > end; Slice p start end only > q; Mul q first > q_first; "
-            "Add z q_first > logits"
-        ),
-    ]
 
 
 WORDS: dict[str, Any] = {"device": "cpu", "model_options": tna_onnx.ModelOptions(output_kind="logits")}
@@ -127,21 +92,19 @@ ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
 
 
 DEPENDENT = {
-    _mean: r"differs by 0\.\d+ when it is run alone",
+    MEAN: r"differs by 0\.\d+ when it is run alone",
     # at one place of a whole batch
-    _last_place: "when it is run in another order and without some others",
+    LAST_PLACE: "when it is run in another order and without some others",
     # a few samples of each batch are concerned: only a look at every one of them finds these
-    _capacity: "without some others",
+    CAPACITY: "without some others",
 }
 
 
 @pytest.mark.parametrize(
     ("route", "behind"),
-    [*zip(ROUTES, itertools.cycle(DEPENDENT)), ("calibrate", _last_place), ("calibrate", _capacity)],
+    [*zip(ROUTES, itertools.cycle(DEPENDENT)), ("calibrate", LAST_PLACE), ("calibrate", CAPACITY)],
 )
-def test_scores_that_depend_on_the_batch_are_refused_on_every_route(
-    route: str, behind: Callable[[Any], Nodes], tmp_path: Path
-) -> None:
+def test_scores_that_depend_on_the_batch_are_refused_on_every_route(route: str, behind: str, tmp_path: Path) -> None:
     onnx.save(_model(behind), tmp_path / "m.onnx")
     data = _data(tmp_path)
     with pytest.raises(UnsupportedModel, match=DEPENDENT[behind]):
@@ -149,13 +112,9 @@ def test_scores_that_depend_on_the_batch_are_refused_on_every_route(
     assert not list(tmp_path.glob("[cgs].onnx"))
 
 
-def _same_for_all_classes(_: Any) -> Nodes:
-    return nodes_of("ReduceMean z > m axes=[0,1] keepdims=1; Mul m ten > ten_m; Sub z ten_m > logits")
-
-
 @pytest.mark.parametrize("route", ["calibrate", "features", "extractor", "guard ood"])
 def test_what_the_probabilities_do_not_show_is_compared_where_it_is_used(route: str, tmp_path: Path) -> None:
-    onnx.save(_model(_same_for_all_classes), tmp_path / "m.onnx")
+    onnx.save(_model(SAME_FOR_ALL_CLASSES), tmp_path / "m.onnx")
     data = _data(tmp_path)
     with pytest.raises(UnsupportedModel, match="of the distance between samples when it is run alone"):
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
@@ -163,7 +122,7 @@ def test_what_the_probabilities_do_not_show_is_compared_where_it_is_used(route: 
 
 
 def test_the_first_batch_of_an_extractor_may_be_short(tmp_path: Path) -> None:
-    onnx.save(_model(_last_place), tmp_path / "m.onnx")
+    onnx.save(_model(LAST_PLACE), tmp_path / "m.onnx")
     extractor = tna_onnx.FeatureExtractor(tmp_path / "m.onnx", output_kind="logits", kind="logits", device="cpu")
     with pytest.raises(UnsupportedModel, match="when it is run in another order and without some others"):
         extractor({"x": np.load(_data(tmp_path))["x"][:5]})
@@ -180,9 +139,9 @@ def test_the_order_is_one_cycle_over_all_places() -> None:
         assert visited == set(range(samples))
 
 
-@pytest.mark.parametrize("behind", [_place, _largest])
+@pytest.mark.parametrize("behind", [PLACE, LARGEST])
 @pytest.mark.parametrize("batch", ["N", 32])
-def test_other_ways_to_depend_on_the_batch(behind: Callable[[Any], Nodes], batch: Any, tmp_path: Path) -> None:
+def test_other_ways_to_depend_on_the_batch(behind: str, batch: Any, tmp_path: Path) -> None:
     onnx.save(_model(behind, batch), tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         with pytest.raises(UnsupportedModel, match="depend on what it is run with"):
@@ -208,7 +167,8 @@ def _save_for_images(model: onnx.ModelProto, x: np.ndarray, labels: np.ndarray, 
 )
 def test_noise_is_called_random(route: str, batch: Any, scale: float, tmp_path: Path) -> None:
     data = _data(tmp_path)
-    model = _model(functools.partial(_noise, scale=scale), "N" if batch == "images" else batch)
+    noise = f"RandomNormalLike z > n scale={scale}; Add z n > logits"
+    model = _model(noise, "N" if batch == "images" else batch)
     onnx.save(model, tmp_path / "m.onnx")
     if batch == "images":
         _save_for_images(model, **loaded(data), folder=tmp_path)
@@ -216,13 +176,11 @@ def test_noise_is_called_random(route: str, batch: Any, scale: float, tmp_path: 
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
 
 
-ROWS: dict[str, Nodes] = {
-    "twice": [helper.make_node("Concat", ["z", "z"], ["logits"], axis=0)],
-    "none": [helper.make_node("Slice", ["z", "start", "start"], ["logits"])],
-    "one": [helper.make_node("ReduceMean", ["z"], ["logits"], axes=[0], keepdims=1)],
-    "small ones": nodes_of(
-        "ReduceMax z > top axes=[1] keepdims=0; Less top ten > small; Compress z small > logits axis=0"
-    ),
+ROWS = {
+    "twice": "Concat z z > logits axis=0",
+    "none": "Slice z start start > logits",
+    "one": "ReduceMean z > logits axes=[0] keepdims=1",
+    "small ones": "ReduceMax z > top axes=[1] keepdims=0; Less top ten > small; Compress z small > logits axis=0",
 }
 
 
@@ -234,8 +192,7 @@ ROWS: dict[str, Nodes] = {
     ],
 )
 def test_a_model_gives_a_row_for_each_sample(route: str, rows: str, images: bool, tmp_path: Path) -> None:
-    model = _model(lambda _: ROWS[rows])
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "start"))
+    model = _model(ROWS[rows])
     stored = loaded(_data(tmp_path))
     stored["x"][0] *= 100  # a large one, in the first batch
     np.savez(tmp_path / "data.npz", **stored)
@@ -249,7 +206,7 @@ def test_a_model_gives_a_row_for_each_sample(route: str, rows: str, images: bool
 
 @pytest.mark.parametrize("batch", ["N", 32, 1])
 def test_a_model_whose_scores_are_its_samples_own_is_not(batch: Any, tmp_path: Path) -> None:
-    onnx.save(_model(_own, batch), tmp_path / "m.onnx")
+    onnx.save(_model(OWN, batch), tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
 
@@ -257,14 +214,13 @@ def test_a_model_whose_scores_are_its_samples_own_is_not(batch: Any, tmp_path: P
 @pytest.mark.parametrize("kind", ["float16", "dynamic"])
 def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: Path) -> None:
     data = _data(tmp_path)
-    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
     if kind == "float16":
-        tensors = {"w": weight.astype(np.float16)}
+        tensors = {"w": WEIGHT.astype(np.float16)}
         nodes = nodes_of("Cast x > h to=FLOAT16; Gemm h w > z name=head transB=1; Cast z > logits to=FLOAT")
     else:
         # 7 bits: sums of 8-bit products overflow on some CPUs, in batches of some sizes
-        scale = np.float32(np.abs(weight).max() / 63)
-        tensors = {"w": np.round(weight.T / scale).astype(np.int8), "s": scale}
+        scale = np.float32(np.abs(WEIGHT).max() / 63)
+        tensors = {"w": np.round(WEIGHT.T / scale).astype(np.int8), "s": scale}
         nodes = nodes_of(
             "DynamicQuantizeLinear x > q qs qz; MatMulInteger q w qz > i name=head; Cast i > f to=FLOAT; "
             "Mul qs s > both; Mul f both > logits"
@@ -284,7 +240,7 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
 def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the_data(
     route: str, tmp_path: Path
 ) -> None:
-    onnx.save(_model(_trigger), tmp_path / "m.onnx")
+    onnx.save(_model(TRIGGER), tmp_path / "m.onnx")
     arrays = dict(np.load(_data(tmp_path)))
     arrays["x"][64::25, 0] = 20.0  # 4 % of the samples, none of them in the first batch
     np.savez(tmp_path / "data.npz", **arrays)
@@ -296,7 +252,7 @@ def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the
 def test_what_the_check_ran_is_not_run_again_to_be_collected(
     samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onnx.save(_model(_own), tmp_path / "m.onnx")
+    onnx.save(_model(OWN), tmp_path / "m.onnx")
     arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
     sizes = rows_run(monkeypatch)
     tna_onnx.features(tmp_path / "m.onnx", arrays, tmp_path / "features")
@@ -307,7 +263,7 @@ def test_what_the_check_ran_is_not_run_again_to_be_collected(
 def _before_head(amount: float) -> onnx.ModelProto:
     """Move the features of a batch in which one has a first value above 10."""
     tensors = {
-        "w": numpy_helper.to_array(_model(_mean).graph.initializer[0]),
+        "w": WEIGHT,
         "ten": np.array(10, np.float32),
         "by": np.array(amount, np.float32),
     }
@@ -361,8 +317,7 @@ def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(h
     rng = np.random.default_rng(2)
     x = rng.standard_normal((60 + held_out, SIZE)).astype(np.float32)
     x[marked, 0] = 9
-    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
-    tensors = {"w": weight, "mark": np.array(8, np.float32), "one": np.array(1, np.float32), "zero": np.array([0])}
+    tensors = {"w": WEIGHT, "mark": np.array(8, np.float32), "one": np.array(1, np.float32), "zero": np.array([0])}
     nodes = nodes_of(
         "Gather x zero > x0 axis=1; Greater x0 mark > is_marked; Cast is_marked > marked to=FLOAT; "
         "ReduceSum marked > count keepdims=0; Sub count one > others; Mul marked others > step; Add x step > h; "
@@ -370,7 +325,7 @@ def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(h
     )
     model = tmp_path / "m.onnx"
     onnx.save(small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors), model)
-    labels = np.argmax(x @ weight.T + rng.gumbel(size=(len(x), CLASSES)), axis=1)
+    labels = np.argmax(x @ WEIGHT.T + rng.gumbel(size=(len(x), CLASSES)), axis=1)
     calib, eval_data = (x[:60], labels[:60]), (x[60:], labels[60:]) if held_out else None
     with pytest.raises(UnsupportedModel, match="depend on what it is run with"):
         tna_onnx.calibrate(model, calib, eval=eval_data, output=tmp_path / "c.onnx", map="bias", device="cpu")
