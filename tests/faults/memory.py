@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +30,22 @@ _ROWS = FLOOR // 16 - 1000  # of four float32: as much as is allowed
 # --- models
 
 
-def _initializers() -> onnx.ModelProto:
+def _linear(change: Callable[[Any], object]) -> onnx.ModelProto:
+    """One layer, whose initializers are changed."""
     b = Builder()
     b.linear("y")
     proto = b.proto("y")
-    for k in range(10_000):
-        proto.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), f"i{k}"))
+    change(proto.graph.initializer)
     return proto
 
 
-def _lie() -> onnx.ModelProto:
-    b = Builder()
-    b.linear("y")
-    proto = b.proto("y")
-    for tensor in proto.graph.initializer:
-        if tensor.name == "weight":
-            tensor.dims[0] = 2**40
-    return proto
+def _add_many(tensors: Any) -> None:
+    tensors.extend(numpy_helper.from_array(np.zeros(1, np.float32), f"i{k}") for k in range(10_000))
+
+
+def _lie(tensors: Any) -> None:
+    (weight,) = (tensor for tensor in tensors if tensor.name == "weight")
+    weight.dims[0] = 2**40
 
 
 def _copies() -> onnx.ModelProto:
@@ -68,22 +68,19 @@ _WIDE = np.int64([6, 5_500_000])  # just within the limit on elements
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "ConstantOfShape, allowed": lambda: computed("ConstantOfShape", _WIDE),
     "Tile": lambda: computed("Tile", np.ones((6, 1), np.float32), np.int64([1, 2**40])),
-    "dims that lie": _lie,
+    "dims that lie": lambda: _linear(_lie),
     "functions that call others": lambda: ladder(16),
     "functions that hold much": _copies,
-    "initializers": _initializers,
+    "initializers": lambda: _linear(_add_many),
 }
 
 
 # --- data
 
 
-def _npz(rows: int) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        np.savez_compressed(folder / "a.npz", x=np.zeros((rows, 4), np.float32), labels=np.arange(rows) % 3)
-        return folder / "a.npz"
-
-    return write
+def _npz(rows: int, folder: Path) -> Path:
+    np.savez_compressed(folder / "a.npz", x=np.zeros((rows, 4), np.float32), labels=np.arange(rows) % 3)
+    return folder / "a.npz"
 
 
 def _npz_lie(folder: Path) -> Path:
@@ -94,59 +91,43 @@ def _npz_lie(folder: Path) -> Path:
     return folder / "a.npz"
 
 
-def _parquet(rows: int) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        import pyarrow as pa
-        import pyarrow.parquet
+def _parquet(rows: int, folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet
 
-        x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * rows, np.float32)), 4)
-        pyarrow.parquet.write_table(pa.table({"x": x, "label": np.arange(rows) % 3}), folder / "a.parquet")
-        return folder / "a.parquet"
-
-    return write
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * rows, np.float32)), 4)
+    pyarrow.parquet.write_table(pa.table({"x": x, "label": np.arange(rows) % 3}), folder / "a.parquet")
+    return folder / "a.parquet"
 
 
-def _image(side: int) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        def chunk(kind: bytes, content: bytes) -> bytes:
-            return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+def _image(side: int, folder: Path) -> Path:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
 
-        header = side.to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
-        rows = zlib.compress(bytes((3 * side + 1) * side), 9) if side < 10_000 else zlib.compress(bytes(1000))
-        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-        for label in "012":
-            (folder / "images" / label).mkdir(parents=True)
-            (folder / "images" / label / "a.png").write_bytes(png)
-        return folder / "images"
-
-    return write
+    header = side.to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
+    rows = zlib.compress(bytes((3 * side + 1) * side), 9) if side < 10_000 else zlib.compress(bytes(1000))
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    for label in "012":
+        (folder / "images" / label).mkdir(parents=True)
+        (folder / "images" / label / "a.png").write_bytes(png)
+    return folder / "images"
 
 
-def _text(name: str, content: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / name).write_text(content)
-        return folder / name
-
-    return write
+def _text(name: str, content: str, folder: Path) -> Path:
+    (folder / name).write_text(content)
+    return folder / name
 
 
-@dataclass(frozen=True)
-class Hostile:
-    """A file and the kind of model that reads it."""
-
-    write: Callable[[Path], Path]
-    images: bool = False
-
-
-DATA: dict[str, Hostile] = {
-    "npz": Hostile(_npz(5 * _ROWS)),
-    "npz, allowed": Hostile(_npz(_ROWS // 2)),
-    "npz, lying": Hostile(_npz_lie),
-    "parquet": Hostile(_parquet(5 * _ROWS)),
-    "image": Hostile(_image(60_000), images=True),
-    "csv": Hostile(_text("a.csv", "path,label\n" + '"' + "x," * 10**6), images=True),
-    "json": Hostile(_text("a.json", "[" * 10**6), images=True),
+DATA: dict[str, Callable[[Path], Path]] = {
+    "npz": partial(_npz, 5 * _ROWS),
+    "npz, allowed": partial(_npz, _ROWS // 2),
+    "npz, lying": _npz_lie,
+    "parquet": partial(_parquet, 5 * _ROWS),
+    "image": partial(_image, 60_000),
+    "csv": partial(_text, "a.csv", "path,label\n" + '"' + "x," * 10**6),
+    "json": partial(_text, "a.json", "[" * 10**6),
 }
+IMAGES = ("image", "csv", "json")
 
 
 # --- measuring
@@ -168,7 +149,7 @@ def growth(name: str) -> Growth:
             path = Path(folder) / "model.onnx"
             path.write_bytes(MODELS[name]().SerializeToString())
         else:
-            path = DATA[name].write(Path(folder))
+            path = DATA[name](Path(folder))
         size = sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())
         words = [sys.executable, "-m", "tests.faults.memory", name, str(path)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -217,7 +198,7 @@ def _child(name: str, path: Path) -> None:
             _warm(Path(folder), name)
     before = _peak()
     try:
-        _read_model(path) if name in MODELS else _read_data(path, DATA[name].images)
+        _read_model(path) if name in MODELS else _read_data(path, name in IMAGES)
     except TnaError as error:
         end = f"refused: {error}"
     else:
@@ -226,9 +207,9 @@ def _child(name: str, path: Path) -> None:
 
 
 def _warm(folder: Path, name: str) -> None:
-    small = {"npz": _npz(60), "parquet": _parquet(60)}
-    kind = name.partition(",")[0]
-    _read_data(small.get(kind, _image(20))(folder), DATA[name].images)
+    small = {"npz": _npz, "parquet": _parquet}.get(name.partition(",")[0])
+    path = _image(20, folder) if small is None else small(60, folder)
+    _read_data(path, name in IMAGES)
 
 
 if __name__ == "__main__":
