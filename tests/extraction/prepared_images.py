@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
 from PIL import Image
 
 from tests.builders import nodes_of, small_model
@@ -79,7 +78,6 @@ def network(
     *,
     bgr: bool = False,
     channels: int = 3,
-    layout: str = "NCHW",
     dtype: Any = np.float32,
     size: tuple[int | str, int | str] = (SIDE, SIDE),
     resized: Callable[[Array], Array] = _same,
@@ -93,7 +91,6 @@ def network(
         scale: multiplies.
         bgr: whether its first channel is blue.
         channels: 1 or 3.
-        layout: of its input.
         dtype: of its input.
         size: of its input; words are open axes.
         resized: what brings images of the training, of size `source`, to its size.
@@ -105,22 +102,14 @@ def network(
     times = np.broadcast_to(np.asarray(std) / scale / 255 * STEEP, (channels,))[:, np.newaxis]
     middle = np.broadcast_to(np.asarray(mean) / scale / 255, (channels,))[:, np.newaxis]
     plus = (middle - STEPS) * STEEP
-    nodes = [helper.make_node("Cast", ["image"], ["float"], to=onnx.TensorProto.FLOAT)]
-    last = "float"
-    if layout == "NCHW":
-        nodes.append(helper.make_node("Transpose", ["float"], ["last"], perm=[0, 2, 3, 1]))
-        last = "last"
-    nodes += [
-        helper.make_node("Unsqueeze", [last, "end"], ["column"]),
-        *nodes_of(
-            "Mul column times > scaled; Add scaled plus > shifted; Tanh shifted > hidden; Flatten hidden > z; "
-            "Gemm z weight bias > logits name=head transB=1"
-        ),
-    ]
-    axes = [channels, *size] if layout == "NCHW" else [*size, channels]
+    nodes = nodes_of(
+        "Cast image > float to=FLOAT; Transpose float > last perm=[0,2,3,1]; Unsqueeze last end > column; "
+        "Mul column times > scaled; Add scaled plus > shifted; Tanh shifted > hidden; Flatten hidden > z; "
+        "Gemm z weight bias > logits name=head transB=1"
+    )
     return small_model(
         nodes,
-        inputs={"image": (["N", *axes], dtype)},
+        inputs={"image": (["N", channels, *size], dtype)},
         outputs={"logits": ["N", CLASSES]},
         tensors={
             "times": times.astype(np.float32),

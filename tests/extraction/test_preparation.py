@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from PIL import Image
 
 import tna_onnx
@@ -135,10 +135,10 @@ def resizing(layer: bool = False) -> onnx.ModelProto:
     """Return a network that brings images of any size to its own: at once, or behind a layer that changes nothing."""
     model = network(size=("height", "width"))
     model.graph.node[0].input[0] = "resized"
-    nodes = [
-        *nodes_of("Conv image identity > first; Shape image > count end=2; Concat count side side > sizes axis=0"),
-        helper.make_node("Resize", ["first" if layer else "image", "", "", "sizes"], ["resized"]),
-    ]
+    nodes = nodes_of(
+        "Conv image identity > first; Shape image > count end=2; Concat count side side > sizes axis=0; "
+        f"Resize {'first' if layer else 'image'} _ _ sizes > resized"
+    )
     for node in reversed(nodes if layer else nodes[1:]):
         model.graph.node.insert(0, node)
     tensors = {"side": np.array([SIDE], np.int64), "identity": np.eye(3, dtype=np.float32)[:, :, None, None]}
@@ -587,14 +587,10 @@ def doubling(by: str) -> onnx.ModelProto:
     """Return a network that makes images twice as large, by sizes, or by scales, that it computes of their shape."""
     model = resizing()
     del model.graph.node[:3]
-    nodes = [
-        *nodes_of("Shape image > shape; Mul shape twice > doubled"),
-        helper.make_node("Cast", ["doubled"], ["doubled as float"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Cast", ["shape"], ["shape as float"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Div", ["doubled as float", "shape as float"], ["scales"]),
-        helper.make_node("Identity", ["doubled"], ["sizes"]),
-        helper.make_node("Resize", ["image", "", *([by] if by == "scales" else ["", by])], ["resized"]),
-    ]
+    nodes = nodes_of(
+        "Shape image > shape; Mul shape twice > sizes; Cast sizes > float_sizes to=FLOAT; Cast shape > sides to=FLOAT; "
+        f"Div float_sizes sides > scales; Resize image _ {by} > resized"
+    )
     for node in reversed(nodes):
         model.graph.node.insert(0, node)
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2]), "twice"))
@@ -606,7 +602,7 @@ def doubling(by: str) -> onnx.ModelProto:
     [
         (resizing, True),
         (functools.partial(resizing, layer=True), False),
-        (functools.partial(doubling, "sizes"), False),
+        (functools.partial(doubling, "_ sizes"), False),
         (functools.partial(doubling, "scales"), False),
     ],
 )
