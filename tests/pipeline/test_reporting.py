@@ -101,7 +101,7 @@ def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task:
     hit = np.arange(40) % 4 > 0
     modest = SampleScores(np.full(40, 0.6, np.float32), hit, *(np.zeros(40, np.float32) for _ in range(2)))
     under = replace(outcome, before=modest)
-    tilted = replace(under, chosen=replace(under.chosen, angle=30.0))
+    tilted = replace(under, chosen=replace(under.chosen, angle=30.0, ensemble_size=10))
     for search in ("sparse", "complete"):
         (found,) = notes(small, task, tilted, settings=Settings(search=search, map="ts"))  # type: ignore[arg-type]
         assert found.startswith("the model is underconfident on these data: mean confidence 60.0 %, accuracy 75.0 %")
@@ -110,6 +110,9 @@ def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task:
     assert notes(small, task, alone, settings=Settings(method="tna"))[0].endswith("--map ts can raise them")
     (found,) = notes(small, task, tilted, settings=Settings(method="tna"))
     assert "underconfident" in found
+    (found,) = notes(small, task, tilted, settings=Settings(ensemble_size="inf"))
+    assert "the average of 10 tilted copies" in found
+    assert notes(small, task, outcome, settings=Settings(ensemble_size="inf")) == []  # one weight, and no copy
     # what is chosen by cross-validation needs no advice
     assert notes(small, task, tilted) == notes(small, task, tilted, settings=Settings()) == []
 

@@ -318,7 +318,7 @@ def _choice_notes(task: Task, outcome: Outcome) -> Iterator[str]:
             "turning the last layer did not help: no tilted weight was better than the untilted one within the "
             "accuracy constraint"
         )
-    elif members > settings.for_search.ensemble_size or (members == 0 and settings.ensemble_size != "inf"):
+    elif outcome.chosen.angle and members != settings.for_search.ensemble_size:
         yield (
             f"the new last layer is the average of {members or 'infinitely many'} tilted copies of the old one, "
             "because fewer copies cost accuracy or did not help"
