@@ -12,7 +12,9 @@ from tna_onnx.cli.config import config_options
 from tna_onnx.cli.process import check_result_file
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import LIMITS, Gates
+from tna_onnx.shifting.shift_settings import ShiftSettings
 from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 
 
@@ -21,15 +23,11 @@ from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 @options.data_argument
 @options.labelled_data_options
 @options.field_options(Gates, *LIMITS, "min_recall")
-@options.data_options()
-@options.by_option
 @options.page_option
-@options.preprocessing_options
-@options.table_options
-@options.model_options
-@options.run_options
+@options.field_options(Settings, "bins", "positive")
+@options.sample_options()
 @config_options
-def evaluate(page: str | None, **arguments: Any) -> None:
+def evaluate(**arguments: Any) -> None:
     """Measure accuracy, ECE, AdaECE, NLL and Brier score of MODEL on labelled data, and what a guarded model decides.
 
     On data without labels, estimate the accuracy of a file that calibrate wrote, and test whether anything but the
@@ -43,23 +41,19 @@ def evaluate(page: str | None, **arguments: Any) -> None:
     from tna_onnx.cli.show import run_command
     from tna_onnx.render.terminal import evaluation_text
 
-    run_command(run, evaluation_text, arguments, page=page)
+    run_command(run, evaluation_text, arguments)
 
 
 @click.command(cls=Command)
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
-@click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
+@options.path_option("--data", "--calib", "data", help="Labelled data: file, folder or URL.  [required]")
 @options.labels_option
-@options.confidence_option
+@options.field_options(ShiftSettings, "confidence_level")
 @options.page_option
-@options.data_options()
-@options.by_option
-@options.preprocessing_options
-@options.table_options
-@options.model_options
-@options.run_options
+@options.field_options(Settings, "bins", "positive")
+@options.sample_options()
 @config_options
-def compare(page: str | None, **arguments: Any) -> None:
+def compare(**arguments: Any) -> None:
     """Measure several models on the same labelled data, with paired differences to the first.
 
     --head, --output-name and --output-kind apply to all models, --expect-accuracy to the first.
@@ -73,7 +67,7 @@ def compare(page: str | None, **arguments: Any) -> None:
     from tna_onnx.render.terminal import model_comparison_text
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
-    run_command(run, model_comparison_text, arguments, page=page)
+    run_command(run, model_comparison_text, arguments)
 
 
 @click.command(cls=Command)
@@ -105,14 +99,7 @@ _OF_SAMPLES = ("labels", "expect_accuracy", *LIMITS, "preset", *options.RECIPE_P
 @click.argument("recalibrated", type=click.Path())
 @options.data_argument
 # Not required, unlike in other commands: the files alone show what differs.
-@click.option(
-    "--data",
-    "--calib",
-    "data",
-    cls=options.DataOption,
-    type=click.Path(),
-    help="Labelled data to run both files on: file, folder or URL.",
-)
+@options.data_option("data", "Labelled data to run both files on: file, folder or URL.", required=False)
 @options.labels_option
 @options.field_options(Gates, *LIMITS)
 @options.sample_options(*options.ALL_ALIKE)
@@ -147,15 +134,14 @@ def verify(**arguments: Any) -> None:
 @options.model_argument
 @options.data_argument
 @options.calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True)
-@click.option(
+@options.path_option(
     "-o",
     "--out",
     metavar="DIR",
     required=True,
-    type=click.Path(),
     help="Folder for the results, created if missing.",
 )
-@click.option("--cache", type=click.Path(), help="Folder that keeps the features.")
+@options.path_option("--cache", help="Folder that keeps the features.")
 @click.option(
     "--only",
     metavar="NAME,...",
@@ -183,4 +169,4 @@ def study(**arguments: Any) -> None:
     from tna_onnx.render.terminal import study_text
 
     folder = arguments["out"]
-    run_command(run, study_text, arguments, page=str(Path(folder) / "index.html"), figures=folder)
+    run_command(run, study_text, {**arguments, "page": str(Path(folder) / "index.html"), "figures": folder})

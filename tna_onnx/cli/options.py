@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -17,14 +17,12 @@ import click
 from click.core import ParameterSource
 
 from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Limits
-from tna_onnx.data.options import Data, FeatureFields
+from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
 from tna_onnx.graph.options import ModelLimits, ModelOptions
 from tna_onnx.guarding.guard_settings import ADDITIONS
-from tna_onnx.pipeline.settings import Settings
-from tna_onnx.shifting.shift_settings import ShiftSettings
 
 if TYPE_CHECKING:
     from tna_onnx.data.images.preprocess import Recipe
@@ -182,6 +180,8 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
     raise click.BadParameter(f"expected pixels such as 224, or HEIGHT,WIDTH such as 224,320, got '{text}'")
 
 
+path_option = functools.partial(click.option, type=click.Path())
+
 _WORD = "positional_data"
 
 data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())
@@ -246,7 +246,9 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 class FieldOption(click.Option):
     """The option of a setting; `section` is that of the help."""
 
-    section = ""
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         """Return what the environment says; several values have commas between them, as behind the flag."""
@@ -273,16 +275,8 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
         text += f"  [default: {about.note}]"
     typed = _typed(kind, default, about)
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
-    # a setting for Python alone that a command names all the same stands with the first ones of its class
-    section = about.section or next(further.section for _, further in settings_of(cls).values() if further.section)
-    option = click.option(f"--{flag}", name, cls=FieldOption, help=text, **{"show_default": shows, **typed})
-
-    def add(command: F) -> F:
-        command = option(command)
-        command.__click_params__[-1].section = section  # type: ignore[attr-defined]  # click keeps options there
-        return command
-
-    return add
+    words = {"help": text, "section": about.section, "show_default": shows, **typed}
+    return click.option(f"--{flag}", name, cls=FieldOption, **words)
 
 
 def _typed(kind: Any, default: Any, about: Setting) -> dict[str, Any]:
@@ -334,68 +328,41 @@ def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -
 model_argument = click.argument("model", type=click.Path(), callback=_in_folder)
 
 
+def data_option(name: str, meaning: str, *, required: bool = True) -> Callable[[F], F]:
+    """Return the option on samples: `--calib` and `--data` mean the same, and either may be the `name`."""
+    flags = ("--calib", "--data") if name == "calib" else ("--data", "--calib")
+    return click.option(*flags, name, cls=DataOption, required=required, type=click.Path(), help=meaning)
+
+
 def calibration_data_options(
     calib: str, held_out: str, *, required: bool = False, calib_required: bool = True
 ) -> Callable[[F], F]:
     """Return the options on two sets of samples and their labels."""
     return together(
-        click.option(
-            "--calib",
-            "--data",
+        data_option(
             "calib",
-            cls=DataOption,
+            f"{calib}: file, folder or URL; may also be given as DATA, after MODEL.",
             required=calib_required,
-            type=click.Path(),
-            help=f"{calib}: file, folder or URL; may also be given as DATA, after MODEL.",
         ),
-        click.option("--eval", required=required, type=click.Path(), help=held_out),
-        click.option(
-            "--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."
-        ),
-        click.option(
-            "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
-        ),
+        path_option("--eval", required=required, help=held_out),
+        path_option("--labels", help="File with the labels of --calib, if they are stored separately."),
+        path_option("--eval-labels", help="File with the labels of --eval, if they are stored separately."),
     )
 
 
-def written_options(ending: str) -> Callable[[F], F]:
-    """Return the options on the model that a command writes; `ending` is that of its name by default."""
+def written_options(ending: str, dry_run: str = "Do everything, but write no model.") -> Callable[[F], F]:
+    """Return the options on the model that a command writes; `ending`: of its name by default; `dry_run`: its help."""
     return together(
-        click.option(
-            "-o", "--output", type=click.Path(), help=f"File to write.  [default: MODEL{ending} beside the model]"
-        ),
+        path_option("-o", "--output", help=f"File to write.  [default: MODEL{ending} beside the model]"),
         # an earlier output is replaced without asking; only the model itself needs this
         click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
+        click.option("--dry-run", is_flag=True, help=dry_run),
     )
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything, but write no model.")
+labels_option = path_option("--labels", help="File with the labels, if they are stored separately.")
 
-labels_option = click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
-
-labelled_data_options = together(
-    click.option(
-        "--data",
-        "--calib",
-        "data",
-        cls=DataOption,
-        required=True,
-        type=click.Path(),
-        help="Labelled data: file, folder or URL.",
-    ),
-    labels_option,
-)
-
-
-def data_options(without: Collection[str] = ()) -> Callable[[F], F]:
-    """Return the options on how samples are read; `without`: those that a command would always refuse."""
-    flagged = (name for name, (_, about) in settings_of(Data).items() if about.section)
-    return field_options(Data, *(name for name in flagged if name not in without))
-
-
-by_option = field_options(Data, "by")
-feature_options = field_options(FeatureFields)
-model_options = field_options(ModelOptions)
+labelled_data_options = together(data_option("data", "Labelled data: file, folder or URL."), labels_option)
 
 result_options = together(
     click.option(
@@ -427,12 +394,7 @@ run_options = together(
     result_options,
 )
 
-page_option = click.option(
-    "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
-)
-
-table_options = field_options(Settings, "bins", "positive")
-confidence_option = field_options(ShiftSettings, "confidence_level")
+page_option = path_option("--report", "page", metavar="FILE", help="Write an HTML report with figures, in one file.")
 
 RECIPE_PARTS = ("resize", "crop", "scale", "mean", "std", "color", "interpolation")
 """Fields of Recipe that have an option of the same name."""
@@ -469,13 +431,15 @@ preprocessing_options = together(
 ONE_PREDICTION = ("ignore_label",)
 """What a command has no use for that takes models with one prediction a sample alone."""
 
-ALL_ALIKE = ("group_column", "weight_column", "class_prior")
+ALL_ALIKE = ("group_column", "weight_column", "class_prior", "by")
 """What a command has no use for that neither groups nor weighs samples."""
 
 
 def sample_options(*without: str) -> Callable[[F], F]:
-    """Return how samples are read and run, in this order in the help; see `data_options`."""
-    return together(data_options(without), preprocessing_options, model_options, run_options)
+    """Return how samples are read and run, in this order in the help; `without`: what a command would always refuse."""
+    flagged = (name for name, (_, about) in settings_of(Data).items() if about.section)
+    reading = field_options(Data, *(name for name in flagged if name not in without))
+    return together(reading, preprocessing_options, field_options(ModelOptions), run_options)
 
 
 def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:

@@ -68,19 +68,17 @@ def run_command(
     text: Callable[[Any], RenderableType],
     options: Mapping[str, Any],
     ending: str | None = None,
-    *,
-    page: str | None = None,
-    figures: str | None = None,
     written: str = "output",
 ) -> Any:
     """Run a function of the API on the options of a command, show its result, and return it.
 
-    `ending`: of the name of the model that it writes; None for commands that write none. `page`: HTML file to write;
-    `figures`: folder for figures, in which that file may be. `written`: the attribute of the result that names the
-    model.
+    `ending`: of the name of the model that it writes; None for commands that write none. `written`: the attribute of
+    the result that names the model.
     """
     arguments = dict(options)
     json_file = arguments.pop("json_file")
+    page = arguments.pop("page", None)
+    figures = arguments.pop("figures", None)
     quiet = arguments.pop("quiet")
     # before the work: a mistyped path must not cost a run
     files = named_files(arguments, ending)

@@ -14,7 +14,7 @@ from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import VERBOSE, config_options
 from tna_onnx.cli.process import check_result_file
-from tna_onnx.data.options import Data
+from tna_onnx.data.options import Data, FeatureFields
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import settings_of
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -29,39 +29,29 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
 @options.calibration_data_options(
     "Labelled calibration data", "Labelled data for measuring the result. Without them, --calib is cross-validated."
 )
-@click.option(
+@options.path_option(
     "--teacher",
     metavar="MODEL",
-    type=click.Path(),
     help="Fit to the probabilities of this model instead of labels, such as the float model of a quantised one.",
 )
-@click.option(
-    "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
+@options.path_option("--cache", help="Folder that keeps the features, so that an interrupted run can resume.")
+@options.written_options(
+    ".tna.onnx",
+    "Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
 )
-@options.written_options(".tna.onnx")
 @options.field_options(Settings)
 @options.field_options(Gates)
 # half of the samples is kept for the thresholds; `guard` has the other settings
 @options.field_options(GuardSettings, "add", "coverage", "risk", "decide", add=())
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
-)
 @options.page_option
-@click.option(
+@options.path_option(
     "--figures",
     metavar="DIR",
-    type=click.Path(),
     help="Write the figures of the report as SVG files into this folder, which is created if missing.",
 )
-@options.data_options()
-@options.by_option
-@options.preprocessing_options
-@options.model_options
-@options.run_options
+@options.sample_options()
 @config_options
-def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
+def calibrate(**arguments: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
     Gates check the metrics after recalibration, measured on --eval or by cross-validation. If one is missed, no model
@@ -77,17 +67,10 @@ def calibrate(page: str | None, figures: str | None, **arguments: Any) -> None:
     from tna_onnx.render.terminal import report_text
 
     # only the drawings need the details, which make the JSON much larger
-    arguments["details"] = page is not None or figures is not None
+    arguments["details"] = arguments["page"] is not None or arguments["figures"] is not None
     _check_decisions(arguments)
     detailed = bool(click.get_current_context().meta[VERBOSE])
-    run_command(
-        run,
-        lambda report: report_text(report, detailed=detailed),
-        arguments,
-        ".tna.onnx",
-        page=page,
-        figures=figures,
-    )
+    run_command(run, lambda report: report_text(report, detailed=detailed), arguments, ".tna.onnx")
 
 
 def _check_decisions(arguments: Mapping[str, Any]) -> None:
@@ -101,7 +84,7 @@ def _check_decisions(arguments: Mapping[str, Any]) -> None:
 
 @click.command(cls=Command)
 @click.argument("data", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(), help="Model to write: scores in, calibrated out.")
+@options.path_option("-o", "--output", required=True, help="Model to write: scores in, calibrated out.")
 @click.option(
     "--scores",
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
@@ -135,15 +118,14 @@ def fit(**arguments: Any) -> None:
 @options.model_argument
 @options.data_argument
 @options.labelled_data_options
-@click.option("--cache", type=click.Path(), help="Folder of feature stores, for this machine; created if missing.")
-@click.option(
+@options.path_option("--cache", help="Folder of feature stores, for this machine; created if missing.")
+@options.path_option(
     "-o",
     "--output",
-    type=click.Path(),
     help="New folder or URL for Parquet files, which every machine can read. The alternative is --cache.",
 )
-@options.feature_options
-@options.sample_options(*options.ONE_PREDICTION)
+@options.field_options(FeatureFields)
+@options.sample_options(*options.ONE_PREDICTION, "by")
 @config_options
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.
@@ -176,11 +158,9 @@ _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet",
     calib_required=False,
 )
 @options.written_options(".guard.onnx")
-@options.dry_run_option
 @options.field_options(GuardSettings)
-@click.option(
+@options.path_option(
     "--ood-data",
-    type=click.Path(),
     help="ood: samples that the model should not know. The report says how many raise the alarm; their labels are "
     "not used.",
 )
@@ -191,7 +171,7 @@ _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet",
     callback=options.passed_on,
     help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
 )
-@options.sample_options(*options.ONE_PREDICTION)
+@options.sample_options(*options.ONE_PREDICTION, "by")
 @config_options
 def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
@@ -241,14 +221,12 @@ def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     "Labelled data of the kind that MODEL was made for",
     "Labelled data as the model will see them, for measuring the result.",
 )
-@click.option(
+@options.path_option(
     "--target-data",
     "target",
-    type=click.Path(),
     help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
 )
 @options.written_options(".shift.onnx")
-@options.dry_run_option
 @options.field_options(ShiftSettings)
 @options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE)
 @config_options
@@ -271,7 +249,7 @@ def shift(**arguments: Any) -> None:
 
 @click.command(cls=Command)
 @click.argument("result", type=click.Path())
-@click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
+@options.path_option("-o", "--output", metavar="FILE", help="Markdown file to write.  [default: print it]")
 @click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
 @click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
 @click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")

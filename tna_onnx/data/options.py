@@ -78,6 +78,7 @@ class Data:
         None,
         "Column that splits the samples into subgroups (sites, devices, ages): metrics of each, the worst first.",
         unit="COLUMN",
+        section=_SECTION,
     )
     columns: Sequence[str] = setting(
         (),
