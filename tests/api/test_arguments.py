@@ -172,9 +172,8 @@ def test_gates_of_a_change_are_refused_where_there_is_none(small: Small) -> None
 
 def test_calibrate_writes_what_the_command_line_writes(small: Small, tmp_path: Path) -> None:
     page, file, folder = tmp_path / "r.html", tmp_path / "r.json", tmp_path / "figures"
-    report = tna_onnx.calibrate(
-        small.model, small.calib, output=tmp_path / "o.onnx", report=page, json=file, figures=folder, **PLAIN
-    )
+    files = {"output": tmp_path / "o.onnx", "report": page, "json": file, "figures": folder}
+    report = tna_onnx.calibrate(small.model, small.calib, **files, **PLAIN)
     assert page.read_text().startswith("<!doctype html>") or "<html" in page.read_text()
     stored = json.loads(file.read_text())
     assert (stored["verdict"], "details" in stored) == (report.verdict, True)
@@ -184,13 +183,12 @@ def test_calibrate_writes_what_the_command_line_writes(small: Small, tmp_path: P
 @pytest.mark.slow
 def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
+    gates = tna_onnx.Gates(max_ece=0)
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.calibrate(
-            small.model, small.calib, output=tmp_path / "o.onnx", json=file, gates=tna_onnx.Gates(max_ece=0), **PLAIN
-        )
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", json=file, gates=gates, **PLAIN)
     assert json.loads(file.read_text())["missed"] != []
     with pytest.raises(tna_onnx.GateMissed):
-        tna_onnx.evaluate(small.model, small.calib, device="cpu", json=file, gates=tna_onnx.Gates(max_ece=0))
+        tna_onnx.evaluate(small.model, small.calib, device="cpu", json=file, gates=gates)
     assert json.loads(file.read_text())["missed"] != []
 
 

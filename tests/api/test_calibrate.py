@@ -41,9 +41,8 @@ def test_reported_metrics_are_those_of_the_written_file(small: Small, tmp_path: 
 @pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False, "search": "none"}])
 def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path, options: dict[str, object]) -> None:
     output, before = tmp_path / "o.onnx", small.model.read_bytes()
-    report = with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=output, **TILTED | options
-    )
+    settings = {"eval": small.test, "output": output, **TILTED, **options}
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, **settings)
     assert small.model.read_bytes() == before
     onnx.checker.check_model(str(output), full_check=True)
     old, new = onnx.load(small.model), onnx.load(output)
@@ -63,9 +62,8 @@ def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path
 
 def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small, tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        with_options(
-            tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED
-        )
+        settings = {"eval": small.test, "output": tmp_path / name, "seed": seed, **WALKED}
+        with_options(tna_onnx.calibrate, small.model, small.calib, **settings)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
 
@@ -114,15 +112,8 @@ def test_real_models_lose_their_overconfidence_and_keep_their_accuracy(cifar10: 
         ("resnet20-wide.onnx", "none", 0.65, 0.3),
         ("resnet20.onnx", "ts", 0.60, 0.5),
     ):
-        report = tna_onnx.calibrate(
-            cifar10 / name,
-            cifar10 / "calib",
-            eval=cifar10 / "test",
-            output=tmp_path / name,
-            map=map_name,
-            preset=recipe,
-            device="cpu",
-        )
+        words: dict[str, Any] = {"map": map_name, "preset": recipe, "device": "cpu", "output": tmp_path / name}
+        report = tna_onnx.calibrate(cifar10 / name, cifar10 / "calib", eval=cifar10 / "test", **words)
         before, after = report.comparison.before, report.comparison.after
         assert after.ece < (1 - least_ece) * before.ece
         assert before.accuracy - after.accuracy < most_drop / 100

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 import tna_onnx
-from tests.support import outputs_of
+from tests.support import outputs_of, with_options
 from tna_onnx import Calibrator, DataError, UsageError
 from tna_onnx.graph.nodes import scores_model
 
@@ -30,13 +30,9 @@ def fitted() -> Calibrator:
 
 def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator) -> None:
     logits, labels = samples()
-    report = tna_onnx.calibrate(
-        scores_model(C),
-        {"scores": logits, "labels": labels},
-        search="none",
-        device="cpu",
-        model_options=tna_onnx.ModelOptions(output_kind="logits"),
-    )
+    data = {"scores": logits, "labels": labels}
+    words = {"search": "none", "device": "cpu", "output_kind": "logits"}
+    report = with_options(tna_onnx.calibrate, scores_model(C), data, **words)
     assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
     assert fitted.report_.comparison == report.comparison
 

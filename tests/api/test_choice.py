@@ -99,9 +99,8 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
 def test_what_was_asked_for_by_name_is_done_all_the_same(
     small: Small, own: dict[str, Array], tmp_path: Path, words: dict[str, Any]
 ) -> None:
-    report = with_options(
-        tna_onnx.calibrate, small.model, own, output=tmp_path / "o.onnx", require="nothing", **FAST, **words
-    )
+    settings = {"output": tmp_path / "o.onnx", "require": "nothing", **FAST, **words}
+    report = with_options(tna_onnx.calibrate, small.model, own, **settings)
     assert not report.already_calibrated
     assert report.map == words.get("map", "ts")
     assert report.methods == ()
@@ -122,9 +121,8 @@ def shifted(small: Small) -> dict[str, Array]:
 
 def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) -> None:
     data = shifted(small)
-    report = with_options(
-        tna_onnx.calibrate, small.model, data, output=tmp_path / "o.onnx", predictions="change", **FAST
-    )
+    settings = {"output": tmp_path / "o.onnx", "predictions": "change", **FAST}
+    report = with_options(tna_onnx.calibrate, small.model, data, **settings)
     old, new = run(small.model, data["x"]).argmax(axis=1), run(tmp_path / "o.onnx", data["x"]).argmax(axis=1)
     assert report.changed_predictions == pytest.approx(np.mean(old != new), abs=0.002)  # ties by rounding
     assert report.changed_predictions > 0.05
@@ -154,8 +152,8 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
 
 
 def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
-    settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
-    report = with_options(tna_onnx.calibrate, small.model, small.calib, output=tmp_path / "o.onnx", **settings)
+    settings = {"output": tmp_path / "o.onnx", "predictions": "change", **FAST}
+    report = with_options(tna_onnx.calibrate, small.model, small.calib, **settings)
     compared = {each.method for each in report.methods}
     # isotonic loses to one temperature in the first folds, and is given up; a tilt that nothing chooses is not shown
     assert compared >= {"none", "ts", "ets", "bias", "svs", "refit 1"}
@@ -174,16 +172,15 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
     tensors, shape = {"hidden": hidden, "weight": single, "bias": bias}, ["N", 1]
     nodes = nodes_of("MatMul x hidden > h; Relu h > features; Gemm features weight bias > s name=head")
     if form == "sigmoid (N, 1)":
-        nodes.append(helper.make_node("Sigmoid", ["s"], ["y"]))
+        nodes += nodes_of("Sigmoid s > y")
     elif form == "sigmoid (N,)":
         tensors["flat"], shape = np.array([-1], np.int64), ["N"]
-        nodes += [helper.make_node("Reshape", ["s", "flat"], ["r"]), helper.make_node("Sigmoid", ["r"], ["y"])]
+        nodes += nodes_of("Reshape s flat > r; Sigmoid r > y")
     else:  # two logits with Softmax
         tensors["weight"] = np.concatenate([-single / 2, single / 2], axis=1)
         tensors["bias"], shape = np.array([-0.2, 0.2], np.float32), ["N", 2]
-        nodes.append(helper.make_node("Softmax", ["s"], ["y"], axis=1))
-    model = small_model(nodes, {"x": ["N", 8]}, {"y": shape}, tensors)
-    onnx.save(model, folder / "b.onnx")
+        nodes += nodes_of("Softmax s > y axis=1")
+    onnx.save(small_model(nodes, {"x": ["N", 8]}, {"y": shape}, tensors), folder / "b.onnx")
     for name in ("calib", "test"):
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         s = (np.maximum(x @ hidden, 0) @ single)[:, 0] + 0.4
@@ -199,10 +196,9 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     model, calib, test = binary(tmp_path, form)
     # 32 features need hundreds of members; one case walks them, the others take the limit
     members: Any = "auto" if (form, map_name) == ("sigmoid (N, 1)", "ts") else "inf"
-    settings = tna_onnx.Settings(
-        search="sparse", map=map_name, ensemble_size=members, angle_step=10.0, max_accuracy_drop=2.0
-    )
-    report = tna_onnx.calibrate(model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, device="cpu")
+    settings = {"search": "sparse", "map": map_name, "angle_step": 10.0, "max_accuracy_drop": 2.0, "device": "cpu"}
+    files = {"eval": test, "output": tmp_path / "o.onnx"}
+    report = with_options(tna_onnx.calibrate, model, calib, ensemble_size=members, **settings, **files)
     before, after = report.comparison.before, report.comparison.after
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece
@@ -238,10 +234,8 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         arrays = dict(np.load(small.calib if name == "calib" else small.test))
         np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
     for map_name in ("ts", "isotonic", "aar"):
-        settings = TILTED | {"map": map_name}
-        report = with_options(
-            tna_onnx.calibrate, tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", **settings
-        )
+        settings = TILTED | {"map": map_name, "eval": tmp_path / "test.npz"}
+        report = with_options(tna_onnx.calibrate, tmp_path / "half.onnx", tmp_path / "calib.npz", **settings)
         assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
         assert json.loads(json.dumps(report.parameters)) == report.parameters
 

@@ -92,9 +92,8 @@ def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) 
 
 def test_the_settings_of_the_paper(small: Small) -> None:
     settings = dataclasses.replace(tna_onnx.PAPER, angle_step=30.0)
-    report = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, dry_run=True, device="cpu", map="ets", seed=4, settings=settings
-    )
+    words: dict[str, Any] = {"dry_run": True, "device": "cpu", "map": "ets", "seed": 4, "settings": settings}
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, **words)
     assert (report.search, report.map) == ("sparse", "ets")
     expected = {"ensemble_size": 10, "grows": False, "tilt_bias": False, "adaptive": False, "max_accuracy_drop": 100.0}
     assert {name: report.settings[name] for name in expected} == expected

@@ -16,11 +16,10 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import helper
 
 import tna_onnx
 import tna_onnx.cli
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model
 from tests.conftest import ROOT, Small
 from tests.support import TILTED, cli, ok, refused, words_of
 from tna_onnx import errors
@@ -205,17 +204,6 @@ def test_inspect_writes_json_like_the_others(small: Small, tmp_path: Path) -> No
 # --- The command line as a user meets it: help, results, errors with their exit codes, nothing left behind
 
 
-SEARCHED = words_of(TILTED)
-
-
-def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], **shapes: list[object]) -> Path:
-    """Write a float32 model with input `x` and output `logits`."""
-    shapes = {"x": ["N", 8], "logits": ["N", 5], **shapes}
-    x, y = (tensor_info(name, shapes[name]) for name in ("x", "logits"))
-    onnx.save(small_model(nodes, [x], [y], tensors), path)
-    return path
-
-
 @pytest.mark.parametrize("start", [["-m", "tna_onnx"], [str(ROOT / "cli.py")]])
 def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
     done = subprocess.run([sys.executable, *start, "--version"], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -223,7 +211,8 @@ def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
 
 
 def test_quiet_is_quiet(small: Small, tmp_path: Path) -> None:
-    assert ok("calibrate", small.model, "--calib", small.calib, *SEARCHED, "-q", "-o", tmp_path / "o.onnx").output == ""
+    words = [*words_of(TILTED), "-q", "-o", tmp_path / "o.onnx"]
+    assert ok("calibrate", small.model, "--calib", small.calib, *words).output == ""
 
 
 def truncated(small: Small, folder: Path) -> Path:
@@ -239,9 +228,10 @@ def text(folder: Path) -> Path:
 
 
 def no_head(folder: Path) -> Path:
-    weight = np.ones((8, 5), np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Sin", ["h"], ["logits"], name="sine")]
-    return save(folder / "sine.onnx", nodes, {"w": weight})
+    nodes = nodes_of("MatMul x w > h; Sin h > logits name=sine")
+    model = small_model(nodes, {"x": ["N", 8]}, {"logits": ["N", 5]}, {"w": np.ones((8, 5), np.float32)})
+    onnx.save(model, folder / "sine.onnx")
+    return folder / "sine.onnx"
 
 
 BAD_MODELS = {

@@ -13,11 +13,11 @@ import onnx
 import pytest
 from click.testing import Result
 from numpy.typing import DTypeLike
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import tna_onnx
 from tests import support
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import Small
 from tests.render.html.test_calibration import check_page
 from tna_onnx.extraction import classifier as opening
@@ -55,17 +55,10 @@ def classifier(
     rng = np.random.default_rng(seed)
     weight = scale * rng.standard_normal((6, classes)).astype(np.float32)
     weight = weight if order is None else weight[:, order]
-    nodes = [
-        helper.make_node("Cast", [name], ["float"], to=TensorProto.FLOAT),
-        helper.make_node("MatMul", ["float", "weight"], ["logits"], name="head"),
-    ]
-    model = small_model(
-        nodes,
-        {name: (["N", 6], dtype)},
-        {"logits": ["N", classes]},
-        {"weight": weight},
-        metadata=class_names and {"class_names": json.dumps(class_names)},
-    )
+    nodes = nodes_of(f"Cast {name} > float to=FLOAT; MatMul float weight > logits name=head")
+    inputs, outputs = {name: (["N", 6], dtype)}, {"logits": ["N", classes]}
+    metadata = class_names and {"class_names": json.dumps(class_names)}
+    model = small_model(nodes, inputs, outputs, {"weight": weight}, metadata=metadata)
     path.parent.mkdir(exist_ok=True)
     onnx.save(model, path)
     return path
@@ -140,12 +133,8 @@ def test_each_model_gets_the_layout_that_fits_it(tmp_path: Path) -> None:
     weight = rng.standard_normal((3 * 4 * 4, 2)).astype(np.float32)
     models = []
     for layout, shape in {"first": ["N", 3, 4, 4], "last": ["N", 4, 4, 3]}.items():
-        turn = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])] if layout == "last" else []
-        nodes = [
-            *turn,
-            helper.make_node("Flatten", ["t" if turn else "x"], ["flat"]),
-            helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
-        ]
+        turn = "Transpose x > t perm=[0,3,1,2]" if layout == "last" else "Identity x > t"
+        nodes = nodes_of(f"{turn}; Flatten t > flat; MatMul flat weight > logits")
         model = small_model(nodes, {"x": shape}, {"logits": ["N", 2]}, {"weight": weight})
         models.append(tmp_path / f"{layout}.onnx")
         onnx.save(model, models[-1])
@@ -214,8 +203,7 @@ def test_data_in_another_order_each_time_are_refused(world: World, tmp_path: Pat
 def test_refusals_have_the_exit_codes_of_evaluate(world: World, small: Small, tmp_path: Path) -> None:
     five = classifier(tmp_path / "five.onnx", classes=5)
     (tmp_path / "text.onnx").write_text("no model")
-    node = helper.make_node("Relu", ["x"], ["y"])
-    onnx.save(small_model([node], {"x": ["N", 6]}, {"y": ["N", 6]}), tmp_path / "r.onnx")
+    onnx.save(small_model(nodes_of("Relu x > y"), {"x": ["N", 6]}, {"y": ["N", 6]}), tmp_path / "r.onnx")
     cases: list[tuple[list[object], int, str]] = [
         ([world.true], 2, "at least two models, got 1"),
         ([world.true, tmp_path / "missing.onnx"], 2, "missing.onnx"),

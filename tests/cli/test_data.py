@@ -226,29 +226,22 @@ def test_class_names_decide_what_a_folder_is(
     assert_same(found["metrics"], reference[0]["metrics"])
 
 
-def linear_classifier(path: Path, names: tuple[str, ...] = NAMES) -> tuple[Path, np.ndarray, np.ndarray]:
+def linear_classifier(path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
     """Write x (N, 8) -> LinearClassifier with softmax -> label, probabilities (N, 4), as skl2onnx has them."""
     rng = np.random.default_rng(2)
     weight, bias = rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
-    node = helper.make_node(
-        "LinearClassifier",
-        ["x"],
-        ["label", "probabilities"],
-        domain="ai.onnx.ml",
-        coefficients=(2 * weight).reshape(-1).tolist(),
-        intercepts=bias.tolist(),
-        classlabels_strings=list(names),
-        post_transform="SOFTMAX",
-        multi_class=1,
-    )
+    layer = {"coefficients": (2 * weight).ravel().tolist(), "intercepts": bias.tolist(), "post_transform": "SOFTMAX"}
+    classes = {"classlabels_strings": list(NAMES), "multi_class": 1}
+    made = ["label", "probabilities"]
+    node = helper.make_node("LinearClassifier", ["x"], made, domain="ai.onnx.ml", **layer, **classes)
     outputs = {"label": (["N"], object), "probabilities": ["N", 4]}
     onnx.save(small_model([node], {"x": ["N", 8]}, outputs, domains={"ai.onnx.ml": 1}), path)
     x = rng.standard_normal((200, 8)).astype(np.float32)
     return path, x, x @ (2 * weight).T + bias
 
 
-def sampled(logits: np.ndarray, temperature: float = 3.0) -> np.ndarray:
-    return np.argmax(logits / temperature + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
+def sampled(logits: np.ndarray) -> np.ndarray:
+    return np.argmax(logits / 3 + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
 
 
 def test_names_that_a_classifier_node_has(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
 from tests.support import PLAIN, TILTED, ok, refused, with_options, words_of
@@ -58,9 +58,8 @@ def content(cache: Path) -> dict[str, bytes]:
 
 def test_the_command_fills_a_store_and_a_fit_takes_it(small: Small, tmp_path: Path) -> None:
     cache, json_file = tmp_path / "cache", tmp_path / "f.json"
-    result = ok(
-        "features", small.model, "--data", small.calib, "--cache", cache, "--device", "cpu", "--json", json_file
-    )
+    words = ["--data", small.calib, "--cache", cache, "--device", "cpu", "--json", json_file]
+    result = ok("features", small.model, *words)
     assert "kept     features 'features' (1500, 32), float32, computed on CPUExecutionProvider" in result.output
     found = json.loads(json_file.read_text())
     folder = Path(found["folder"])
@@ -155,15 +154,12 @@ def refuse(model: object, folder: object, tmp_path: Path, *flags: object) -> str
 def two_heads(path: Path) -> Path:
     """x (N, 8) -> Relu -> logits a (N, 5); Relu of that -> logits b (N, 5)."""
     rng = np.random.default_rng(0)
-    nodes, tensors = [], {}
-    for name, source, target in [("a", "x", "h"), ("b", "h", "g")]:
-        shapes = {f"{name}0": (8, 8), f"{name}1": (8, 5)}
-        tensors |= {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
-        nodes += [
-            helper.make_node("MatMul", [source, f"{name}0"], [f"{target}0"]),
-            helper.make_node("Relu", [f"{target}0"], [target]),
-            helper.make_node("MatMul", [target, f"{name}1"], [name], name=f"head_{name}"),
-        ]
+    nodes = nodes_of(
+        "MatMul x a0 > h0; Relu h0 > h; MatMul h a1 > a name=head_a; "
+        "MatMul h b0 > g0; Relu g0 > g; MatMul g b1 > b name=head_b"
+    )
+    shapes = {"a0": (8, 8), "a1": (8, 5), "b0": (8, 8), "b1": (8, 5)}
+    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     outputs = [tensor_info(name, ["N", 5]) for name in ("a", "b")]
     onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, tensors), path)
     return path

@@ -50,9 +50,8 @@ def data(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Data:
         x = rng.standard_normal((1500, 8)).astype(np.float32)
         logits = logits_of(small.model, x)
         np.savez(folder / f"{name}.npz", x=x, labels=np.argmax(logits + rng.gumbel(size=logits.shape), axis=1))
-    with_options(
-        tna_onnx.calibrate, small.model, small.calib, eval=small.test, output=folder / "o.onnx", **WITH_MEMBERS
-    )
+    words = WITH_MEMBERS | {"eval": small.test, "output": folder / "o.onnx"}
+    with_options(tna_onnx.calibrate, small.model, small.calib, **words)
     x = rng.standard_normal((20000, 8)).astype(np.float32)
     before, after = (logits_of(file, x).argmax(axis=1) for file in (small.model, folder / "o.onnx"))
     other = np.flatnonzero(before != after)[:100]  # right before, wrong after

@@ -9,14 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
 from PIL import Image
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import Small
 from tests.data.samples import write_columns
-from tests.support import cli, loaded, ok, refused, with_options
+from tests.support import PLAIN, cli, loaded, ok, refused, with_options
 from tna_onnx.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -85,10 +84,9 @@ def test_none_is_a_name_and_bytes_are_text(small: Small, arrays: Arrays) -> None
 
 def test_what_a_group_is_called_and_their_order_do_not_matter(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"], "labels": arrays["labels"]}
-    words = {"search": "none", "map": "ts", "device": "cpu"}
     number = arrays["patient"]
     reports = [
-        with_options(tna_onnx.calibrate, small.model, data, groups=groups, **words)
+        with_options(tna_onnx.calibrate, small.model, data, groups=groups, **PLAIN)
         for groups in (number, number.astype(float), np.array([f"p{value:03}" for value in number]))
     ]
     assert reports[0].comparison.before.groups == 50
@@ -123,10 +121,9 @@ def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arr
 
 def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"], "labels": arrays["labels"]}
-    words = {"search": "none", "map": "ts", "device": "cpu"}
-    plain = with_options(tna_onnx.calibrate, small.model, data, **words)
-    few = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 8, **words)
-    some = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 20, **words)
+    plain = with_options(tna_onnx.calibrate, small.model, data, **PLAIN)
+    few = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 8, **PLAIN)
+    some = with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 20, **PLAIN)
     assert plain.standing.word == "improved"
     assert few.standing.word == "no significant change"
     assert few.standing.better == few.standing.worse == ()
@@ -134,7 +131,7 @@ def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small,
     assert some.standing.word == "improved"
     assert any("20 groups are few" in note and "below 30" in note for note in some.notes)
     with pytest.raises(DataError, match="at least 5 groups of samples, found 3"):
-        with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 3, **words)
+        with_options(tna_onnx.calibrate, small.model, data, groups=np.arange(300) % 3, **PLAIN)
     with pytest.raises(DataError, match="at least 2 groups of samples, found 1"):
         tna_onnx.evaluate(small.model, tna_onnx.Data(data, groups=np.zeros(300)))
 
@@ -142,19 +139,11 @@ def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small,
 def test_groups_of_arrays_are_not_those_of_held_out_samples(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"][:150], "labels": arrays["labels"][:150]}
     other = {"x": arrays["x"][150:], "labels": arrays["labels"][150:]}
+    words: dict[str, Any] = {**PLAIN, "data": tna_onnx.Data(groups=arrays["patient"][:150])}
     with pytest.raises(UsageError, match="those of eval too"):
-        tna_onnx.calibrate(small.model, data, eval=other, data=tna_onnx.Data(groups=arrays["patient"][:150]))
+        tna_onnx.calibrate(small.model, data, eval=other, **words)
     held_out = tna_onnx.Data(other, groups=arrays["patient"][150:])
-    report = tna_onnx.calibrate(
-        small.model,
-        data,
-        eval=held_out,
-        search="none",
-        map="ts",
-        device="cpu",
-        data=tna_onnx.Data(groups=arrays["patient"][:150]),
-    )
-    assert report.comparison.before.groups == 25
+    assert tna_onnx.calibrate(small.model, data, eval=held_out, **words).comparison.before.groups == 25
 
 
 @pytest.mark.parametrize("command", ["shift", "study"])
@@ -211,13 +200,8 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     assert "50 samples gave the thresholds" in done.output
     assert "for one sample of a new group" in done.output
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
-    report = tna_onnx.guard(
-        small.model,
-        path,
-        device="cpu",
-        data=tna_onnx.Data(group_column="patient"),
-        settings=tna_onnx.GuardSettings(positive="1", decide="fpr<=0.3"),
-    )
+    flagged = {"group_column": "patient", "positive": "1", "decide": "fpr<=0.3", "device": "cpu"}
+    report = with_options(tna_onnx.guard, small.model, path, **flagged)
     assert "for one sample of a new group" in report.outputs[-1].promise
     command += ["--coverage", "99", "--group-column", "patient"]
     refused(4, "of each group one", *command, "-o", tmp_path / "i.onnx")
@@ -258,7 +242,7 @@ def weight(seed: int) -> Array:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head of more features than a calibration set of a few hundred samples can fit."""
-    nodes = [helper.make_node("Relu", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["logits"], transB=1)]
+    nodes = nodes_of("Relu x > f; Gemm f w b > logits transB=1")
     tensors = {"w": np.float32(0.4) * weight(0), "b": np.zeros(CLASSES, np.float32)}
     path = tmp_path_factory.mktemp("copies") / "model.onnx"
     onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, {"logits": ["N", CLASSES]}, tensors), path)

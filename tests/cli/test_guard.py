@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.conftest import Demo, Small
 from tests.results.test_json import valid
 from tests.support import loaded, ok, outputs_of, refused, with_options
@@ -251,7 +251,7 @@ def test_scores_that_are_no_probabilities_are_refused_by_every_command(
     """The graph does not say what a sine gives; its values show that they are no probabilities."""
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(4, classes)).astype(np.float32)
-    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["s"]), onnx.helper.make_node("Sin", ["s"], ["y"])]
+    nodes = nodes_of("MatMul x w > s; Sin s > y")
     model = small_model(nodes, {"x": ["N", 4]}, {"y": ["N", classes]}, {"w": weight})
     onnx.save(model, tmp_path / "model.onnx")
     x = rng.normal(size=(600, 4)).astype(np.float32)
@@ -283,13 +283,6 @@ def test_a_file_in_which_every_constant_is_an_input(small: Small, tmp_path: Path
         for tensor in old.graph.initializer
     )
     onnx.save(old, tmp_path / "old.onnx")
-    result = with_options(
-        tna_onnx.guard,
-        tmp_path / "old.onnx",
-        small.calib,
-        output=tmp_path / "g.onnx",
-        add=("set", "accept"),
-        risk=20,
-        device="cpu",
-    )
+    words: dict[str, Any] = {"output": tmp_path / "g.onnx", "add": ("set", "accept"), "risk": 20, "device": "cpu"}
+    result = tna_onnx.guard(tmp_path / "old.onnx", small.calib, **words)
     assert tna_onnx.verify(tmp_path / "old.onnx", result.output).intact

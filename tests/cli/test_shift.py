@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from scipy.special import softmax
 
 import tna_onnx
@@ -40,12 +39,8 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     rng = np.random.default_rng(3)
     weight = np.concatenate([2.5 * np.eye(4), np.zeros((2, 4))]).astype(np.float32)
     bias = np.array([0.0, 0.4, -0.2, 0.1], np.float32)
-    model = small_model(
-        [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head")],
-        inputs={"x": ["N", 6]},
-        outputs={"logits": ["N", 4]},
-        tensors={"weight": 2 * weight, "bias": 2 * bias},
-    )
+    nodes = nodes_of("Gemm x weight bias > logits name=head")
+    model = small_model(nodes, {"x": ["N", 6]}, {"logits": ["N", 4]}, {"weight": 2 * weight, "bias": 2 * bias})
     onnx.save(model, folder / "source.onnx")
     x = rng.standard_normal((8000, 6)).astype(np.float32)
     data = {"x": x, "labels": np.argmax(x @ weight + bias + rng.gumbel(size=(8000, 4)), axis=1)}
@@ -95,10 +90,8 @@ def test_estimated_frequencies_make_the_model_better(calibrated: dict[str, Path]
 def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path) -> None:
     out = run(calibrated, tmp_path, "--target-data", calibrated["target"], "--estimator", "bbse")
     settings = tna_onnx.ShiftSettings(estimator="bbse")
-    result = tna_onnx.shift(
-        calibrated["m"], calibrated["fresh"], calibrated["target"], output=tmp_path / "p.onnx", device="cpu",
-        settings=settings,
-    )  # fmt: skip
+    words: dict[str, Any] = {"output": tmp_path / "p.onnx", "device": "cpu", "settings": settings}
+    result = tna_onnx.shift(calibrated["m"], calibrated["fresh"], calibrated["target"], **words)
     assert (tmp_path / "p.onnx").read_bytes() == out.read_bytes()
     assert result.method == "bbse"
     told = json.loads(next(e.value for e in onnx.load(out).metadata_props if e.key == "tna_onnx.shift"))
@@ -149,16 +142,9 @@ def test_other_outputs(activation: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = 1 if activation == "Sigmoid" else 3
     weight = rng.standard_normal((4, columns)).astype(np.float32)
-    options = {} if activation == "Sigmoid" else {"axis": 1}
-    model = small_model(
-        [
-            helper.make_node("MatMul", ["x", "weight"], ["s"], name="head"),
-            helper.make_node(activation, ["s"], ["p"], name="link", **options),
-        ],
-        inputs={"x": ["N", 4]},
-        outputs={"p": ["N", columns]},
-        tensors={"weight": weight},
-    )
+    axis = "" if activation == "Sigmoid" else "axis=1"
+    nodes = nodes_of(f"MatMul x weight > s name=head; {activation} s > p name=link {axis}")
+    model = small_model(nodes, {"x": ["N", 4]}, {"p": ["N", columns]}, {"weight": weight})
     onnx.save(model, tmp_path / "m.onnx")
     x = rng.standard_normal((600, 4)).astype(np.float32)
     scores = x @ weight
@@ -183,15 +169,12 @@ def test_a_float16_head_behind_which_all_is_float32(words: dict[str, Any], tmp_p
     """The bias is rounded to float16; and samples that are surely of a class that cannot occur get finite numbers."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((4, 3)).astype(np.float16)
-    model = small_model(
-        nodes_of(
-            "Cast x > half to=FLOAT16; Gemm half weight bias > scores name=head; Cast scores > logits to=FLOAT; "
-            "Softmax logits > p axis=1"
-        ),
-        inputs={"x": ["N", 4]},
-        outputs={"p": ["N", 3]},
-        tensors={"weight": weight, "bias": np.array([0.3, 0.1, 0.2], np.float16)},
+    nodes = nodes_of(
+        "Cast x > half to=FLOAT16; Gemm half weight bias > scores name=head; Cast scores > logits to=FLOAT; "
+        "Softmax logits > p axis=1"
     )
+    tensors = {"weight": weight, "bias": np.array([0.3, 0.1, 0.2], np.float16)}
+    model = small_model(nodes, {"x": ["N", 4]}, {"p": ["N", 3]}, tensors)
     onnx.save(model, tmp_path / "m.onnx")
     x = rng.standard_normal((300, 4)).astype(np.float32)
     x[:20] = 50 * weight[:, 1]

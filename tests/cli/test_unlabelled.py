@@ -76,11 +76,11 @@ def test_every_kind_gives_the_same(calibrated: Path, known_model: Small) -> None
 
 def test_images_in_one_folder_have_no_labels(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    pooled = helper.make_node("GlobalAveragePool", ["image"], ["mean"])
-    rows = helper.make_node("Flatten", ["mean"], ["features"])
-    head = helper.make_node("Gemm", ["features", "weight"], ["logits"], name="head", transB=1)
+    nodes = nodes_of(
+        "GlobalAveragePool image > mean; Flatten mean > features; Gemm features weight > logits name=head transB=1"
+    )
     weight = np.array([[4, 0, 0], [0, 4, 0]], np.float32)
-    model = small_model([pooled, rows, head], {"image": ["N", 3, 4, 4]}, {"logits": ["N", 2]}, {"weight": weight})
+    model = small_model(nodes, {"image": ["N", 3, 4, 4]}, {"logits": ["N", 2]}, {"weight": weight})
     onnx.save(model, tmp_path / "model.onnx")
     for number in range(200):
         # three in four are mostly of the colour of their class
@@ -178,13 +178,8 @@ def test_without_features_probabilities_are_enough(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3000, 1)).astype(np.float32)
     labels = (x[:, 0] + rng.logistic(size=3000) > 0).astype(np.int64)
-    trees = helper.make_node(
-        "TreeEnsembleClassifier",
-        ["x"],
-        ["label", "probabilities"],
-        domain="ai.onnx.ml",
-        **stumps([[0.7, 0.3], [0.2, 0.8]]),
-    )
+    names, leaves = ["label", "probabilities"], stumps([[0.7, 0.3], [0.2, 0.8]])
+    trees = helper.make_node("TreeEnsembleClassifier", ["x"], names, domain="ai.onnx.ml", **leaves)
     outputs = {"label": (["N"], np.int64), "probabilities": ["N", 2]}
     model = small_model([trees], {"x": ["N", 1]}, outputs, domains={"ai.onnx.ml": 3})
     onnx.save(model, tmp_path / "trees.onnx")

@@ -89,8 +89,8 @@ def test_a_recalibrated_file_passes(small: Small, written: Callable[[str], Path]
 
 
 def test_another_model_is_called_that(small: Small, tmp_path: Path) -> None:
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
-    other = small_model([product], {"x": ["N", 2]}, {"y": ["N", 2]}, {"w": np.eye(2, dtype=np.float32)})
+    weight = np.eye(2, dtype=np.float32)
+    other = small_model(nodes_of("MatMul x w > y"), {"x": ["N", 2]}, {"y": ["N", 2]}, {"w": weight})
     onnx.save(other, tmp_path / "other.onnx")
     result, found = verified(small.model, tmp_path / "other.onnx", tmp_path)
     assert (result.exit_code, found["verdict"].partition(":")[0]) == (1, "another model")

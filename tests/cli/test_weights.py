@@ -14,7 +14,7 @@ import tna_onnx
 from tests.cli.test_groups import features, written
 from tests.conftest import Small
 from tests.pipeline import test_label_models as label_models
-from tests.support import loaded, ok, refused, with_options
+from tests.support import PLAIN, loaded, ok, refused, with_options
 from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.conformal import conformal_quantile
@@ -47,15 +47,8 @@ def test_weights_of_a_column_are_those_of_an_array(small: Small, arrays: Arrays,
         assert scaled.nll == pytest.approx(metrics.nll, rel=1e-9)
     rarely = np.where(arrays["labels"] == 2, 1e-170, 1.0)
     results = [
-        tna_onnx.calibrate(
-            small.model,
-            data,
-            search="none",
-            map="ts",
-            output=tmp_path / f"{k}.onnx",
-            data=tna_onnx.Data(weights=weights),
-        )
-        for k, weights in enumerate((rarely, np.round(rarely)))
+        with_options(tna_onnx.calibrate, small.model, data, weights=weights, output=tmp_path / "o.onnx", **PLAIN)
+        for weights in (rarely, np.round(rarely))
     ]
     assert results[0].comparison == results[1].comparison
 
