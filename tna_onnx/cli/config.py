@@ -7,10 +7,10 @@ one command wins over one for all. Both are checked as flags are. Paths are rela
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,8 +19,6 @@ from tna_onnx.cli.process import print_error, show_log
 from tna_onnx.data.choices import PRESET_FIELDS
 from tna_onnx.errors import UsageError
 from tna_onnx.files import is_url, open_regular, resolved
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 VERBOSE = "tna_onnx.verbose"
 """How often `--verbose` was given, in the `meta` of a command's context."""
@@ -44,29 +42,6 @@ class ConfigEntry:
         if isinstance(self.value, list):
             return ",".join(self.value)
         return str(self.value)
-
-
-def config_options(command: F) -> F:
-    """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
-    for option in (
-        click.option(
-            "-v",
-            "--verbose",
-            count=True,
-            help="Show where each setting comes from, and log each stage; calibrate also shows the methods that it "
-            "compared. -vv logs every candidate, too. --quiet turns the log off.",
-        ),
-        click.option(
-            "--config",
-            type=click.Path(),
-            is_eager=True,  # before the options whose defaults it sets
-            expose_value=False,
-            callback=_load,
-            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @contextlib.contextmanager
@@ -144,8 +119,8 @@ def _flag(option: click.Parameter) -> str:
     return next((opt for opt in option.opts if opt.startswith("--")), option.opts[0]).lstrip("-")
 
 
-def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
-    """Make what files say the defaults of a command's options."""
+def load_settings(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
+    """Make what a file says the defaults of a command's options."""
     settings = {}
     if path:
         settings = read_file(ctx, Path(path))

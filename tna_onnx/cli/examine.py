@@ -8,7 +8,6 @@ from click.core import ParameterSource
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.config import config_options
 from tna_onnx.cli.process import check_result_file
 from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.options import ModelOptions
@@ -26,7 +25,7 @@ from tna_onnx.studies.settings import EXPERIMENTS, StudySettings
 @options.page_option
 @options.field_options(Settings, "bins", "positive")
 @options.sample_options()
-@config_options
+@options.config_options
 def evaluate(**arguments: Any) -> None:
     """Measure accuracy, ECE, AdaECE, NLL and Brier score of MODEL on labelled data, and what a guarded model decides.
 
@@ -52,7 +51,7 @@ def evaluate(**arguments: Any) -> None:
 @options.page_option
 @options.field_options(Settings, "bins", "positive")
 @options.sample_options()
-@config_options
+@options.config_options
 def compare(**arguments: Any) -> None:
     """Measure several models on the same labelled data, with paired differences to the first.
 
@@ -103,7 +102,7 @@ _OF_SAMPLES = ("labels", "expect_accuracy", *LIMITS, "preset", *options.RECIPE_P
 @options.labels_option
 @options.field_options(Gates, *LIMITS)
 @options.sample_options(*options.ALL_ALIKE)
-@config_options
+@options.config_options
 def verify(**arguments: Any) -> None:
     """Prove that RECALIBRATED was made from ORIGINAL.
 
@@ -154,7 +153,7 @@ def verify(**arguments: Any) -> None:
 )
 @options.field_options(StudySettings)
 @options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE, "expect_accuracy")
-@config_options
+@options.config_options
 def study(**arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
 

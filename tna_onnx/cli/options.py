@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
+from tna_onnx.cli.config import load_settings
 from tna_onnx.data.choices import BATCH_SIZE, PRESET_FIELDS, Color, Interpolation, Limits
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
@@ -395,6 +396,24 @@ run_options = together(
 )
 
 page_option = path_option("--report", "page", metavar="FILE", help="Write an HTML report with figures, in one file.")
+
+# with these a command reads settings from a file and the environment
+config_options = together(
+    path_option(
+        "--config",
+        is_eager=True,  # before the options whose defaults it sets
+        expose_value=False,
+        callback=load_settings,
+        help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
+    ),
+    click.option(
+        "-v",
+        "--verbose",
+        count=True,
+        help="Show where each setting comes from, and log each stage; calibrate also shows the methods that it "
+        "compared. -vv logs every candidate, too. --quiet turns the log off.",
+    ),
+)
 
 RECIPE_PARTS = ("resize", "crop", "scale", "mean", "std", "color", "interpolation")
 """Fields of Recipe that have an option of the same name."""

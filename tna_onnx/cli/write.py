@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.config import VERBOSE, config_options
+from tna_onnx.cli.config import VERBOSE
 from tna_onnx.cli.process import check_result_file
 from tna_onnx.data.options import Data, FeatureFields
 from tna_onnx.errors import UsageError
@@ -50,7 +50,7 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
     help="Write the figures of the report as SVG files into this folder, which is created if missing.",
 )
 @options.sample_options()
-@config_options
+@options.config_options
 def calibrate(**arguments: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
@@ -93,7 +93,7 @@ def _check_decisions(arguments: Mapping[str, Any]) -> None:
 @options.field_options(Data, "label_column", "group_column", "weight_column", "class_prior")
 @options.field_options(Settings, *FIT_SETTINGS)
 @options.result_options
-@config_options
+@options.config_options
 def fit(**arguments: Any) -> None:
     """Fit on logits or probabilities with labels in DATA, and write a model that calibrates such scores.
 
@@ -126,7 +126,7 @@ def fit(**arguments: Any) -> None:
 )
 @options.field_options(FeatureFields)
 @options.sample_options(*options.ONE_PREDICTION, "by")
-@config_options
+@options.config_options
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.
 
@@ -172,7 +172,7 @@ _EDITS = ("set_threshold", "model", "output", "overwrite", "json_file", "quiet",
     help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
 )
 @options.sample_options(*options.ONE_PREDICTION, "by")
-@config_options
+@options.config_options
 def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
 
@@ -229,7 +229,7 @@ def _edit(thresholds: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 @options.written_options(".shift.onnx")
 @options.field_options(ShiftSettings)
 @options.sample_options(*options.ONE_PREDICTION, *options.ALL_ALIKE)
-@config_options
+@options.config_options
 def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.
 
