@@ -5,19 +5,16 @@ j stands for j/B < confidence <= (j+1)/B; its gap, mean confidence - accuracy, i
 high.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tna_onnx.numerics.conformal import consistent_range, wilson_interval
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import METRICS, Metric
 from tna_onnx.numerics.metrics import Positive
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.results.details import Details, Scored, Step
+from tna_onnx.results.details import Details, Step
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
-
-RANKS = 5
-"""Colours, and as many markers; a line of a higher rank is plain."""
 
 MAX_DROP = 0.1
 """Accuracy that the charts show a loss of; beyond it, errors grow so much that nothing else can be seen."""
@@ -53,18 +50,19 @@ def log_ticks(chart: Chart) -> list[float]:
     return ticks
 
 
-def plain_line(name: str, x: Iterable[float], y: Iterable[float], rank: int, *, dashed: bool = False) -> Line:
-    """Return a line without markers; x and y are shares and become per cent."""
-    x, y = (tuple(100 * value for value in values) for values in (x, y))
-    return Line(name, x, y, rank=rank, dashed=dashed, marked=False)
-
-
 def risk_chart(details: Details) -> MarkedChart:
     """Return the errors among the most confident share of the samples, before and after."""
-    before, after = details.risk_before, details.risk_after
-    lines = (
-        plain_line(f"before: mean error {100 * before.area:.2f} %", before.coverage, before.risk, 1, dashed=True),
-        plain_line(f"after: mean error {100 * after.area:.2f} %", after.coverage, after.risk, 2),
+    curves = {"before": details.risk_before, "after": details.risk_after}
+    lines = tuple(
+        Line(
+            f"{side}: mean error {100 * curve.area:.2f} %",
+            tuple(100 * share for share in curve.coverage),
+            tuple(100 * share for share in curve.risk),
+            rank=rank,
+            dashed=side == "before",
+            marked=False,
+        )
+        for rank, (side, curve) in enumerate(curves.items(), start=1)
     )
     return MarkedChart("Risk and coverage", "coverage, %", "errors among them, %", lines, x_range=(0, 100))
 
@@ -72,34 +70,30 @@ def risk_chart(details: Details) -> MarkedChart:
 def search_charts(report: Report, details: Details) -> tuple[MarkedChart, MarkedChart]:
     """Return objective and accuracy of the candidates over the angle."""
     metric = METRICS[report.objective]
-    values: tuple[Callable[[Scored], float], ...] = (
-        lambda scored: metric.factor * scored.objective,
-        lambda scored: 100 * scored.accuracy,
-    )
-    near = _near(details)
-    choice = details.steps[details.chosen]
-    accuracies = [values[1](score(step)) for step in near for _, score in _kinds(details)]
+    objective = _search_chart(details, metric, "objective", _objective_range(details, metric))
+    accuracies = [100 * getattr(step, kind).accuracy for step in _near(details) for kind in _kinds(details)]
     # up to half a point above 100 %, so that a marker there is whole
-    ranges = (_objective_range(details, values[0]), (min(accuracies) - 1, min(max(accuracies) + 1, 100.5)))
+    y_range = (min(accuracies) - 1, min(max(accuracies) + 1, 100.5))
     allowed = 100 * details.steps[0].calibration.accuracy - float(str(report.settings["max_accuracy_drop"]))
-    limits = ((), ((allowed, "allowed on calibration data"),))
-    objective, accuracy = (
-        MarkedChart(
-            f"{axis.label} against angle",
-            "angle, degrees",
-            axis.title,
-            tuple(_search_lines(details, value)),
-            y_range=y_range,
-            # 2 degrees of room for the last marker
-            x_range=(0.0, max(step.angle for step in near) + 2),
-            vertical=(choice.angle, f"chosen: {choice.angle:g}°"),
-            horizontal=limit,
-            rings=tuple((choice.angle, value(score(choice))) for _, score in _kinds(details)),
-            text_on_top=not limit,
-        )
-        for axis, value, y_range, limit in zip((metric, METRICS["accuracy"]), values, ranges, limits, strict=True)
+    accuracy = _search_chart(details, METRICS["accuracy"], "accuracy", y_range)
+    limit = ((allowed, "allowed on calibration data"),)
+    return replace(objective, text_on_top=True), replace(accuracy, horizontal=limit)
+
+
+def _search_chart(details: Details, metric: Metric, field: str, y_range: tuple[float, float]) -> MarkedChart:
+    """Draw a field of the scores over the angle, with the choice marked."""
+    choice = details.steps[details.chosen]
+    return MarkedChart(
+        f"{metric.label} against angle",
+        "angle, degrees",
+        metric.title,
+        tuple(_search_lines(details, metric, field)),
+        y_range=y_range,
+        # 2 degrees of room for the last marker
+        x_range=(0.0, max(step.angle for step in _near(details)) + 2),
+        vertical=(choice.angle, f"chosen: {choice.angle:g}°"),
+        rings=tuple((choice.angle, metric.factor * getattr(getattr(choice, kind), field)) for kind in _kinds(details)),
     )
-    return objective, accuracy
 
 
 def _near(details: Details) -> list[Step]:
@@ -108,50 +102,41 @@ def _near(details: Details) -> list[Step]:
     return [step for step in details.steps if step.calibration.accuracy >= lowest]
 
 
-def _kinds(details: Details) -> list[tuple[str, Callable[[Step], Scored]]]:
-    """Name the data that lines are drawn for, held-out data first, and what takes their scores from a candidate."""
-    kinds: list[tuple[str, Callable[[Step], Scored]]] = [("calibration", lambda step: step.calibration)]
+def _kinds(details: Details) -> dict[str, str]:
+    """Name the fields of a candidate that lines are drawn of, held-out data first, with the word for the data."""
     if details.held_out:
-        kinds.insert(0, ("held-out", lambda step: step.shown))
-    return kinds
+        return {"shown": "held-out", "calibration": "calibration"}
+    return {"calibration": "calibration"}
 
 
-def _objective_range(details: Details, value: Callable[[Scored], float]) -> tuple[float, float]:
+def _objective_range(details: Details, metric: Metric) -> tuple[float, float]:
     """Return the ends of the axis: all that is near, but not what is much worse than the original; the choice is in."""
-    kinds = [score for _, score in _kinds(details)]
+
+    def values(*steps: Step) -> list[float]:
+        return [metric.factor * getattr(step, kind).objective for step in steps for kind in _kinds(details)]
+
+    near = values(*_near(details))
     # the first step is the original weight
-    limit = MAX_TIMES * max(value(score(details.steps[0])) for score in kinds)
-    choice = [value(score(details.steps[details.chosen])) for score in kinds]
-    values = [value(score(step)) for step in _near(details) for score in kinds]
-    high = _ROOM * max(*choice, *(v for v in values if v <= limit)) or 1.0
-    return max(0.0, min(values) - 0.1 * (high - min(values))), high
+    limit = MAX_TIMES * max(values(details.steps[0]))
+    high = _ROOM * max(*values(details.steps[details.chosen]), *(v for v in near if v <= limit)) or 1.0
+    return max(0.0, min(near) - 0.1 * (high - min(near))), high
 
 
-def _search_lines(details: Details, value: Callable[[Scored], float]) -> Iterable[Line]:
+def _search_lines(details: Details, metric: Metric, field: str) -> Iterable[Line]:
     """Yield a line for each number of members and each kind of data; the original weight begins the first."""
-    ranks = _looks(details)
-    # several numbers of members may have the last look
-    shared = list(ranks.values()).count(RANKS - 1) > 1
-    first = next(iter(ranks))
+    # the limit of many, 0, is the last
+    sizes = sorted({step.members for step in details.steps[1:]}, key=lambda size: size or float("inf"))
     near = _near(details)
-    for kind, score in _kinds(details):
-        for size, rank in sorted(ranks.items(), key=lambda item: item[1]):
+    for kind, word in _kinds(details).items():
+        for rank, size in enumerate(sizes):
             steps = sorted((step for step in near if step.angle and step.members == size), key=lambda step: step.angle)
-            if size == first:
+            if rank == 0:
                 steps.insert(0, details.steps[0])
-            name = f"{members_text(size)} members"
-            if shared and rank == RANKS - 1:
-                name = "other numbers of members"
-            angles = tuple(step.angle for step in steps)
+            values = tuple(metric.factor * getattr(getattr(step, kind), field) for step in steps)
             # solid lines are the data to judge by: held-out ones where there are any
             dashed = details.held_out and kind == "calibration"
-            yield Line(f"{kind}, {name}", angles, tuple(value(score(step)) for step in steps), rank=rank, dashed=dashed)
-
-
-def _looks(details: Details) -> dict[int, int]:
-    """Return the rank of each number of members, from 0, the limit of many last; those of the last rank look alike."""
-    sizes = sorted({step.members for step in details.steps[1:]}, key=lambda size: size or float("inf"))
-    return {size: min(k, RANKS - 1) for k, size in enumerate(sizes)}
+            angles = tuple(step.angle for step in steps)
+            yield Line(f"{word}, {members_text(size)} members", angles, values, rank=rank, dashed=dashed)
 
 
 def members_text(size: int) -> str:

@@ -15,8 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.metric import JUDGED
-from tna_onnx.render.wording import change_rows, change_text
+from tna_onnx.render.wording import change_rows
 from tna_onnx.results.report import Report
 
 
@@ -39,9 +38,9 @@ def model_card(report: Report, header: Mapping[str, str | None]) -> str:
     # YAML 1.1 takes 1e-07 for a text
     environment.filters["number"] = lambda value: np.format_float_positional(value, trim="0")
     rows = [
-        (name, after, (title, *map(JUDGED[name].number, (before, after)), change_text(name, d)))
-        for name, title, before, after, d in change_rows(report.comparison, report.recall)
-        if all(map(math.isfinite, (before, after, d.low, d.high)))
+        row
+        for row in change_rows(report.comparison, report.recall)
+        if all(map(math.isfinite, (row.before, row.after, row.d.low, row.d.high)))
     ]
     name = Path(report.output or report.model).name
     return environment.get_template("card.md").render(report=report, header=header, rows=rows, name=name)

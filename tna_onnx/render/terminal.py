@@ -192,10 +192,10 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     # N and bins beside every ECE: without them it means nothing
     title = f"{c.data}, {c.how}: {wording.size_text(c.before)}"
     table = _Table(("", "before", "after", f"difference ({100 * level:g} %)"))
-    for name, row_title, *sides, d in wording.change_rows(c, recall):
+    for row in wording.change_rows(c, recall):
+        *cells, change = row.cells
         # by the rule of the verdict, so that both have one colour
-        change = Text(wording.change_text(name, d), style=_STYLES[changed(name, d)])
-        table.add_row(row_title, *map(JUDGED[name].number, sides), change)
+        table.add_row(*cells, Text(change, style=_STYLES[changed(row.metric, row.d)]))
     return wording.lines_text([title]), table
 
 

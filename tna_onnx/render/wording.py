@@ -5,7 +5,7 @@ printed, whatever the terminal can show. Light to import: every command prints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
@@ -105,15 +105,32 @@ def metric_title(name: str, metrics: Metrics) -> str:
     return JUDGED[name].title
 
 
-def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:
-    """Yield name, title, values before and after, and difference of each metric; balanced accuracy is one of them."""
+class ChangeRow(NamedTuple):
+    """A metric before and after."""
+
+    metric: str
+    title: str
+    before: float
+    after: float
+    d: Interval
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Title, both values, and the difference with its interval."""
+        before, after = map(JUDGED[self.metric].number, (self.before, self.after))
+        return self.title, before, after, change_text(self.metric, self.d)
+
+
+def change_rows(comparison: Comparison, recall: Recall) -> Iterator[ChangeRow]:
+    """Yield a row for each metric; balanced accuracy is one of them."""
     for name in JUDGED:
         if name not in comparison.differences:
             continue
         sides = (comparison.before.value(name), comparison.after.value(name))
-        yield name, metric_title(name, comparison.before), *sides, comparison.differences[name]
+        yield ChangeRow(name, metric_title(name, comparison.before), *sides, comparison.differences[name])
         if name == "accuracy":
-            yield name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced
+            sides = (recall.balanced_before, recall.balanced_after)
+            yield ChangeRow(name, "balanced accuracy, %", *sides, recall.balanced)
 
 
 def metric_cells(model: ComparedModel, baseline: str) -> tuple[str, ...]:

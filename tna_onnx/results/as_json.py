@@ -166,7 +166,14 @@ class Displayed(ABC):
         Raises:
             UsageError: pandas is not installed.
         """
-        return data_frame(self.records())
+        try:
+            # no dependency of this package
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise UsageError(
+                f"to_pandas needs pandas, which cannot be imported ({error}); run pip install pandas, or use records()"
+            ) from error
+        return pandas.DataFrame(self.records())
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a page in a frame of its own, which loads nothing."""
@@ -193,22 +200,6 @@ class Displayed(ABC):
 
     def _page(self) -> str:
         return str(_render("html.pages").page_of(self))
-
-
-def data_frame(records: list[Record]) -> Any:
-    """Return a pandas DataFrame.
-
-    Raises:
-        UsageError: pandas is not installed.
-    """
-    try:
-        # no dependency of this package
-        pandas = importlib.import_module("pandas")
-    except ImportError as error:
-        raise UsageError(
-            f"to_pandas needs pandas, which cannot be imported ({error}); run pip install pandas, or use records()"
-        ) from error
-    return pandas.DataFrame(records)
 
 
 def metric_record(name: str, **values: float | None) -> Record:

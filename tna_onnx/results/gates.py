@@ -162,33 +162,27 @@ class Gates:
         from tna_onnx.results.verdict import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
 
         lines = []
-        drop = differences["accuracy"]
+        where = samples_text(metrics, kind)
         # the whole interval: noise alone must not fail a pipeline
-        if self.max_accuracy_drop is not None and drop.high < -self.max_accuracy_drop / 100:
-            lines.append(
-                f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {difference_text('accuracy', drop)} on "
-                f"{samples_text(metrics, kind)}"
-            )
+        if self.max_accuracy_drop is not None and differences["accuracy"].high < -self.max_accuracy_drop / 100:
+            drop = differences_text(differences, ["accuracy"])
+            lines.append(f"--max-accuracy-drop {self.max_accuracy_drop:g} missed: {drop} on {where}")
         standing = Standing.of(differences, objective)
+        positive = metrics.positive
         if self.require == "improvement" and standing.word != "improved":
             # what got worse says more than an objective that may have improved at its expense
-            named = standing.worse or (objective,)
-            lines.append(
-                f"--require improvement missed: no significant improvement, {differences_text(differences, named)} on "
-                f"{samples_text(metrics, kind)}"
-            )
-        elif self.require == "improvement" and still_off and metrics.positive is not None:
-            positive = metrics.positive
+            named = differences_text(differences, standing.worse or (objective,))
+            lines.append(f"--require improvement missed: no significant improvement, {named} on {where}")
+        elif self.require == "improvement" and still_off and positive is not None:
             lines.append(
                 f"--require improvement missed: {_label(POSITIVE_ECE, metrics)} is {100 * positive.ece:.2f} % on "
-                f"{samples_text(metrics, kind)}, by chance alone {100 * positive.ece_expected:.2f} %, with predictions "
-                "kept; --predictions change lets them follow the probabilities"
+                f"{where}, by chance alone {100 * positive.ece_expected:.2f} %, with predictions kept; --predictions "
+                "change lets them follow the probabilities"
             )
         if self.require == "not-worse" and standing.word == "worse":
             lines.append(
-                f"the result is worse than the input on {samples_text(metrics, kind)}: "
-                f"{differences_text(differences, standing.worse)}; check that the calibration and evaluation data are "
-                "alike and large enough, or pass --require nothing"
+                f"the result is worse than the input on {where}: {differences_text(differences, standing.worse)}; "
+                "check that the calibration and evaluation data are alike and large enough, or pass --require nothing"
             )
         return tuple(lines)
 
@@ -205,21 +199,19 @@ def _missing(metric: Metric, sign: int, value: float, limit: float) -> str:
     return f"{metric.factor * value:.6g}"
 
 
-def difference_text(name: str, d: Interval) -> str:
-    """Say by how much a metric changes.
+def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:
+    """Say by how much each of some metrics changes.
 
     >>> from tna_onnx.numerics.metrics import Interval
-    >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
+    >>> differences_text({"ece": Interval(-0.0303, -0.0461, -0.0215, 0.95)}, ["ece"])
     'ECE changes by -3.03 points (95 % interval -4.61 to -2.15)'
     """
-    metric = JUDGED[name]
-    change = f"{metric.change(d.difference)} {metric.change_unit}".rstrip()
-    return f"{metric.label} changes by {change} ({100 * d.level:g} % interval {metric.ends(d.low, d.high)})"
-
-
-def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) -> str:
-    """Say by how much each of several metrics changes."""
-    return ", ".join(difference_text(name, differences[name]) for name in names)
+    texts = []
+    for name in names:
+        metric, d = JUDGED[name], differences[name]
+        change = f"{metric.change(d.difference)} {metric.change_unit}".rstrip()
+        texts.append(f"{metric.label} changes by {change} ({100 * d.level:g} % interval {metric.ends(d.low, d.high)})")
+    return ", ".join(texts)
 
 
 def _label(name: str, metrics: Metrics) -> str:

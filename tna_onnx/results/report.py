@@ -21,6 +21,7 @@ from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
+from tna_onnx.results.gates import samples_text
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
 from tna_onnx.results.verdict import (
@@ -28,9 +29,10 @@ from tna_onnx.results.verdict import (
     Recall,
     Standing,
     Word,
+    apart_text,
     both_held,
     calibration_of,
-    copied_sentence,
+    pair_text,
     result_sentence,
     undecided_sentence,
 )
@@ -481,7 +483,7 @@ class Report(Displayed):
         c = self.comparison
         values = values_text(c.before, c.after)
         name = PurePath(self.model).name
-        return f"<Report on {name}: {self.method}, {self.word}; {values}; {c.before.n:,} {c.samples} samples>"
+        return f"<Report on {name}: {self.method}, {self.word}; {values}; {samples_text(c.before, c.samples)}>"
 
     def records(self) -> list[Record]:
         """Return a row for each metric of `comparison`, before and after, with its unit."""
@@ -589,7 +591,7 @@ class Report(Displayed):
         """Say what happens at one half, and which threshold keeps today's decisions; empty where they stay."""
         if not self.kept_decisions or self.already_calibrated:
             return ""
-        where = f"on all {self.comparison.before.n:,} {self.comparison.samples} samples"
+        where = f"on all {samples_text(self.comparison.before, self.comparison.samples)}"
         first = self.kept_decisions[0]
         ending = f"; --predictions keep keeps them at {first.before:g}"
         if len(self.kept_decisions) > 1:
@@ -658,10 +660,7 @@ class Report(Displayed):
             sentence = undecided_sentence(c.before, c.differences["nll"], copied=self.already_calibrated)
             return sentence + self._threshold_sentence
         if self.already_calibrated:
-            chance = self.bin_free_before.ece_expected
-            return copied_sentence(
-                c.before, changing=self.changing, refused=self.refused, chance=chance, off=self.off_before
-            )
+            return self._why_copied[0]
         sentence = result_sentence(
             self.standing.word,
             c.before,
@@ -677,13 +676,13 @@ class Report(Displayed):
     def verdict(self) -> str:
         """One sentence on accuracy, NLL, ECE and the objective, with their intervals, and N."""
         c = self.comparison
-        samples = f"{c.before.n:,} {c.samples} samples"
+        samples = samples_text(c.before, c.samples)
         positive = c.after.positive
         if positive is not None and self.word == "still off":
             values = ", ".join(JUDGED[name].value(c.after.value(name)) for name in ("nll", POSITIVE_ECE, "accuracy"))
             return f"still off by more than chance (p {positive.p:.2g}), with predictions kept: {values}; {samples}"
         if self.already_calibrated:
-            return self._copied(samples)
+            return self._why_copied[1]
         judged = self.standing.sentence(c.before, c.after, c.differences)
         worst = self.recall.worst
         if worst is not None:
@@ -693,28 +692,40 @@ class Report(Displayed):
             samples += f" in {c.before.groups:,} groups"
         return f"{judged}; {samples}, {100 * level:g} % intervals of the differences"
 
-    def _copied(self, samples: str) -> str:
-        """Say why the file is a copy of the input."""
-        c = self.comparison
-        judged_names = ("nll", calibration_of(c.differences), "accuracy")
-        values = ", ".join(JUDGED[name].value(c.before.value(name)) for name in judged_names)
+    @property
+    def _why_copied(self) -> tuple[str, str]:
+        """Why the file is a copy of the input: for readers who know no metric, and with its numbers."""
+        before = self.comparison.before
+        samples = samples_text(before, self.comparison.samples)
+        names = ("nll", calibration_of(self.comparison.differences), "accuracy")
+        values = ", ".join(JUDGED[name].value(before.value(name)) for name in names)
         best = f"no method is significantly better than the input model ({values})"
         if self.undecided:
-            return f"too few samples to tell, and left as it is: {best}; {samples}"
+            return "", f"too few samples to tell, and left as it is: {best}; {samples}"
         if self.changing:
             return (
-                f"left as it is: on {samples} no method that keeps predicted classes does "
-                f"significantly better than the input model ({values}); --predictions change would take {self.changing}"
+                "The model stays as it is: on these samples no recalibration that keeps its predictions is "
+                f"significantly better; {self.changing} would be, but it changes them",
+                f"left as it is: on {samples} no method that keeps predicted classes does significantly better than "
+                f"the input model ({values}); --predictions change would take {self.changing}",
             )
         if self.refused:
             return (
+                f"The model stays as it is: on these samples {self.refused} lowers the log loss but moves "
+                f"{pair_text(before)} further apart, and nothing else is better",
                 f"left as it is: {self.refused} has a significantly lower NLL on {samples} and a higher ECE, and no "
-                f"other method does better than the input model ({values})"
+                f"other method does better than the input model ({values})",
             )
-        opening = "already calibrated"
+        apart = apart_text(before, self.bin_free_before.ece_expected)
         if self.off_before:
-            opening = "not calibrated, and left as it is"
-        return f"{opening}: on {samples} {best}"
+            return (
+                f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {apart}",
+                f"not calibrated, and left as it is: on {samples} {best}",
+            )
+        return (
+            f"On these samples the model needs no recalibration: {apart}",
+            f"already calibrated: on {samples} {best}",
+        )
 
 
 @dataclass(frozen=True)

@@ -298,33 +298,9 @@ def undecided_sentence(metrics: Metrics, nll: Interval, *, copied: bool) -> str:
     return f"{samples} cannot tell whether {question}; about {samples_needed(metrics, nll):,} are needed"
 
 
-def copied_sentence(
-    before: Metrics, *, changing: str = "", refused: str = "", chance: float | None = None, off: bool = False
-) -> str:
-    """Say that the original stays; `changing` would be better but for predictions.
-
-    `refused` has a lower log loss and a higher ECE. `chance` is the ECE that calibrated confidences have on as many
-    samples, a fraction. `off`: whether the model's is larger than chance explains.
-    """
-    if changing:
-        return (
-            "The model stays as it is: on these samples no recalibration that keeps its predictions is significantly "
-            f"better; {changing} would be, but it changes them"
-        )
-    if refused:
-        return (
-            f"The model stays as it is: on these samples {refused} lowers the log loss but moves {_pair(before)} "
-            "further apart, and nothing else is better"
-        )
-    opening = "On these samples the model needs no recalibration"
-    if off:
-        opening = "The model is not calibrated, but nothing that was tried is better, so it stays as it is"
-    return f"{opening}: {apart_text(before, chance)}"
-
-
 def apart_text(metrics: Metrics, chance: float | None) -> str:
-    """Say how far probabilities are off; `chance` as for `copied_sentence`."""
-    return f"{_pair(metrics)} are {_points(_calibration(metrics))} apart on average{_by_chance(metrics, chance)}"
+    """Say how far probabilities are off; `chance`: ECE that calibrated confidences have on as many, a fraction."""
+    return f"{pair_text(metrics)} are {_points(_calibration(metrics))} apart on average{_by_chance(metrics, chance)}"
 
 
 def result_sentence(
@@ -382,7 +358,7 @@ def _calibration(metrics: Metrics) -> float:
     return (metrics.positive or metrics).ece
 
 
-def _pair(metrics: Metrics) -> str:
+def pair_text(metrics: Metrics) -> str:
     """Name what a calibration error sets against each other."""
     positive = metrics.positive
     if positive is None:
@@ -401,7 +377,7 @@ def _by_chance(metrics: Metrics, ece: float | None) -> str:
 
 
 def _gap(side: int, before: Metrics, after: Metrics) -> str:
-    pair = _pair(before)
+    pair = pair_text(before)
     old, new = (_calibration(metrics) for metrics in (before, after))
     if side == 1:
         return f"{pair} were {_points(old)} apart on average, now {100 * new:.1f}"

@@ -94,7 +94,7 @@ class Key:
 
     look: str  # class of the style sheet
     text: str  # that explains it
-    line: bool  # whether it is a line
+    line: bool = False  # whether it is a line
     marker: str = ""  # path data; empty for none
     capped: bool = False  # whether the line ends in strokes, as an interval does
 
@@ -116,22 +116,13 @@ class Key:
         return self.look in ("over", "under", "whisker", "fit", "accuracy weak")
 
 
-def area_key(look: str, text: str) -> Key:
-    """Explain an area."""
-    return Key(look, text, line=False)
-
-
-def line_key(look: str, text: str, marker: str = "") -> Key:
-    """Explain a line, and the marker of its points: one of `svg.MARKERS`."""
-    if not marker:
-        return Key(look, text, line=True)
-    # The entry's drawing is 28 by 12 pixels, the marker in its middle.
-    return Key(look, text, line=True, marker=svg.marker_path(marker, 14, 6))
-
-
 def key_of(line: Line) -> Key:
     """Explain a line of a chart."""
-    return line_key(svg.line_look(line), line.name, svg.line_marker(line))
+    marker = svg.line_marker(line)
+    if marker:
+        # the entry's drawing is 28 by 12 pixels, the marker in its middle
+        marker = svg.marker_path(marker, 14, 6)
+    return Key(svg.line_look(line), line.name, line=True, marker=marker)
 
 
 @dataclass(frozen=True)
@@ -186,18 +177,18 @@ def metric_title(name: str) -> str:
 
 def diagram_keys(words: DiagramWords, *, fitted: bool) -> tuple[Key, ...]:
     """Return the legend of a reliability diagram. `fitted`: whether there is a fit without bins, with its band."""
-    consistent: tuple[Key, ...] = (area_key("consistent", "consistent with calibration (95 %)"),)
+    consistent: tuple[Key, ...] = (Key("consistent", "consistent with calibration (95 %)"),)
     if fitted:
         consistent = (
-            line_key("fit", f"{words.height} without bins"),
-            area_key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
+            Key("fit", f"{words.height} without bins", line=True),
+            Key("band", f"consistent with calibration ({100 * BAND_LEVEL:g} %)"),
         )
     return (
-        area_key("accuracy", words.height),
-        area_key("over", f"{words.against} too high"),
-        area_key("under", "too low"),
+        Key("accuracy", words.height),
+        Key("over", f"{words.against} too high"),
+        Key("under", "too low"),
         Key("whisker", "95 % interval", line=True, capped=True),
-        area_key("accuracy weak", f"fewer than {FEW} {words.counted}"),
+        Key("accuracy weak", f"fewer than {FEW} {words.counted}"),
         *consistent,
     )
 

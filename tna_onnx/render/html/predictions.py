@@ -108,7 +108,7 @@ def confidence(report: Report, details: Details) -> Panel:
         Figure(confidence_histogram(bins, f"Confidences {side.lower()}", highest, words), side)
         for side, bins in sides.items()
     ]
-    keys = tuple(map(blocks.area_key, ("accuracy", "over"), words.sides))
+    keys = tuple(map(blocks.Key, ("accuracy", "over"), words.sides))
     return Panel(tuple(figures), keys)
 
 

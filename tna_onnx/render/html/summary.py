@@ -40,10 +40,11 @@ def result_tables(report: Report) -> list[Table]:
     level = next(iter(c.differences.values())).level
     heads = ("", "before", "after", f"difference ({100 * level:g} %)", blocks.DIRECTIONS)
     rows = []
-    for name, title, *sides, d in wording.change_rows(c, report.recall):
+    for row in wording.change_rows(c, report.recall):
+        title, *cells = row.cells
         # a scale of its own in each row: metrics have different units
-        bar = blocks.interval_cell(name, d, blocks.reach_of(d), "no significant change")
-        rows.append((capital(title), *map(JUDGED[name].number, sides), wording.change_text(name, d), bar))
+        bar = blocks.interval_cell(row.metric, row.d, blocks.reach_of(row.d), "no significant change")
+        rows.append((capital(title), *cells, bar))
     return [
         blocks.table(heads, rows, f"{c.data}: {wording.size_text(c.before)}", "metrics changes"),
         *positive_tables(("before", "after"), (c.before, c.after)),

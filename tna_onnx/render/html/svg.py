@@ -406,18 +406,13 @@ def short_count(number: int) -> str:
     ['999', '1.9k', '10k', '84k', '1.2M']
     """
     for factor, suffix in ((1, ""), (1_000, "k"), (1_000_000, "M")):
+        short = number / factor
         # 999.5 thousand is a million, not 1000 thousand
-        if round(number / factor) < 1_000:
-            return _short(number / factor) + suffix
+        if round(short) < 1_000:
+            # below 10 there is room for a digit behind the point
+            digits = int(round(short, 1) < 10)
+            return f"{short:.{digits}f}".removesuffix(".0") + suffix
     return f"{number:.0e}"
-
-
-def _short(number: float) -> str:
-    """Write a number below 1,000 with one digit behind the point where there is room: below 10, if it has one."""
-    text = f"{number:.1f}"
-    if len(text) > len("9.9") or text.endswith(".0"):
-        return f"{number:.0f}"
-    return text
 
 
 def _whisker(frame: Frame, bar: Bar) -> tuple[Markup, ...]:
