@@ -1,5 +1,6 @@
 """Maps that are linear in the logits: the laws of `maps/base.py`; fits against SciPy and scikit-learn."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
 from tests.maps.faces import with_faces
-from tests.maps.samples import reduce_of, sample
+from tests.maps.samples import drawn, huge, nll, reduce_of, sample, without
 from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -25,25 +26,7 @@ Array = NDArray[Any]
 # ---- samples ----
 
 
-def shifted(
-    classes: int = 10, n: int = 1500, temperature: float = 2.5, shift: float = 0.7, seed: int = 0
-) -> tuple[Array, Array]:
-    """Logits too sharp by a temperature, and labels whose classes are more or less frequent than the logits say."""
-    rng = np.random.default_rng([classes, n, seed])
-    honest = 2 * rng.normal(size=(n, classes))
-    frequency = shift * rng.normal(size=classes)
-    return temperature * honest, (honest + frequency + rng.gumbel(size=honest.shape)).argmax(axis=1)
-
-
-def without(label: int, **options: Any) -> tuple[Array, Array]:
-    logits, labels = shifted(**options)
-    kept = labels != label
-    return logits[kept], labels[kept]
-
-
-def huge() -> tuple[Array, Array]:
-    logits, labels = shifted(temperature=2500.0)
-    return np.clip(logits, -1e4, 1e4), labels
+shifted = functools.partial(drawn, shift=0.7)
 
 
 def far() -> tuple[Array, Array]:
@@ -57,16 +40,12 @@ SAMPLES: dict[str, Callable[[], tuple[Array, Array]]] = {
     "underconfident": lambda: shifted(temperature=0.3),
     "two classes": lambda: shifted(classes=2),
     "fifty classes": lambda: shifted(classes=50, n=600),
-    "absent class": lambda: without(3),
-    "huge": huge,
+    "absent class": lambda: without(3, shift=0.7),
+    "huge": functools.partial(huge, shift=0.7),
     "far from zero": far,
     "few": lambda: shifted(classes=5, n=30),
 }
 NAMES = ("bias", "svs", "sms")
-
-
-def nll(logits: Array, labels: Array) -> float:
-    return float(-np.mean(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]))
 
 
 # ---- the formula ----
@@ -182,7 +161,7 @@ class TestUglyEdges:
         assert p.max(axis=1).mean() == pytest.approx(0.95, abs=0.01)
 
     def test_an_absent_class_becomes_rare(self, name: str, dtype: Any) -> None:
-        logits, labels = without(3)
+        logits, labels = without(3, shift=0.7)
         fitted = MAPS[name].fit(reduce_of(logits.astype(dtype), labels))
         before = softmax(np.asarray(apply_map(Temperature.fit(reduce_of(logits, labels)), logits)), axis=1)[:, 3]
         assert softmax(np.asarray(apply_map(fitted, logits)), axis=1)[:, 3].mean() < 0.5 * before.mean()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from tests.maps.faces import on_numpy, with_faces
-from tests.maps.samples import reduce_of
+from tests.maps.samples import drawn, huge, nll, reduce_of, without
 from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -48,16 +48,16 @@ def by_definition(fitted: CalibrationMap, logits: Array, tiny: float) -> Array:
     return np.log(np.clip(p + uniform / s.shape[1], tiny, 1.0))
 
 
-def drawn(classes: int, scale: float, n: int = 64) -> Array:
+def normal(classes: int, scale: float, n: int = 64) -> Array:
     return scale * np.random.default_rng([classes, n]).normal(size=(n, classes))
 
 
 LOGITS: dict[str, Array] = {
-    "ten classes": drawn(10, 4.0),
-    "two classes": drawn(2, 3.0),
-    "thousand classes": drawn(1000, 2.0, 20),
-    "one sample": drawn(5, 2.0, 1),
-    "small": drawn(7, 1e-3),
+    "ten classes": normal(10, 4.0),
+    "two classes": normal(2, 3.0),
+    "thousand classes": normal(1000, 2.0, 20),
+    "one sample": normal(5, 2.0, 1),
+    "small": normal(7, 1e-3),
     "equal": np.ones((3, 4)),
     "huge": np.array([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [-1e4, -1e4, -1e4], [1e4, 1e4 - 1, 5.0]]),
 }
@@ -149,17 +149,6 @@ def test_rows_do_not_know_each_other(make: Any) -> None:
 SCALING: dict[str, type[Temperature] | type[EnsembleTemperature]] = {"ts": Temperature, "ets": EnsembleTemperature}
 
 
-def sample(classes: int = 10, n: int = 1500, temperature: float = 2.5, seed: int = 0) -> tuple[Array, Array]:
-    """Logits and labels drawn from their softmax at a temperature."""
-    rng = np.random.default_rng([classes, n, seed])
-    honest = 2 * rng.normal(size=(n, classes))
-    return temperature * honest, (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
-
-
-def nll(logits: Array, labels: Array) -> float:
-    return float(-np.mean(special.log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]))
-
-
 def squared_error(p: Array, labels: Array) -> float:
     return float(np.mean(np.sum((p - np.eye(p.shape[1])[labels]) ** 2, axis=1)))
 
@@ -175,31 +164,20 @@ def values_of(fitted: CalibrationMap) -> Array:
     return np.concatenate([np.atleast_1d(value) for value in vars(fitted).values()])
 
 
-def _without_class(label: int) -> tuple[Array, Array]:
-    logits, labels = sample()
-    return logits[labels != label], labels[labels != label]
-
-
 def _only_class(label: int) -> tuple[Array, Array]:
-    logits, labels = sample(n=4000)
+    logits, labels = drawn(n=4000)
     return logits[labels == label], labels[labels == label]
 
 
-def _huge() -> tuple[Array, Array]:
-    """Logits up to +-1e4, a few of them exactly."""
-    logits, labels = sample(temperature=2500.0)
-    return np.clip(logits, -1e4, 1e4), labels
-
-
 SAMPLES: dict[str, Callable[[], tuple[Array, Array]]] = {
-    "overconfident": sample,
-    "underconfident": lambda: sample(temperature=0.3),
-    "two classes": lambda: sample(classes=2),
-    "hundred classes": lambda: sample(classes=100, n=600),
-    "absent class": lambda: _without_class(3),
+    "overconfident": drawn,
+    "underconfident": lambda: drawn(temperature=0.3),
+    "two classes": lambda: drawn(classes=2),
+    "hundred classes": lambda: drawn(classes=100, n=600),
+    "absent class": lambda: without(3),
     "one label only": lambda: _only_class(3),
-    "huge": _huge,
-    "few": lambda: sample(n=40),
+    "huge": huge,
+    "few": lambda: drawn(n=40),
 }
 
 
@@ -239,7 +217,7 @@ class TestFits:
 
 
 def _right() -> tuple[Array, Array]:
-    logits = drawn(5, 2.0, 200)
+    logits = normal(5, 2.0, 200)
     return logits, logits.argmax(axis=1)
 
 
@@ -272,7 +250,7 @@ def test_logits_that_say_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCALING)
 def test_logits_that_hardly_differ(name: str) -> None:
-    logits, labels = sample(temperature=1e-8)
+    logits, labels = drawn(temperature=1e-8)
     with pytest.raises(DataError, match="hardly differ"):
         SCALING[name].fit(reduce_of(logits, labels))
 
@@ -300,7 +278,7 @@ def test_temperature_of_netcal(classes: int, scale: float) -> None:
     with warnings.catch_warnings():  # of the libraries that netcal imports
         warnings.simplefilter("ignore")
         scaling = pytest.importorskip("netcal.scaling", reason="netcal is in the extra 'oracles'")
-    logits, labels = sample(classes, temperature=scale)
+    logits, labels = drawn(classes, temperature=scale)
     p = special.softmax(logits, axis=1)
     with warnings.catch_warnings():  # deprecations between pyro and torch
         warnings.simplefilter("ignore")
@@ -315,7 +293,7 @@ def test_temperature_of_scikit_learn(scale: float) -> None:
     pytest.importorskip("sklearn", minversion="1.8", reason="temperature scaling came with scikit-learn 1.8")
     from sklearn import base, calibration, frozen
 
-    logits, labels = sample(temperature=scale)
+    logits, labels = drawn(temperature=scale)
 
     class Logits(base.ClassifierMixin, base.BaseEstimator):  # type: ignore[misc]
         """A fitted classifier whose features are its logits."""
