@@ -1,5 +1,6 @@
 """`features -o`: one set of features for every form of the data, and samples chosen before the network runs."""
 
+import json
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from tna_onnx.data.sources.slices import chosen_rows
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.runtime import Session
 
+pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
@@ -57,30 +59,25 @@ def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:
 
 def test_class_names_that_the_data_set_has_decide_what_its_labels_number(tmp_path: Path) -> None:
     """As `datasets` stores them; taken as the model's own numbers, every label would be wrong without a word."""
-    import json
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     order = np.random.default_rng(3).permutation(10)
     table = rows()
     labels = table["label"].to_numpy()
     names = [f"digit {k}" for k in range(10)]
     info = {"info": {"features": {"label": {"names": [names[k] for k in order], "_type": "ClassLabel"}}}}
-    table = table.set_column(1, "label", pa.array(np.argsort(order)[labels]))
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / "set.parquet")
-    features(MODEL, tmp_path / "set.parquet", output=tmp_path / "f", classes=names, device="cpu")
+
+    def write(name: str, numbers: Any) -> Path:
+        named = table.set_column(1, "label", pa.array(numbers))
+        pq.write_table(named.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / name)
+        return tmp_path / name
+
+    numbers = np.argsort(order)[labels]
+    features(MODEL, write("set.parquet", numbers), output=tmp_path / "f", classes=names, device="cpu")
     assert {key: label for key, (label, _) in by_key(tmp_path / "f").items()} == {
         f"k{row}": names[label] for row, label in enumerate(labels)
     }
-    pq.write_table(
-        table.set_column(1, "label", pa.array([-1, *labels[1:]])).replace_schema_metadata(
-            {"huggingface": json.dumps(info)}
-        ),
-        tmp_path / "without.parquet",
-    )
+    without = write("without.parquet", [-1, *labels[1:]])
     with pytest.raises(DataError, match=r"goes from -1 to 9; remove samples without a label"):
-        features(MODEL, tmp_path / "without.parquet", output=tmp_path / "g", classes=names, device="cpu")
+        features(MODEL, without, output=tmp_path / "g", classes=names, device="cpu")
 
 
 def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
@@ -103,9 +100,6 @@ def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["weight", "label", "key"])
 def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp_path: Path, name: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     weights = np.linspace(0.5, 2, N)
     for place, image in (("a", "image"), ("b", name)):
         table = rows().select(["image", "label"]).rename_columns([image, "digit"])
@@ -118,8 +112,6 @@ def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp
 
 def test_columns_read_for_something_else_are_no_labels(tmp_path: Path) -> None:
     """As in calibrate: a column of groups, or one that fills the input, may be called as labels are."""
-    import pyarrow.parquet as pq
-
     table = rows()
     sites = [f"site {row // 2}" for row in range(N)]
     for name, columns, words in (
@@ -135,9 +127,6 @@ def test_columns_read_for_something_else_are_no_labels(tmp_path: Path) -> None:
 
 
 def test_tensors_with_permuted_axes_are_refused_as_they_are_elsewhere(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     image = rows()["image"].combine_chunks()
     kind = pa.fixed_shape_tensor(pa.float32(), image.type.shape, permutation=[0, 2, 1])
     table = pa.table({"image": pa.ExtensionArray.from_storage(kind, image.storage), "label": rows()["label"]})
@@ -147,23 +136,14 @@ def test_tensors_with_permuted_axes_are_refused_as_they_are_elsewhere(tmp_path: 
 
 
 def test_limits_of_images_in_tables_are_those_of_the_user(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     files = sorted(write_images(tmp_path / "images").glob("*/*.png"))
     cells = {"image": [file.read_bytes() for file in files], "label": [int(file.parent.name) for file in files]}
     pq.write_table(pa.table(cells), tmp_path / "images.parquet")
     words: dict[str, Any] = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
     with_options(features, MODEL, tmp_path / "images.parquet", output=tmp_path / "f", **words)
+    words["limits"] = Limits(image_pixels=255)
     with pytest.raises(DataError, match="28 x 28 pixels, more than 255"):
-        with_options(
-            features,
-            MODEL,
-            tmp_path / "images.parquet",
-            output=tmp_path / "g",
-            limits=Limits(image_pixels=255),
-            **words,
-        )
+        with_options(features, MODEL, tmp_path / "images.parquet", output=tmp_path / "g", **words)
 
 
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +192,8 @@ def test_a_run_that_fails_leaves_no_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="NaN"):
         features(MODEL, tmp_path / "t.parquet", output=tmp_path / "f", device="cpu")
     assert list((tmp_path / "f").iterdir()) == []
-    rows_ = rows()
-    pq.write_table(rows_, tmp_path / "t.parquet")  # the same command again
-    assert features(MODEL, tmp_path / "t.parquet", output=tmp_path / "f", device="cpu").shape[0] == len(rows_)
+    pq.write_table(rows(), tmp_path / "t.parquet")  # the same command again
+    assert features(MODEL, tmp_path / "t.parquet", output=tmp_path / "f", device="cpu").shape[0] == N
 
 
 @pytest.mark.parametrize(
