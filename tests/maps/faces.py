@@ -18,33 +18,41 @@ from tna_onnx.maps.base import CalibrationMap, apply_map
 Array = NDArray[Any]
 
 
-def onnx_model(fitted: CalibrationMap, dtype: str, classes: int, opset: int = 17) -> onnx.ModelProto:
-    ops = NodeOps(dtype, opset)
-    result = fitted.forward(ops, "logits")
-    before, after = (tensor_info(name, ["N", classes], dtype) for name in ("logits", result))
-    model = small_model(ops.nodes, [before], [after], ops.initializers, opset=opset)
+def onnx_model(fitted: CalibrationMap, feeds: dict[str, Array], opset: int) -> onnx.ModelProto:
+    ops = NodeOps(feeds["logits"].dtype.name, opset)
+    result = fitted.forward(ops, "logits", "features")
+    before = [tensor_info(name, ["N", values.shape[1]], values.dtype) for name, values in feeds.items()]
+    after = tensor_info(result, ["N", feeds["logits"].shape[1]], feeds["logits"].dtype)
+    model = small_model(ops.nodes, before, [after], ops.initializers, opset=opset)
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
-def on_numpy(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(apply_map(fitted, logits))
+def on_numpy(fitted: CalibrationMap, logits: Array, features: Array | None = None) -> Array:
+    return np.asarray(apply_map(fitted, logits, features))
 
 
-def on_torch(fitted: CalibrationMap, logits: Array) -> Array:
+def on_torch(fitted: CalibrationMap, logits: Array, features: Array | None = None) -> Array:
     torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    return np.asarray(apply_map(fitted, torch.from_numpy(logits)).numpy())
+    tensors = [torch.from_numpy(values) for values in (logits, features) if values is not None]
+    return np.asarray(apply_map(fitted, *tensors).numpy())
 
 
-def on_onnxruntime(fitted: CalibrationMap, logits: Array, opset: int = 17) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1], opset)
-    (found,) = outputs_of(model, logits).values()
+def on_onnxruntime(fitted: CalibrationMap, logits: Array, features: Array | None = None, opset: int = 17) -> Array:
+    feeds = _feeds(fitted, logits, features)
+    (found,) = outputs_of(onnx_model(fitted, feeds, opset), feeds).values()
     return np.asarray(found)
 
 
-def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
-    model = onnx_model(fitted, logits.dtype.name, logits.shape[1])
-    return np.asarray(ReferenceEvaluator(model).run(None, {"logits": logits})[0])
+def on_reference_evaluator(fitted: CalibrationMap, logits: Array, features: Array | None = None) -> Array:
+    feeds = _feeds(fitted, logits, features)
+    return np.asarray(ReferenceEvaluator(onnx_model(fitted, feeds, 17)).run(None, feeds)[0])
+
+
+def _feeds(fitted: CalibrationMap, logits: Array, features: Array | None) -> dict[str, Array]:
+    if features is None or not fitted.needs_features:
+        return {"logits": logits}
+    return {"logits": logits, "features": features}
 
 
 FACES = [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]

@@ -90,7 +90,9 @@ def test_every_face_is_the_definition(face: Any, dtype: Any, *, ties: bool) -> N
 def test_it_needs_no_newer_operators(opset: int) -> None:
     old = np.round(3 * np.random.default_rng(1).standard_normal((100, 4))).astype(np.float32)
     for fitted in (clamped(np.arange(4.0)), clamped(np.arange(4.0), 0)):
-        np.testing.assert_allclose(on_onnxruntime(fitted, old, opset), on_numpy(fitted, old), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            on_onnxruntime(fitted, old, opset=opset), on_numpy(fitted, old), rtol=1e-6, atol=1e-6
+        )
 
 
 def test_half_precision_in_a_file_keeps_all() -> None:

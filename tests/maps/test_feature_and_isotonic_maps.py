@@ -3,19 +3,14 @@
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import helper
-from onnx.reference import ReferenceEvaluator
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.covariance import oas
 
-from tests.builders import small_model
+from tests.maps.faces import FACES, OPSETS
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
-from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.atypicality import AtypicalityAware, FeatureSpace
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.isotonic import SmoothedIsotonic
@@ -40,34 +35,14 @@ def fitted(request: pytest.FixtureRequest) -> tuple[Any, tuple[Array, ...]]:
     return MAPS[request.param.split(",")[0]].fit(reduce_of(*data)), data
 
 
-def graph_of(fitted: Any, classes: int, n: int, opset: int) -> bytes:
-    """Write the map as a model of its own: logits, features -> y."""
-    ops = NodeOps("float32", opset)
-    result = fitted.forward(ops, "logits", "features")
-    ops.nodes.append(helper.make_node("Identity", [result], ["y"]))
-    inputs = {"logits": ["N", classes], "features": ["N", n]}
-    model = small_model(ops.nodes, inputs, {"y": ["N", classes]}, ops.initializers, opset=opset)
-    onnx.checker.check_model(model, full_check=True)
-    return bytes(model.SerializeToString())
-
-
-@pytest.mark.parametrize("opset", [9, 13, 18])
-def test_all_faces_agree(fitted: tuple[Any, tuple[Array, ...]], opset: int) -> None:
+@pytest.mark.parametrize("face", [*FACES, *OPSETS])
+def test_all_faces_agree(fitted: tuple[Any, tuple[Array, ...]], face: Any) -> None:
     fitted_map, (logits, _, features) = fitted
     exact = softmax(apply_map(fitted_map, logits, features))
     np.testing.assert_allclose(exact.sum(axis=1), 1, atol=1e-12)
-    single = logits.astype(np.float32), features.astype(np.float32)
-    bound = 2e-5  # float32 logits of about 30 resolve 2e-6
-    np.testing.assert_allclose(softmax(apply_map(fitted_map, *single)), exact, atol=bound)
-    model = graph_of(fitted_map, logits.shape[1], features.shape[1], opset)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    feed = {"logits": single[0], "features": single[1]}
-    feed = {i.name: feed[i.name] for i in session.get_inputs()}
-    np.testing.assert_allclose(softmax(session.run(None, feed)[0]), exact, atol=bound)
-    np.testing.assert_allclose(softmax(ReferenceEvaluator(model).run(None, feed)[0]), exact, atol=bound)
-    torch = pytest.importorskip("torch")
-    tensors = [torch.from_numpy(x) for x in single]
-    np.testing.assert_allclose(softmax(apply_map(fitted_map, *tensors).numpy()), exact, atol=bound)
+    found = face(fitted_map, logits.astype(np.float32), features.astype(np.float32))
+    # float32 logits of about 30 resolve 2e-6
+    np.testing.assert_allclose(softmax(found), exact, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))
