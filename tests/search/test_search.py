@@ -133,18 +133,7 @@ def test_any_grid_ascends_between_0_and_90(step: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"ensemble_size": -1},
-        {"max_ensemble_size": 9},
-        {"angle_step": 0.0},
-        {"angle_step": 90.0},
-        {"angle_step": math.nan},
-        {"objective": "accuracy"},
-        {"bins": 0},
-        {"max_accuracy_drop": -0.001},
-        {"seed": -1},
-    ],
+    "wrong", [{"ensemble_size": -1}, {"angle_step": 0.0}, {"angle_step": 90.0}, {"angle_step": math.nan}]
 )
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} is out of its range"):

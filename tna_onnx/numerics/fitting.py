@@ -28,11 +28,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Root:
-    """Where a root search ended: `converged`, at the `lower`/`upper` end of the range, or out of iterations."""
+    """Where a root search ended: `converged`, or at the `lower`/`upper` end of the range."""
 
     value: float
-    iterations: int
-    status: Literal["converged", "lower", "upper", "stopped"]
+    status: Literal["converged", "lower", "upper"]
 
 
 def increasing_root(
@@ -42,7 +41,6 @@ def increasing_root(
     *,
     start: float = 1.0,
     tolerance: float = 1e-10,
-    max_iterations: int = 100,
 ) -> Root:
     """Find x in [low, high] where an increasing function changes sign.
 
@@ -57,17 +55,18 @@ def increasing_root(
     lower = math.log(low)
     right = math.log(high)
     # a warm start can lie outside of the range
-    u = min(max(math.log(start), lower), right)
+    following = min(max(math.log(start), lower), right)
     # no step yet: the first one may be as long as the bracket
     last = before_last = right - lower
     halley = 0.0  # length of the last step, if it was Halley's
-    for iteration in range(1, max_iterations + 1):
+    for _ in range(100):  # at most 2 log2(log(high / low) / tolerance) are needed
+        u = following
         x = math.exp(u)
         value, slope, bend = function(x)
         if not (math.isfinite(value) and math.isfinite(slope) and math.isfinite(bend)):
             raise ValueError(f"function is not finite at {x}: value {value}, slope {slope}, second derivative {bend}")
         if value == 0:
-            return Root(x, iteration, "converged")
+            return Root(x, "converged")
         if value < 0:
             lower = u
         else:
@@ -86,9 +85,8 @@ def increasing_root(
         before_last = last
         last = abs(following - u)
         if ended or last <= tolerance:
-            return Root(math.exp(following), iteration, _end(following, low, high))
-        u = following
-    return Root(math.exp(u), max_iterations, "stopped")
+            break
+    return Root(math.exp(following), _end(following, low, high))
 
 
 def _halley(value: float, slope: float, bend: float) -> float:
@@ -204,19 +202,15 @@ def mixture_weights(likelihoods: FloatArray, counts: FloatArray | None = None) -
         while size > 1e-9:
             following = mixed + size * (likelihoods @ direction)
             # at the border a likelihood may vanish: half as far then
-            if following.min() > 0 and np.mean(_times(np.log(following / mixed), counts)) >= 1e-4 * size * gain:
-                break
+            if following.min() > 0:
+                gains = np.log(following / mixed)
+                if np.mean(gains if counts is None else gains * counts) >= 1e-4 * size * gain:
+                    break
             size /= 2
         weights = weights + size * direction
         mixed = likelihoods @ weights
     result: FloatArray = np.maximum(weights, 0) / np.maximum(weights, 0).sum()
     return result
-
-
-def _times(values: FloatArray, counts: FloatArray | None) -> FloatArray:
-    if counts is None:
-        return values
-    return values * counts
 
 
 RIDGE = 0.05

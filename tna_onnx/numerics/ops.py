@@ -98,20 +98,11 @@ class ArrayOps:
     def const(self, value: Any) -> Any:
         return self._xp.asarray(np.asarray(value, np.float64), dtype=self._dtype, device=self._device)
 
-    def in_float(self, value: Any) -> Any:
-        return self.const(value)
-
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return a * b
-
-    def div(self, a: Any, b: Any) -> Any:
-        return a / b
-
-    def matmul(self, a: Any, b: Any) -> Any:
-        return a @ b
+    in_float = const
+    add = staticmethod(operator.add)
+    mul = staticmethod(operator.mul)
+    div = staticmethod(operator.truediv)
+    matmul = staticmethod(operator.matmul)
 
     def log(self, a: Any) -> Any:
         return self._xp.log(a)

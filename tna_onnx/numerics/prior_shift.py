@@ -117,11 +117,12 @@ def _cycle(
     return far, far_slopes, far_gain
 
 
-def joint_counts(labels: IntArray, predicted: IntArray, n_classes: int) -> FloatArray:
-    """Return (C, C) counts: samples of class y that are predicted as k, at [k, y]."""
-    cells = predicted * n_classes + labels
-    counts: FloatArray = np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes).astype(np.float64)
-    return counts
+def joint_counts(
+    labels: IntArray, predicted: IntArray, n_classes: int, counts: NDArray[np.integer] | None = None
+) -> FloatArray:
+    """Return (C, C) sums: samples of class y that are predicted as k, at [k, y]; `counts`: how often each counts."""
+    sums = np.bincount(predicted * n_classes + labels, counts, n_classes**2)
+    return sums.reshape(n_classes, n_classes).astype(np.float64)
 
 
 def conditional(joint: FloatArray) -> FloatArray:
@@ -269,11 +270,7 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
                 with contextlib.suppress(DataError):
                     box_rows.append(black_box(_redrawn(observed, old_row), shares))
     complete = with_black_box and len(box_rows) == count
-    return Draws(
-        np.concatenate(em_rows),
-        np.stack(box_rows) if complete else None,
-        np.array(surprises),
-    )
+    return Draws(np.concatenate(em_rows), np.stack(box_rows) if complete else None, np.array(surprises))
 
 
 def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
@@ -287,9 +284,7 @@ def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArr
 
 def _redrawn(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
     """Return K of a draw; a class that it lost keeps its column."""
-    classes = observed.n_classes
-    cells = observed.old_predicted * classes + observed.labels
-    joint = np.bincount(cells, counts, classes**2).reshape(classes, classes).astype(np.float64)
+    joint = joint_counts(observed.labels, observed.old_predicted, observed.n_classes, counts)
     lost = joint.sum(axis=0) == 0
     joint[:, lost] = observed.joint[:, lost]
     return conditional(joint)
@@ -356,9 +351,7 @@ def p_of_normal(value: float, drawn: FloatArray) -> float:
     """Return how often a normal distribution with the spread of the draws is as far from 0."""
     spread = float(np.std(drawn))
     if spread == 0:
-        if value == 0:
-            return 1.0
-        return 0.0
+        return float(value == 0)
     return math.erfc(abs(value) / spread / math.sqrt(2))
 
 
