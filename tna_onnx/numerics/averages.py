@@ -110,45 +110,24 @@ def tilted_means(
     size = n * start.weight.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
     together = max(1, _TOGETHER // (size * width))
-    # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
-    blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
-    groups = _groups(stops, together, alone=len(blocks) == 1)
+    groups = np.split(np.arange(len(stops)), range(together, len(stops), together))
+
+    def walked() -> Iterator[_Legs]:
+        return (_Legs(rotations, stops, paired, start.weight.dtype, paths) for paths in groups)
+
+    # a block of classes takes the steps of the one before, unless these are too many to be held
+    n_rotations = int(stops.max(axis=1, initial=0).sum())
+    held = list(walked()) if width < classes and n_rotations <= _HELD else None
     means = [np.empty(start.shape, start.weight.dtype) for _ in range(stops.shape[1])]
-    sums: dict[int, _Sums] = {}
-    # what is done with is used again: memory that is new has to be cleared by the system
-    done: list[_Sums] = []
-    for group, numbers in enumerate(groups):
-        legs = [_Legs(rotations, stops, paired, start.weight.dtype, part) for part in numbers]
-        for k, columns in enumerate(blocks):
-            block = start.block(columns)
-            if k not in sums:
-                sums[k] = done.pop() if done else _Sums(start, len(means), width, len(stops) + paired)
-                sums[k].begin(block.shape[1])
-            for leg in legs:
-                leg.walk(block, sums[k])
-            if group + 1 == len(groups):
-                sums[k].average(means, columns.start)
-                done.append(sums.pop(k))
+    sums = _Sums(start, len(means), width, len(stops) + paired)
+    # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
+    for first in range(0, classes, width):
+        block = start.block(slice(first, first + width))
+        sums.begin(block.shape[1])
+        for legs in held or walked():
+            legs.walk(block, sums)
+        sums.average(means, first)
     return [mean.T for mean in means]
-
-
-def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[list[NDArray[np.int64]]]:
-    """Cut paths into those that are walked side by side, and these into groups whose steps are held at once.
-
-    `stops`: (P, A) ascending numbers of rotations; `together`: paths that are walked side by side; `alone`: whether one
-    block of classes takes all steps, so that none needs to be held for another.
-    """
-    groups: list[list[NDArray[np.int64]]] = [[]]
-    steps_in_group = 0
-    for begin in range(0, len(stops), together):
-        paths = np.arange(begin, min(begin + together, len(stops)))
-        group_steps = int(stops[paths].max(axis=1, initial=0).sum())
-        if groups[-1] and (alone or steps_in_group + group_steps > _HELD):
-            groups.append([])
-            steps_in_group = 0
-        groups[-1].append(paths)
-        steps_in_group += group_steps
-    return groups
 
 
 class _Legs:

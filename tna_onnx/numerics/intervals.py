@@ -258,25 +258,19 @@ def _moved(
         numbers, clusters = np.unique(clusters, return_inverse=True)
         of_clusters = draws.standard_normal((count, len(numbers))) * math.sqrt(len(numbers) / (len(numbers) - 1))
     sides = [[residuals(side) for side in pair] for pair in pairs]
-    moved: list[FloatArray] = []
+    moved = means = np.zeros(1)
     weights = np.zeros((count, 1))
-    means: list[FloatArray] = []
     for start in range(0, len(ones), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        if clusters is None:
-            g = draws.standard_normal((count, len(sides[0][0][rows])))
-        else:
-            g = of_clusters[:, clusters[rows]]
+        g = draws.standard_normal((count, len(ones[rows]))) if clusters is None else of_clusters[:, clusters[rows]]
         weights += (g * ones[rows]).sum(axis=1, keepdims=True)
         spreads = [
             np.hstack([r[rows, None] * share(rows) for r, share in zip(side, inside, strict=True)])
             for side, inside in zip(sides, diagrams, strict=True)
         ]
-        new = [g @ spread for spread in spreads]
-        moved = [a + b for a, b in zip(moved, new, strict=True)] if moved else new
-        sums = [spread.sum(axis=0) for spread in spreads]
-        means = [a + b for a, b in zip(means, sums, strict=True)] if means else sums
-    return np.stack([(total - weights * mean / n) / n for total, mean in zip(moved, means, strict=True)])
+        moved = moved + np.stack([g @ spread for spread in spreads])
+        means = means + np.stack([spread.sum(axis=0) for spread in spreads])
+    return np.asarray((moved - weights * means[:, None] / n) / n)
 
 
 def _widened(moved: FloatArray, sigma: FloatArray) -> FloatArray:
