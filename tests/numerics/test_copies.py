@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
-from tna_onnx.numerics.residuals import order_dependence
+from tna_onnx.numerics.copies import connected, equal_pairs, near_copies, order_dependence
 
 
 def blobs(n: int, dimensions: int, classes: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -115,16 +115,16 @@ def tilted_means(
     def walked() -> Iterator[_Legs]:
         return (_Legs(rotations, stops, paired, start.weight.dtype, paths) for paths in groups)
 
-    # a block of classes takes the steps of the one before, unless these are too many to be held
+    # a block of classes takes the steps of the one before, unless these are too many to be stored
     n_rotations = int(stops.max(axis=1, initial=0).sum())
-    held = list(walked()) if width < classes and n_rotations <= _HELD else None
+    stored = list(walked()) if width < classes and n_rotations <= _HELD else None
     means = [np.empty(start.shape, start.weight.dtype) for _ in range(stops.shape[1])]
     sums = _Sums(start, len(means), width, len(stops) + paired)
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     for first in range(0, classes, width):
         block = start.block(slice(first, first + width))
         sums.begin(block.shape[1])
-        for legs in held or walked():
+        for legs in stored or walked():
             legs.walk(block, sums)
         sums.average(means, first)
     return [mean.T for mean in means]

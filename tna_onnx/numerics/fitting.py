@@ -151,13 +151,13 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     return np.array(weights)
 
 
-def _on_support(gram: list[list[float]], target: list[float], first: int, *others: int) -> list[float]:
+def _on_support(gram: list[list[float]], target: list[float], first: int, *rest: int) -> list[float]:
     """Return the minimum with sum one of some weights alone; nothing where fewer of them have it, too."""
-    # the first weight is what the others leave: w = e_1 + sum v_j (e_j - e_1); Gauss elimination gives v
-    across = {j: gram[first][j] - gram[first][first] for j in others}
+    # the first weight is what the rest leaves: w = e_1 + sum v_j (e_j - e_1); Gauss elimination gives v
+    across = {j: gram[first][j] - gram[first][first] for j in rest}
     rows = []
-    for i in others:
-        row = [gram[i][j] - gram[i][first] - across[j] for j in others]
+    for i in rest:
+        row = [gram[i][j] - gram[i][first] - across[j] for j in rest]
         rows.append([*row, target[i] - target[first] - across[i]])
     for k, pivot in enumerate(rows):
         if not pivot[k] > 0:
@@ -167,8 +167,8 @@ def _on_support(gram: list[list[float]], target: list[float], first: int, *other
             row[:] = [a - factor * b for a, b in zip(row, pivot, strict=True)]
     v: list[float] = []
     for k, row in reversed([*enumerate(rows)]):
-        known = sum(a * b for a, b in zip(row[k + 1 : -1], v, strict=True))
-        v.insert(0, (row[-1] - known) / row[k])
+        solved = sum(a * b for a, b in zip(row[k + 1 : -1], v, strict=True))
+        v.insert(0, (row[-1] - solved) / row[k])
     return [1 - sum(v), *v]
 
 
@@ -251,13 +251,13 @@ def logistic_terms(
     columns: FloatArray, odds: FloatArray, event: NDArray[np.bool_], weights: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:
     """Return the NLL of events under (N,) log odds, and in the (N, k) columns its gradients, (N, k), and Hessian."""
-    # the sign makes the two labels one case: -log p(y) = log(1 + exp -own)
+    # the sign makes the two labels one case: -log p(y) = log(1 + exp -margin)
     sign = np.where(event, 1.0, -1.0)
-    own = sign * odds
-    small = np.exp(-np.abs(own))
+    margin = sign * odds
+    small = np.exp(-np.abs(margin))
     # 1 - p(y), without cancellation on either side
-    wrong = np.where(own > 0, small, 1) / (1 + small)
-    value = float(weights @ (np.log1p(small) + np.maximum(-own, 0)))
+    wrong = np.where(margin > 0, small, 1) / (1 + small)
+    value = float(weights @ (np.log1p(small) + np.maximum(-margin, 0)))
     bent = columns * (weights * small / (1 + small) ** 2)[:, None]
     return value, columns * (-weights * sign * wrong)[:, None], bent.T @ columns
 

@@ -151,8 +151,8 @@ VectorForm: TypeAlias = Scalar | Diagonal
 def _moments(g: Any, x: Any) -> tuple[FloatArray, ...]:
     """Sums over rows of g, g x and g x^2, (C,) each."""
     xp = namespace(x)
-    once = g * x
-    return tuple(to_host(xp.sum(values, axis=0, dtype=xp.float64)) for values in (g, once, once * x))
+    weighted = g * x
+    return tuple(to_host(xp.sum(values, axis=0, dtype=xp.float64)) for values in (g, weighted, weighted * x))
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,8 @@ class _Objective:
             return np.append(np.array(turned) + ridge, by_odds * noise + steepness * direction[-1])
 
         diagonal = np.maximum(sums[2 + k :] + self.ridge, _MIN_CURVATURE)
-        own = by_odds * (1 + 2 / self.size) + _MIN_CURVATURE
-        return value, gradient, DiagonalCurvature(product, np.append(diagonal, own))
+        of_odds = by_odds * (1 + 2 / self.size) + _MIN_CURVATURE
+        return value, gradient, DiagonalCurvature(product, np.append(diagonal, of_odds))
 
     def _mean(self, sums: Callable[..., FloatArray], *arguments: Any) -> FloatArray:
         mean: FloatArray = self.reduce(Blocked(functools.partial(sums, *arguments))) / self.size

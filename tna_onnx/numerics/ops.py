@@ -132,13 +132,13 @@ class ShapeOps:
     (1, 7)
 
     Args:
-        most: numbers in all constants.
+        limit: numbers in all constants.
     """
 
     tiny = 1.0
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, limit: int) -> None:
+        self._left = limit
 
     def const(self, value: Any) -> Any:
         self._left -= np.size(value)
@@ -198,8 +198,8 @@ def rows_of(values: T | None, rows: Any) -> T | None:
     """Return some rows of an array; of what is missing, None."""
     if values is None:
         return None
-    chosen: T = values[rows]  # type: ignore[index]  # an array of any namespace
-    return chosen
+    part: T = values[rows]  # type: ignore[index]  # an array of any namespace
+    return part
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ class Blocked:
 
         cuts = blocks(logits)
         # the parts follow from the sizes alone, as the last bits of the sum depend on them
-        each = max(_PART, math.ceil(len(cuts) / _PARTS))
-        parts = [cuts[k : k + each] for k in range(0, len(cuts), each)]
-        threads = max((several for *_, several in _HELD), default=1)
+        length = max(_PART, math.ceil(len(cuts) / _PARTS))
+        parts = [cuts[k : k + length] for k in range(0, len(cuts), length)]
+        threads = max((threads for *_, threads in _HELD), default=1)
         if threads == 1 or len(parts) == 1:
             return functools.reduce(operator.add, map(total, parts))
         with ThreadPoolExecutor(threads) as pool:
@@ -401,8 +401,8 @@ def label_shares(labels: Any, values: Any) -> Any:
     if isinstance(labels, SoftLabels):
         return xp.asarray(labels.shares, dtype=values.dtype, device=device)
     classes = xp.arange(values.shape[1], device=device)
-    own = xp.asarray(plain_labels(labels), device=device)
-    is_label = (classes[:, None] == own).T if is_narrow(values) else own[:, None] == classes
+    index = xp.asarray(plain_labels(labels), device=device)
+    is_label = (classes[:, None] == index).T if is_narrow(values) else index[:, None] == classes
     return xp.astype(is_label, values.dtype)
 
 

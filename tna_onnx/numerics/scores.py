@@ -384,8 +384,8 @@ class SampleScores:
 
     def take(self, rows: NDArray[Any] | slice) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
-        chosen: dict[str, Any] = {field.name: rows_of(getattr(self, field.name), rows) for field in fields(self)}
-        return SampleScores(**chosen)
+        columns: dict[str, Any] = {field.name: rows_of(getattr(self, field.name), rows) for field in fields(self)}
+        return SampleScores(**columns)
 
     def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:
         """Return the same scores with their clusters and weights, (N,) each."""

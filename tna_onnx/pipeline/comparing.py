@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.copies import order_dependence
 from tna_onnx.numerics.ops import namespace, sigmoid, to_host
 from tna_onnx.numerics.positive import NO_CLASSES, Classes, positive_scores
-from tna_onnx.numerics.residuals import CrossFit, order_dependence
+from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.job import Collected, Task
