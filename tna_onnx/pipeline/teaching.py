@@ -4,7 +4,6 @@ The student's loss of a sample is sum_c t_c (-log q_c). What knows labels alone,
 drawn from t. Unlabelled samples are enough; held-out labelled ones are reported on.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,32 +126,26 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
     assert teacher is not None  # noqa: S101 - asked for
     table = task.reported.table
     z = quantile((1 + task.settings.level) / 2, table.clusters, table.weights)
-    before = _followed(task.logits(task.weight, on=task.reported), None, teacher.probabilities)
-    now = _followed(after.logits, after.fitted, teacher.probabilities)
-    ends = []
-    for first, second in zip(before[:2], now[:2], strict=True):
-        mean, error = mean_and_error(second - first, table.clusters, table.weights)
-        ends.append((mean - z * error, mean + z * error))
-    kl, same, five = (
-        [weighted_mean(values, table.weights) for values in pair] for pair in zip(before, now, strict=True)
+    sides = (
+        _followed(task.logits(task.weight, on=task.reported), None, teacher.probabilities),
+        _followed(after.logits, after.fitted, teacher.probabilities),
     )
-    top5: Sequence[float | None] = five
+    numbers: dict[str, Any] = {}
+    for name, before, now in zip(("kl", "agreement", "top5"), *sides, strict=True):
+        numbers[f"{name}_before"] = weighted_mean(before, table.weights)
+        numbers[f"{name}_after"] = weighted_mean(now, table.weights)
+        change, error = mean_and_error(now - before, table.clusters, table.weights)
+        numbers[f"{name}_change"] = (change - z * error, change + z * error)
+    del numbers["top5_change"]
     if teacher.probabilities.shape[1] <= _FIRST:
-        top5 = (None, None)
+        numbers |= {"top5_before": None, "top5_after": None}
     metrics, notes = _of_teacher(teacher, task)
     result = Taught(
         model=teacher.model.name,
         model_sha256=teacher.model.sha256,
         samples=len(teacher.probabilities),
-        kl_before=kl[0],
-        kl_after=kl[1],
-        kl_change=ends[0],
-        agreement_before=same[0],
-        agreement_after=same[1],
-        agreement_change=ends[1],
-        top5_before=top5[0],
-        top5_after=top5[1],
         metrics=metrics,
+        **numbers,
     )
     return replace(report, teacher=result, notes=(*report.notes, *notes))
 
