@@ -10,14 +10,13 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.data.source import Source
 from tna_onnx.errors import CheckFailed, TnaError, UsageError
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import open_part
@@ -30,8 +29,8 @@ from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import decision_entry, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, halves_to_guard, open_guard
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.guarding.measure import RecordingRunner, Values, collect_values, measure, measure_detection
-from tna_onnx.guarding.thresholds import NotReached, Thresholds, choose_thresholds, outlier_of, set_score_of
+from tna_onnx.guarding.measure import RecordingRunner, collect_values, measure, measure_detection
+from tna_onnx.guarding.thresholds import GuardPlan, NotReached, choose_thresholds, outlier_of, set_score_of
 from tna_onnx.numerics import conformal
 from tna_onnx.pipeline.checking import FileCheck, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, ModelJob, target_of
@@ -50,15 +49,6 @@ _log = logging.getLogger("tna_onnx.guard")
 _MAX_CHANGE = 1e-5
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """What is to be written: formulas, thresholds, and the scores that they come from."""
-
-    guarded: Guarded  # formulas of the scores
-    thresholds: Thresholds  # what they are compared with
-    scores: Values  # of all samples
-
-
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
     """Add decisions to a model and write it.
 
@@ -70,9 +60,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     if job.dry_run:
         target = None
     plan = _choose(job, opened, progress)
-    thresholds = plan.thresholds
-    settings = thresholds.settings
-    step = DecisionStep(model.sha256, model, plan.guarded, thresholds.values, settings.outputs)
+    step = DecisionStep(model.sha256, model, plan.guarded, plan.limits, plan.settings.outputs)
     proto = write_decisions(step, _metadata(opened, plan))
     with checked_file(model, proto, target, opened.device) as (path, written):
         change = _checked(opened, plan, written, progress)
@@ -92,28 +80,23 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         set_penalty=set_score.weight,
         set_free_classes=set_score.free,
         data=opened.source.describe(),
-        samples=thresholds.samples,
+        samples=plan.samples,
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
         bytes=size - total_size(model.proto, model.large_values),
         max_change=change,
-        omitted=tuple(thresholds.omitted),
-        lowest_risk=thresholds.lowest_risk,
-        notes=(
-            *opened.notes,
-            *(f"{role} is left out: {why}" for role, why in thresholds.omitted.items()),
-            *thresholds.notes,
-        ),
+        omitted=tuple(plan.omitted),
+        lowest_risk=plan.lowest_risk,
+        notes=(*opened.notes, *(f"{role} is left out: {why}" for role, why in plan.omitted.items()), *plan.notes),
         provider=opened.session.provider,
-        operating_point=thresholds.point,
+        operating_point=plan.point,
     )
 
 
-def _outputs(opened: GuardSamples, plan: _Plan) -> tuple[GuardOutput, ...]:
+def _outputs(opened: GuardSamples, plan: GuardPlan) -> tuple[GuardOutput, ...]:
     """Say of each new output what it promises, and to whom."""
-    thresholds = plan.thresholds
-    settings = thresholds.settings
+    settings = plan.settings
     rule = plan.guarded.decision
     whom = "for samples from the same source"
     if plan.scores.clusters is not None:
@@ -127,9 +110,9 @@ def _outputs(opened: GuardSamples, plan: _Plan) -> tuple[GuardOutput, ...]:
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
         f"{whom}",
     }
-    if rule is not None and thresholds.point is not None:
-        promises["decision"] = promise_of(settings, rule, thresholds.point, opened.names, whom)
-    compared = {**thresholds.values, "ood_alarm": thresholds.values.get("ood"), "ood": None}
+    if rule is not None and plan.point is not None:
+        promises["decision"] = promise_of(settings, rule, plan.point, opened.names, whom)
+    compared = {**plan.limits, "ood_alarm": plan.limits.get("ood"), "ood": None}
     return tuple(
         GuardOutput(name, role, promises[role], _reported(compared.get(role)))
         for role, name in settings.outputs.items()
@@ -143,17 +126,17 @@ def _reported(levels: npt.NDArray[np.float32] | None) -> tuple[float | None, ...
     return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
 
 
-def _set_promise(plan: _Plan, whom: str) -> str:
-    settings = plan.thresholds.settings
+def _set_promise(plan: GuardPlan, whom: str) -> str:
+    settings = plan.settings
     promise = f"holds the true class of at least {settings.coverage:g} % of "
     if settings.per_class:
         promise += f"the samples of each class on average over calibration sets, {whom}"
     else:
-        n = plan.thresholds.fresh if settings.fits_sets else plan.thresholds.samples
+        n = plan.fresh if settings.fits_sets else plan.samples
         level = settings.coverage / 100
         low, _ = conformal.coverage_band(n, level, None, 0.95)
         # where many share the score of the threshold, sets hold the true class of as many
-        _, high = conformal.coverage_band(n, max(level, plan.thresholds.covered / (n + 1)), None, 0.95)
+        _, high = conformal.coverage_band(n, max(level, plan.covered / (n + 1)), None, 0.95)
         promise += (
             f"samples on average over calibration sets, {whom}; with this one {100 * low:.1f} to {100 * high:.1f} % "
             "in 95 of 100 cases"
@@ -165,7 +148,7 @@ def _set_promise(plan: _Plan, whom: str) -> str:
     return promise
 
 
-def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
+def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> GuardPlan:
     """Fit what is fitted, run the scores over the samples, and choose thresholds."""
     settings = job.settings
     score = set_score_of(settings, opened, progress)
@@ -182,20 +165,18 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Plan:
         require_independence(
             opened.model, runner, opened.output, opened.source, opened.batch_size, extra_outputs=[tensors["ood"]]
         )
-    scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress, "score")
-    thresholds = choose_thresholds(opened, scores, settings, rule)
-    if "decision" in thresholds.omitted:
-        guarded = replace(guarded, decision=None)
-    _log.info("thresholds: %s samples", f"{thresholds.samples:,}")
-    return _Plan(guarded, thresholds, scores)
+    scores = collect_values(runner, opened, tensors, opened.source, progress, "score")
+    plan = choose_thresholds(opened, guarded, scores, settings)
+    _log.info("thresholds: %s samples", f"{plan.samples:,}")
+    return plan
 
 
-def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> float:
+def _checked(opened: GuardSamples, plan: GuardPlan, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
     source = opened.source
     # in the batches that the scores were computed in
     rows = first_rows(source, opened.batch_size)
-    recorder = RecordingRunner(written, plan.thresholds.settings.outputs, source.labels[rows], source.describe())
+    recorder = RecordingRunner(written, plan.settings.outputs, source.labels[rows], source.describe())
     old_outputs = tensor_outputs(opened.model)
     outputs = [*dict.fromkeys([opened.output.name, *old_outputs])]
     largest = 0.0
@@ -210,11 +191,11 @@ def _checked(opened: GuardSamples, plan: _Plan, written: Session, progress: Prog
     return largest
 
 
-def _check_decisions(plan: _Plan, decided: Mapping[str, npt.NDArray[Any]], where: str) -> None:
+def _check_decisions(plan: GuardPlan, decided: Mapping[str, npt.NDArray[Any]], where: str) -> None:
     """Compare what the file decides on the first samples, role -> (n,), with the scores that gave the thresholds."""
     n = len(next(iter(decided.values())))
     scores = plan.scores.take(slice(n))
-    limits = plan.thresholds.values
+    limits = plan.limits
     expected = {**scores.values}
     if "accept" in limits:
         expected["accept"] = scores.values["confidence"] >= limits["accept"]
@@ -254,28 +235,23 @@ def _change(model: Model, name: str, old: npt.NDArray[Any], new: npt.NDArray[Any
     return change
 
 
-def _measured(opened: GuardSamples, plan: _Plan, written: Session, progress: Progress) -> Decisions:
-    settings = plan.thresholds.settings
-    level = settings.confidence_level
+def _measured(opened: GuardSamples, plan: GuardPlan, written: Session, progress: Progress) -> Decisions:
+    level = plan.settings.confidence_level
     reported = opened.held_out or opened.source
     rule = plan.guarded.decision
     cost = rule.cost if rule is not None and rule.cost.size else None
-
-    def decided(source: Source) -> Values:
-        return collect_values(written, opened.output, settings.outputs, source, opened.batch_size, progress, "decide")
-
-    values = decided(reported)
+    values = collect_values(written, opened, plan.settings.outputs, reported, progress, "decide")
     detection = None
     if opened.unknown is not None:
-        unknown = decided(opened.unknown)
+        unknown = collect_values(written, opened, plan.settings.outputs, opened.unknown, progress, "decide")
         detection = measure_detection(values, unknown, level, opened.unknown.describe())
     fresh = opened.held_out is not None
     return measure(values, opened.names, level, reported.describe(), fresh=fresh, detection=detection, cost=cost)
 
 
-def _metadata(opened: GuardSamples, plan: _Plan) -> dict[str, str]:
+def _metadata(opened: GuardSamples, plan: GuardPlan) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
-    settings = plan.thresholds.settings
+    settings = plan.settings
     entries = opened.model.provenance
     # which output classifies is not asked again: a reader need not tell it from the new ones
     for key, value in opened.output.provenance.items():
@@ -286,7 +262,7 @@ def _metadata(opened: GuardSamples, plan: _Plan) -> dict[str, str]:
     entries["guard"] = json.dumps(dataclasses.asdict(settings))
     rule = plan.guarded.decision
     if rule is not None:
-        entries["guard_decision"] = decision_entry(settings, rule, plan.thresholds.values["decision"], opened.names)
+        entries["guard_decision"] = decision_entry(settings, rule, plan.limits["decision"], opened.names)
     score = plan.guarded.set_score
     if score is not None and score.name == "raps":
         entries["guard_set_penalty"] = f"{score.weight!r}"

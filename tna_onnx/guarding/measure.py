@@ -112,18 +112,14 @@ class RecordingRunner:
 
 
 def collect_values(
-    session: BatchRunner,
-    output: ClassOutput,
-    names: Mapping[str, str],
-    source: Source,
-    batch_size: int,
-    progress: Progress,
-    stage: str,
+    session: BatchRunner, opened: Opened, names: Mapping[str, str], source: Source, progress: Progress, stage: str
 ) -> Values:
-    """Run a model over samples."""
+    """Run a model, with what `names` says beside the output that classifies, over samples."""
     where = source.describe()
     recorder = RecordingRunner(session, names, source.labels, where)
-    scores, _ = score_model(recorder, output, source, batch_size, lambda _, done, total: progress(stage, done, total))
+    scores, _ = score_model(
+        recorder, opened.output, source, opened.batch_size, lambda _, done, total: progress(stage, done, total)
+    )
     values = recorder.values(scores)
     for role, column in values.values.items():
         if not np.all(np.isfinite(column)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError, UnsupportedModel, listed
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
-from tna_onnx.graph.decisions import OutlierInput, SetScore
+from tna_onnx.graph.decisions import Guarded, OutlierInput, SetScore
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import choose_head, find_readout
@@ -25,7 +25,6 @@ from tna_onnx.guarding.guard_job import GuardSamples
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.measure import Values
 from tna_onnx.numerics import conformal
-from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import OperatingPoint
@@ -36,13 +35,15 @@ _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Thresholds:
-    """What scores are compared with, and what is left out because the samples cannot promise it."""
+class GuardPlan:
+    """What is to be written: scores and what they are compared with, without what the samples cannot promise."""
 
     settings: GuardSettings  # without what is left out
+    guarded: Guarded  # formulas of the scores
+    scores: Values  # of all samples
     # `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of the
     # probabilities, [] or [C]; float32
-    values: dict[str, NDArray[np.float32]]
+    limits: dict[str, NDArray[np.float32]]
     samples: int  # how many samples they come from: one of each group where samples come in groups
     fresh: int  # how many of these no score was fitted to
     covered: int  # how many of the samples that the one threshold of sets comes from are in it
@@ -56,18 +57,13 @@ class NotReached(DataError):
     """No threshold keeps the risk, and there is nothing else to add."""
 
 
-def choose_thresholds(
-    opened: GuardSamples, scores: Values, settings: GuardSettings, rule: DecisionRule | None
-) -> Thresholds:
-    """Choose all thresholds that are asked for and can be promised.
-
-    `scores`: of all samples. `rule`: of the decision; None without one.
-    """
+def choose_thresholds(opened: GuardSamples, guarded: Guarded, scores: Values, settings: GuardSettings) -> GuardPlan:
+    """Choose all thresholds that are asked for and can be promised. `scores`: of all samples."""
     deciding = opened.deciding(settings.seed)
     values = scores.take(deciding)
     fresh = opened.fresh[deciding]
     where = opened.source.describe()
-    levels: dict[str, NDArray[np.float32]] = {}
+    limits: dict[str, NDArray[np.float32]] = {}
     omitted: dict[str, str] = {}
     lowest: float | None = None
     covered = 0
@@ -77,34 +73,37 @@ def choose_thresholds(
         delta = settings.delta / 100
         accepted = conformal.accept_above(values.values["confidence"], values.hit, risk, delta)
         if accepted is not None:
-            levels["accept"] = np.asarray(accepted, np.float32)
+            limits["accept"] = np.asarray(accepted, np.float32)
         else:
             lowest = conformal.lowest_risk(values.values["confidence"], values.hit, delta)
             omitted["accept"] = _why_none_accepted(values, settings, lowest)
             remaining = tuple(name for name in settings.add if name != "accept")
             settings = _left_out(settings, f"{where}: {omitted['accept']}", add=remaining)
     operated = None
-    if rule is not None:
-        operated = operate(rule, values.values["decision"], values.labels, settings, opened.names)
+    if guarded.decision is not None:
+        operated = operate(guarded.decision, values.values["decision"], values.labels, settings, opened.names)
     if operated is not None and operated.thresholds is None:
         (omitted["decision"],) = operated.notes
         why = f"{where}: {omitted['decision']}; give more samples, or another goal"
         settings = _left_out(settings, why, decide="", positive="")
+        guarded = replace(guarded, decision=None)
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
         rows = fresh if settings.fits_sets else np.ones_like(fresh)
         set_scores, labels = values.values["set"][rows], values.labels[rows]
-        levels["set"], covered, notes = _of_sets(set_scores, labels, settings, opened.output.n_classes, where)
+        limits["set"], covered, notes = _of_sets(set_scores, labels, settings, opened.output.n_classes, where)
     if "ood" in settings.add:
         outliers = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = np.asarray(conformal.conformal_quantile(outliers, 1 - settings.false_alarm / 100), np.float32)
+        limits["ood"] = np.asarray(conformal.conformal_quantile(outliers, 1 - settings.false_alarm / 100), np.float32)
     point = None
     if operated is not None and operated.thresholds is not None:
-        levels["decision"] = operated.thresholds
+        limits["decision"] = operated.thresholds
         point = operated.point
         notes += [f"decision: {note}" for note in operated.notes]
     n_fresh = int(fresh.sum())
-    return Thresholds(settings, levels, len(values), n_fresh, covered, point, omitted, lowest, tuple(notes))
+    return GuardPlan(
+        settings, guarded, scores, limits, len(values), n_fresh, covered, point, omitted, lowest, tuple(notes)
+    )
 
 
 def _left_out(settings: GuardSettings, why: str, **changes: Any) -> GuardSettings:
