@@ -51,6 +51,16 @@ def labels(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def by_definition(p: np.ndarray, t: np.ndarray, *, per_class: bool = False) -> np.ndarray:
+    """Return classes (N,) by one threshold of class 2, by thresholds that a class has to reach, or by ratios."""
+    first = p.argmax(axis=1)
+    if t.size == 1:
+        return np.where(p[:, 2] >= t[0], 2, np.where(np.arange(5) == 2, -1, p).argmax(axis=1))
+    if per_class:
+        return np.where(p.max(axis=1) >= t[first], first, -1)
+    return (p / t).argmax(axis=1)
+
+
 @pytest.mark.parametrize("name", [*GOALS, "cost", "cost without abstaining"])
 def test_files_decide_by_their_rule(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
     """Against the definition on float32 probabilities, and the reference evaluator."""
@@ -61,19 +71,13 @@ def test_files_decide_by_their_rule(small: Small, data: dict[str, np.ndarray], n
     decided = run(path, data["new"])["decision"]
     p = softmax(run(small.model, data["new"])["logits"].astype(np.float64), axis=1)
     (t,) = (np.array(output.threshold) for output in result.outputs if output.role == "decision")
-    expected = p.argmax(axis=1)
-    if name in ("positive", "best of one"):
-        rest = np.where(np.arange(5) == 2, -1, p).argmax(axis=1)
-        expected = np.where(p[:, 2] >= t[0], 2, rest)
-    elif name == "sure":
-        expected = np.where(p.max(axis=1) >= t[expected], expected, -1)
-    elif "cost" in name:
+    assert (t.size == 1) == (name in ("positive", "best of one"))
+    expected = by_definition(p, t, per_class=name == "sure")
+    if "cost" in name:
         matrix = 1.0 - np.eye(5) + 3 * np.outer(np.arange(5) == 4, np.arange(5) != 4)
         matrix = np.column_stack([matrix, np.full(5, 0.4)]) if name == "cost" else matrix
         expected = ((p / t) @ matrix).argmin(axis=1)
         expected = np.where(expected == 5, -1, expected)
-    else:
-        expected = (p / t).argmax(axis=1)
     # a float32 softmax lies so close to a threshold for one sample or two
     assert decided.dtype == np.int64
     assert np.count_nonzero(decided != expected) <= 2
@@ -283,13 +287,7 @@ def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], n
     for label, value in wanted.items():
         t[0 if t.size == 1 else int(label)] = value
     p = softmax(after["logits"].astype(np.float64), axis=1)
-    first = p.argmax(axis=1)
-    if t.size == 1:
-        expected = np.where(p[:, 2] >= t[0], 2, np.where(np.arange(5) == 2, -1, p).argmax(axis=1))
-    elif name == "sure":
-        expected = np.where(p.max(axis=1) >= t[first], first, -1)
-    else:
-        expected = (p / t).argmax(axis=1)
+    expected = by_definition(p, t, per_class=name == "sure")
     assert np.count_nonzero(after["decision"] != expected) <= 2
     assert np.count_nonzero(after["decision"] != before["decision"]) > 2
     said = json.loads(edited.provenance["guard_decision"])
