@@ -1,7 +1,7 @@
 """What `guard` was asked for, and all that it opens and checks before anything is fitted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +62,8 @@ class GuardSamples(Opened):
         Distribution-free prediction sets for two-layer hierarchical models, JASA 2022, section 3.2 (subsampling once).
         """
         clusters = clusters_of(self.source)
-        order = np.arange(len(self.source))
         if clusters is None:
-            return order
+            return np.arange(len(self.source))
         order = np.random.default_rng(seed).permutation(len(self.source))
         _, first = np.unique(clusters[order], return_index=True)
         return np.sort(order[first])
@@ -80,8 +79,14 @@ def open_guard(job: GuardJob) -> GuardSamples:
     data, source = open_inputs(classifier, job.calib)
     source = drawn_by_weight(source, job.settings.seed)
     fit = _opened_if(classifier, job.fit, job.settings.seed)
-    rows = _to_fit(fit, source, job.settings)
-    _check_number(job.settings, source, fit, rows)
+    fit_rows = _to_fit(fit, source, job.settings)
+    opened = GuardSamples(classifier, data, source, None, job.batch_size, (), fit or source, fit_rows, None)
+    deciding = opened.deciding(job.settings.seed)
+    where = source.describe()
+    if clusters_of(source) is not None:
+        where += ", of each group one"
+    # those that scores are fitted to give no thresholds
+    require_enough(job.settings, len(deciding), int(opened.fresh[deciding].sum()), where)
     held_out = _opened_if(classifier, job.held_out, job.settings.seed)
     digested = [DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None]
     limits = job.calib.limits
@@ -97,17 +102,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     unknown = None
     if job.unknown is not None:
         unknown = open_unknown(classifier, job.unknown, source)
-    return GuardSamples(
-        classifier=classifier,
-        data=data,
-        source=source,
-        held_out=held_out,
-        batch_size=job.batch_size,
-        notes=notes,
-        fit=fit or source,
-        fit_rows=rows,
-        unknown=unknown,
-    )
+    return replace(opened, held_out=held_out, notes=notes, unknown=unknown)
 
 
 def _opened_if(classifier: Classifier, data: Data | None, seed: int) -> Source | None:
@@ -125,22 +120,6 @@ def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSet
             f"{model.name}: predicts several labels a sample, so there is no confidence and no set; use --decide "
             "GOAL without --add"
         )
-
-
-def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
-    """Refuse too few samples for thresholds; those that scores are fitted to give none."""
-    n = len(source)
-    clusters = clusters_of(source)
-    fitted = rows
-    if fit is not None:
-        fitted = rows[:0]
-    where = source.describe()
-    # of a group, one sample decides
-    if clusters is not None:
-        n = len(np.unique(clusters))
-        fitted = np.unique(clusters[fitted])
-        where += ", of each group one"
-    require_enough(settings, n, n - len(fitted), where)
 
 
 def _label_warnings(job: GuardJob, data: Data, samples: Source, classifier: Classifier) -> tuple[str, ...]:
