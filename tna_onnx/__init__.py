@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tna_onnx.api.calibrate import calibrate, card, study

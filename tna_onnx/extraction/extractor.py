@@ -17,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx._version import __version__
+from tna_onnx import __version__
 from tna_onnx.data.choices import BATCH_SIZE, DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of

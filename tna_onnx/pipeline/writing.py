@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx._version import __version__
+from tna_onnx import __version__
 from tna_onnx.data.digest import sketch_of
 from tna_onnx.data.several import PositionSource
 from tna_onnx.engine.logits import Logits
