@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import LISTS, open_source, spec
+from tests.data.samples import LISTS, open_source, spec, write_columns, write_npz
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_coverage_text, label_indices
 from tna_onnx.data.several import LabelSource, marked_labels, order_warning
@@ -213,8 +213,6 @@ def test_lines_are_labels_with_spaces_unless_all_start_with_a_path(tmp_path: Pat
     ],
 )
 def test_refusals(tmp_path: Path, name: str, text: str, pattern: str) -> None:
-    import re
-
     assert re.search(pattern, refusal_of_file(tmp_path, name, text))
 
 
@@ -248,20 +246,11 @@ def opened(data: Any, **options: Any) -> Source:
 
 
 def npz(folder: Path, labels: Any = Y, name: str = "labels") -> Path:
-    np.savez(folder / "d.npz", x=X, **{name: labels})
-    return folder / "d.npz"
+    return write_npz(folder / "d.npz", {"x": X, name: labels})
 
 
 def table(folder: Path, suffix: str) -> Path:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"u": X[:, 0], "v": X[:, 1], "sea": Y[:, 0], "sky": Y[:, 1], "sun": Y[:, 2]})
-    path = folder / f"d{suffix}"
-    if suffix == ".csv":
-        frame.to_csv(path, index=False)
-    else:
-        pytest.importorskip("pyarrow")
-        frame.to_parquet(path)
-    return path
+    return write_columns(folder / f"d{suffix}", dict(zip(["u", "v", "sea", "sky", "sun"], [*X.T, *Y.T], strict=True)))
 
 
 @pytest.mark.parametrize("name", ["labels", "y"])
@@ -285,9 +274,7 @@ def test_columns_of_a_table(tmp_path: Path, suffix: str) -> None:
 
 
 def test_lists_in_a_column(tmp_path: Path) -> None:
-    path = tmp_path / "d.jsonl"
-    rows = (f'{{"x": {x.tolist()}, "labels": {y.tolist()}}}' for x, y in zip(X, Y, strict=True))
-    path.write_text("\n".join(rows), "utf-8")
+    path = write_columns(tmp_path / "d.jsonl", {"x": X, "labels": Y})
     np.testing.assert_array_equal(opened(path).labels, Y)
 
 

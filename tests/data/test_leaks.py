@@ -23,7 +23,6 @@ from tests.support import loaded, ok, refused
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import (
     arrays_sha256,
-    file_sha256,
     files_sha256,
     overlap_of,
     read_sketch,
@@ -31,7 +30,6 @@ from tna_onnx.data.digest import (
     sketch_of,
     sketch_overlap,
     stream_sha256,
-    tree_sha256,
 )
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
@@ -193,13 +191,6 @@ def test_files_count_by_content_order_and_labels(tmp_path: Path) -> None:
         path.write_text(path.name)
     expected = sha256((2).to_bytes(8, "big"), sha256(b"b"), sha256(b"a"), AS_BYTES)
     assert files_sha256(paths, LABELS) == expected.hex()
-
-
-def test_trees_count_names_too(tmp_path: Path) -> None:
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "1.png").write_bytes(b"pixels")
-    expected = sha256((9).to_bytes(8, "big"), b"cat/1.png", (3).to_bytes(8, "big"), sha256(b"pixels"))
-    assert tree_sha256([("cat/1.png", 3, file_sha256(tmp_path / "cat/1.png"))]) == expected.hex()
 
 
 def test_arrays_count_by_name_dtype_shape_and_values() -> None:

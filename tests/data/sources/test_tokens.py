@@ -1,13 +1,12 @@
 """Text as tokens: which column, which input, padding and cutting, and every refusal."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, open_source, spec
+from tests.data.samples import gather, open_source, spec, write_columns
 from tna_onnx.data.source import NO_LABELS, InputSpec, Source
 from tna_onnx.errors import DataError, UsageError
 
@@ -37,12 +36,8 @@ def inputs(*names: str, length: int | None = None) -> list[InputSpec]:
     return [spec(name, (None, length), np.int64) for name in names or NAMES]
 
 
-def table(folder: Path, **columns: list[Any]) -> Path:
-    path = folder.parent / "reviews.jsonl"
-    columns = columns or {"text": TEXTS}
-    rows = [dict(zip([*columns, "label"], row, strict=True)) for row in zip(*columns.values(), LABELS, strict=True)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+def table(folder: Path, suffix: str = "jsonl", labels: list[Any] = LABELS, **columns: list[Any]) -> Path:
+    return write_columns(folder.parent / f"reviews.{suffix}", {**(columns or {"text": TEXTS}), "label": labels})
 
 
 def opened(data: Any, folder: Path, *wanted: InputSpec, **options: Any) -> Source:
@@ -73,18 +68,11 @@ def test_ids_mask_and_types(folder: Path) -> None:
 
 def test_the_same_text_in_every_table(folder: Path) -> None:
     pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    ids, _ = expected(7)
-    quoted = "\n".join(
-        ["id,text,label", *(f'{k},"{t}",{y}' for k, (t, y) in enumerate(zip(TEXTS, LABELS, strict=True)))]
-    )
-    (folder.parent / "t.csv").write_text(quoted)
-    frame = pa.table({"id": range(6), "text": TEXTS, "label": LABELS})
-    pq.write_table(frame, folder.parent / "t.parquet")
-    for data in (folder.parent / "t.csv", folder.parent / "t.parquet", frame):
+    columns = {"id": [*range(6)], "text": TEXTS}
+    quoted = table(folder, "csv", id=columns["id"], text=[f'"{text}"' for text in TEXTS])
+    for data in (quoted, table(folder, "parquet", **columns), pa.table({**columns, "label": LABELS})):
         source = opened(data, folder / "tokenizer.json", *inputs("tokens"))
-        np.testing.assert_array_equal(gather(source, 4)["tokens"], ids)
+        np.testing.assert_array_equal(gather(source, 4)["tokens"], expected(7)[0])
 
 
 def test_cut_and_padded_to_what_the_model_takes(folder: Path) -> None:
@@ -103,15 +91,7 @@ def test_cut_and_padded_to_what_the_model_takes(folder: Path) -> None:
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_labels_in_words_that_are_not_read_are_no_text(folder: Path, suffix: str) -> None:
     """Of samples whose labels come from elsewhere, or are not to be known."""
-    words = [("ham", "spam")[label] for label in LABELS]
-    path = table(folder, sms=TEXTS)
-    path.write_text(path.read_text().replace('"label": 0', '"label": "ham"').replace('"label": 1', '"label": "spam"'))
-    if suffix == "parquet":
-        pa = pytest.importorskip("pyarrow")
-        import pyarrow.parquet as pq
-
-        path = folder.parent / "reviews.parquet"
-        pq.write_table(pa.table({"sms": TEXTS, "label": words}), path)
+    path = table(folder, suffix, [("ham", "spam")[label] for label in LABELS], sms=TEXTS)
     ids = gather(opened(path, folder), 4)["input_ids"]
     for labels in (NO_LABELS, LABELS):
         np.testing.assert_array_equal(gather(opened(path, folder, labels=labels), 4)["input_ids"], ids)
