@@ -81,19 +81,26 @@ def read_label_file(
 
 
 def find_label_column(
-    names: Sequence[str],
+    columns: Sequence[str],
     label_column: str | None,
     where: str,
     *,
+    sample_info: Collection[str] = (),
     classes_in: Callable[[str], bool] | None = None,
 ) -> str:
-    """Return the one of `names` that holds the labels.
+    """Return the one of `columns` that holds the labels.
 
-    `classes_in`: tells, for the advice, whether all values of a column are the model's classes.
+    `sample_info`: columns of groups, say, which hold them only if no other does. `classes_in`: tells, for the advice,
+    whether all values of a column are the model's classes.
 
     >>> find_label_column(["image", "Label", "class"], None, "calib.parquet")
     'Label'
+    >>> find_label_column(["x", "label", "y"], None, "calib.parquet", sample_info=["label"])
+    'y'
     """
+    names = [name for name in columns if name not in sample_info]
+    if label_column in columns or (label_column is None and not _named(names, _LABEL) and _named(columns, _LABEL)):
+        names = [*columns]
     if label_column is not None:
         if label_column in names:
             return label_column
@@ -112,31 +119,19 @@ def find_label_column(
         if candidates:
             problem = "several columns can hold the labels"
         fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
-        columns = candidates or [*fitting, *(name for name in names if name not in fitting)]
+        shown = candidates or [*fitting, *(name for name in names if name not in fitting)]
         advice = "name the one with --label-column"
         if len(fitting) == 1:
             advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
-        raise DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
+        raise DataError(f"{where}: {problem} ({listed(shown)}); {advice}")
     (label,) = candidates
-    named = [str(name).strip().lower() for name in names if str(name).strip()]
+    words = [str(name).strip().lower() for name in names if str(name).strip()]
     # next to an `x`, or among other columns, `y` may be a coordinate
-    if label.strip().lower() == "y" and len(named) >= 3 and ({"x", "z"} & {*named} or "y" not in (named[0], named[-1])):
+    if label.strip().lower() == "y" and len(words) >= 3 and ({"x", "z"} & {*words} or "y" not in (words[0], words[-1])):
         raise DataError(
             f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
         )
     return label
-
-
-def label_candidates(names: Sequence[str], sample_info: Collection[str], label_column: str | None) -> list[str]:
-    """Return the columns that may hold the labels: those of `sample_info` (groups, say) only if no other does.
-
-    >>> label_candidates(["site", "label"], ["site"], None), label_candidates(["x", "label"], ["label"], None)
-    (['label'], ['x', 'label'])
-    """
-    without_info = [name for name in names if name not in sample_info]
-    if label_column in names or (label_column is None and not _named(without_info, _LABEL) and _named(names, _LABEL)):
-        return [*names]
-    return without_info
 
 
 def holds_classes(values: AnyArray, request: Request) -> bool:

@@ -12,9 +12,9 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import cell_array, parse_json, parsing, plain_column, read_text, repeated, whole_numbers
 from tna_onnx.data.source import AnyArray
 from tna_onnx.errors import DataError, listed
+
+Cells: TypeAlias = AnyArray | list[str]
+"""A column: numbers, or what its cells say."""
 
 DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
 
@@ -48,23 +51,15 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
     if path.suffix.lower() == ".csv":
         first_line = text.partition("\n")[0]
         delimiter = next((sign for sign in (",", ";", "\t") if sign in first_line), ",")
-    table: tuple[list[str], Iterable[Any]] | None = _columns_of_numbers(text, delimiter, is_text)
-    first, columns = table or _delimited_columns(path, text, delimiter)
+    names, columns = _columns_of_numbers(text, delimiter, is_text) or _delimited_columns(path, text, delimiter)
     del text
-    header = [cell.strip() for cell in first]
-    start = 1
-    if _is_sample(header):
-        header = [str(number + 1) for number in range(len(header))]
-        start = 0
-    if twice := repeated(header):
+    if twice := repeated(names):
         raise DataError(f"{path}: several columns are called {listed(twice)}; give each a name of its own")
     values: dict[str, AnyArray] = {}
-    for name, cells in zip(header, columns, strict=True):
-        if not isinstance(cells, list):
+    for name, cells in zip(names, columns, strict=True):
+        if isinstance(cells, np.ndarray):
             values[name] = cells
-            continue
-        del cells[:start]
-        if is_text(name):
+        elif is_text(name):
             values[name] = cell_array([cell or None for cell in cells])
         else:
             numbers = _plain_numbers(cells)
@@ -134,7 +129,7 @@ def _columns_of_objects(path: Path, text: str) -> dict[str, AnyArray]:
 
 def _columns_of_numbers(
     text: str, delimiter: str, is_text: Callable[[str], bool]
-) -> tuple[list[str], list[AnyArray]] | None:
+) -> tuple[list[str], Iterable[Cells]] | None:
     """Return names and values of a table whose cells are all numbers, below a row of names; None for any other."""
     names, _, body = text.partition("\n")
     names = names.rstrip("\r")  # a tab at either end stands beside a name that is empty
@@ -154,8 +149,8 @@ def _columns_of_numbers(
     return None
 
 
-def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the first row of a text of CSV or TSV, and its columns with that row; cells keep their spaces."""
+def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str], Iterable[Cells]]:
+    """Return the names and the columns of a text of CSV or TSV; without names they are numbered. Cells keep spaces."""
     with parsing(str(path), "cannot be read as a table", "write it again"):
         if "\0" in text:
             raise ValueError("it holds a character NUL")
@@ -167,7 +162,11 @@ def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str]
         if not first:
             raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
         # a text of many cells takes a tenth of what as many texts would
-        columns = [[cell] for cell in first]
+        names = [cell.strip() for cell in first]
+        columns: list[list[str]] = [[] for _ in first]
+        if _is_sample(names):
+            names = [str(number + 1) for number in range(len(first))]
+            columns = [[cell] for cell in first]
         below = 1
         while block := [*itertools.islice(rows, _BLOCK)]:
             for row in block:
@@ -179,4 +178,4 @@ def _delimited_columns(path: Path, text: str, delimiter: str) -> tuple[list[str]
                 below += 1
             for column, cells in zip(columns, zip(*block, strict=True), strict=True):
                 column.append("\0".join(cells))
-    return first, ("\0".join(column).split("\0") for column in columns)
+    return names, ("\0".join(column).split("\0") if column else [] for column in columns)

@@ -121,7 +121,7 @@ def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
         ([(X, LABELS), (X[:, :3], LABELS)], "from row 7 on a sample has shape (3,) and dtype float32, before (4,)"),
         ([(X, LABELS), (X.astype(np.float64), LABELS)], "dtype float64, before (4,) and float32"),
         ([(X, LABELS), (X, LABELS[:, np.newaxis])], "another number of axes"),
-        ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': cannot be made an array"),
+        ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': expected numbers, found objects"),
         ([(np.array([{}] * 7), LABELS)], "'x': expected numbers, found objects"),
     ],
 )

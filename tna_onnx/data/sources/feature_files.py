@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import DEFAULT_LIMITS, STORED
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import file_system, foreign_json, reason
-from tna_onnx.data.labelfile import find_label_column, label_candidates
+from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.mapped import GrowingRows, release, room
 from tna_onnx.data.options import Data, Request
 from tna_onnx.data.sample_info import columns_beside
@@ -51,8 +51,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     where = str(data)
     further = columns_beside(request, where, names)
     stored = [name for name in names if name not in (*_KINDS, *STORED, "key")]
-    candidates = label_candidates(stored, further, request.label_column)
-    label = find_label_column(candidates, request.label_column, where)
+    label = find_label_column(stored, request.label_column, where, sample_info=further)
     values, labels, columns = _read(files, kind, label, where, further)
     request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)])
     title = f"{kind} {Path(where).name}"
@@ -302,5 +301,5 @@ def _score_columns(names: Sequence[str], kind: ScoresWord | None, data: Data, wh
         found = listed(names) or "nothing"
         raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {found}")
     further = columns_beside(data, where, names)
-    candidates = label_candidates([name for name in names if name not in _SCORES], further, data.label_column)
-    return present[0], find_label_column(candidates, data.label_column, where)
+    columns = [name for name in names if name not in _SCORES]
+    return present[0], find_label_column(columns, data.label_column, where, sample_info=further)

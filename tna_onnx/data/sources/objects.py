@@ -70,10 +70,11 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
 
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:
     """Return the arrays of one batch that are wanted, all of one length."""
-    arrays = {
-        name: any_array(value) if name == LABELS else _numeric_array(value, f"{where}: {name!r}")
-        for name, value in _by_name(batch, input_names, where).items()
-    }
+    arrays = {name: any_array(value) for name, value in _by_name(batch, input_names, where).items()}
+    for name, array in arrays.items():
+        if name != LABELS and array.dtype.kind in "OUS":
+            found = "objects" if array.dtype.hasobject else str(array.dtype)
+            raise DataError(f"{where}: {name!r}: expected numbers, found {found}; give arrays of one shape and dtype")
     lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         raise DataError(
@@ -81,20 +82,6 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
             "samples in each"
         )
     return arrays
-
-
-def _numeric_array(value: Any, where: str) -> AnyArray:
-    """Return an array of numbers; a tensor of torch leaves its graph and device."""
-    try:
-        array = np.asarray(value) if isinstance(value, (list, tuple)) else any_array(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
-    if array.dtype.kind in "OUS":
-        actual = str(array.dtype)
-        if array.dtype.hasobject:
-            actual = "objects"
-        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
-    return array
 
 
 def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import numpy as np
 from tna_onnx.data.choices import BESIDE
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
-from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates, labels_apart
+from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import Request
@@ -98,8 +98,7 @@ def label_of(table: Table, request: Request) -> str | None:
         return None
     kinds = table.kinds
     not_labels = {*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns}
-    columns = [name for name in kinds if name not in not_labels]
-    names = label_candidates(columns, request.no_inputs, request.label_column)
+    names = [name for name in kinds if name not in not_labels]
 
     def classes_in(name: str) -> bool:
         if kinds[name] not in ("number", "text"):
@@ -109,7 +108,9 @@ def label_of(table: Table, request: Request) -> str | None:
         return False
 
     try:
-        return find_label_column(names, request.label_column, table.where, classes_in=classes_in)
+        return find_label_column(
+            names, request.label_column, table.where, sample_info=request.no_inputs, classes_in=classes_in
+        )
     except DataError as error:
         needed = sum(_width(spec) or math.inf for spec in request.inputs)
         n_columns = len({*kinds} - {*_ROW_NUMBERS, *request.no_inputs})
