@@ -123,7 +123,7 @@ def open_columns(
     where: str,
     request: Request,
     columns: Mapping[str, AnyArray],
-    labels: AnyArray,
+    stored_labels: AnyArray | None,
     *,
     hashed: Callable[[IntArray], str] | None = None,
     noun: str = "array",
@@ -133,10 +133,12 @@ def open_columns(
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
-    `labels`: class indices or names, one per sample. `hashed`: computes the digest, given the class indices; by default
-    from the values. `label`: what the column with the labels is called; None is "labels".
+    `stored_labels`: class indices or names, one per sample; None where the request has them apart. `hashed`: computes
+    the digest, given the class indices; by default from the values. `label`: what the column with the labels is called;
+    None is "labels".
     """
     inputs = tuple(request.inputs)
+    labels = labels_apart(request, stored_labels)
     # All of this is known before the first batch, so that a run does not fail after an hour.
     for spec in inputs:
         check_column(columns[spec.name], spec, f"{where}: {noun} {spec.name!r}")
@@ -385,7 +387,7 @@ def _open_stored(stored: StoredArrays, request: Request, title: str | None = Non
     inputs = [replace(spec, name=arrays[spec.name]) for spec in request.inputs]
     check_names(where, stored.names, inputs, need_labels=in_data, label=label)
     columns = {name: stored.column(array) for name, array in arrays.items()}
-    labels = labels_apart(request, stored.column(label) if in_data else None)
+    labels = stored.column(label) if in_data else None
     if in_data and label not in (LABELS, request.label_column):
         notes.append(f"{stored.title}: the labels are the array {label!r}")
     return open_columns(

@@ -59,13 +59,9 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
     if not columns[names[0]].rows:
         raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
     mapped = {name: column.array() for name, column in columns.items()}
-    stored = None
     if len({part.ndim for part in labels}) > 1:
         raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
-    if labels:
-        stored = np.concatenate(labels)
-    values = labels_apart(request, stored)
-    return open_columns(title, title, request, mapped, values)
+    return open_columns(title, title, request, mapped, np.concatenate(labels) if labels else None)
 
 
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:

@@ -27,7 +27,7 @@ import numpy as np
 from tna_onnx.data.choices import BESIDE
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import MISSING, cell_array, plain_column, repeated
-from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
+from tna_onnx.data.labelfile import find_label_column, holds_classes
 from tna_onnx.data.labels import named_labels
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import Request
@@ -161,7 +161,7 @@ def open_columns_of(table: Table, title: str, request: Request) -> ArraySource:
         where,
         request,
         arrays,
-        labels_apart(request, labels),
+        labels,
         hashed=hashed,
         noun="column",
         label=label,
