@@ -58,7 +58,7 @@ def linear(columns: int, *names: str) -> onnx.ModelProto:
     weight[0] = np.linspace(-2, 2, columns)
     weights = {f"w_{name}": weight + np.float32(0.1 * place) * RNG.standard_normal((4, columns)).astype(np.float32)
                for place, name in enumerate(names)}  # fmt: skip
-    nodes = [helper.make_node("MatMul", ["X", f"w_{name}"], [name], name=f"head_{name}") for name in names]
+    nodes = nodes_of("; ".join(f"MatMul X w_{name} > {name} name=head_{name}" for name in names))
     return small_model(nodes, {"X": ["N", 4]}, [tensor_info(n, ["N", columns]) for n in names], weights)
 
 
@@ -84,9 +84,8 @@ def regressor() -> onnx.ModelProto:
 
 
 def detector() -> onnx.ModelProto:
-    nodes = [helper.make_node("Identity", ["X"], ["boxes"]), helper.make_node("Softmax", ["X"], ["scores"])]
     outputs = {"boxes": ["N", 4], "scores": ["N", 7, 4]}
-    return small_model(nodes, {"X": ["N", 4]}, outputs)
+    return small_model(nodes_of("Identity X > boxes; Softmax X > scores"), {"X": ["N", 4]}, outputs)
 
 
 def embedding() -> onnx.ModelProto:
@@ -222,8 +221,8 @@ def table(tmp_path: Path) -> Path:
     """A folder with a model of two numbers, and a table of two columns and one of text."""
     # a draw with which the labels, that follow nothing, go a little: a temperature can be fitted
     weight = np.random.default_rng(6).standard_normal((2, 3)).astype(np.float32)
-    node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
-    model = small_model([node], {"X": ["N", 2]}, {"logits": ["N", 3]}, {"weight": weight})
+    nodes = nodes_of("MatMul X weight > logits name=head")
+    model = small_model(nodes, {"X": ["N", 2]}, {"logits": ["N", 3]}, {"weight": weight})
     onnx.save(model, tmp_path / "model.onnx")
     names = ("cat", "dog", "emu")
     lines = [f"{a},{b},{names[label]}" for (a, b), label in zip(ROWS, LABELS, strict=True)]

@@ -7,10 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
 from scipy.special import expit
 
-from tests.builders import small_model
+from tests.builders import nodes_of, small_model
 from tests.support import ok, refused
 
 N_FEATURES = 12
@@ -20,8 +19,7 @@ def detector(path: Path, columns: int, *, softmax: bool = False) -> np.ndarray:
     """Write a linear model with a sigmoid for each column, or with a softmax over two; return its weight."""
     weight = np.random.default_rng(5).normal(size=(N_FEATURES, columns)).astype(np.float32)
     stored = np.concatenate([np.zeros_like(weight), weight], axis=1) if softmax else weight
-    kind = "Softmax" if softmax else "Sigmoid"
-    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z"]), helper.make_node(kind, ["z"], ["p"])]
+    nodes = nodes_of(f"Gemm x w b > z; {'Softmax' if softmax else 'Sigmoid'} z > p")
     tensors = {"w": stored, "b": np.zeros(stored.shape[1], np.float32)}
     onnx.save(small_model(nodes, {"x": ["N", N_FEATURES]}, {"p": ["N", stored.shape[1]]}, tensors), path)
     return weight

@@ -2,13 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model
 from tests.conftest import ROOT
 from tests.support import cli, loaded
 
@@ -76,26 +76,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_models(folder: Path, weight: np.ndarray) -> None:
     """Write a linear model with its faults, and tables for it."""
-    layer = helper.make_node("MatMul", ["X", "weight"], ["z"], name="head")
-    second = helper.make_node("MatMul", ["X", "other"], ["z2"], name="second")
-    chosen = helper.make_node("ArgMax", ["z"], ["class"], axis=1, keepdims=0)
-    embedded = helper.make_node("Gather", ["table", "input_ids"], ["e"])
-    mean = helper.make_node("ReduceMean", ["e"], ["X"], axes=[1], keepdims=0)
-    x, tensors = {"X": ["N", 4]}, {"weight": weight}
-    models = {
-        "table": small_model([layer], x, {"z": ["N", 3]}, tensors),
-        "two": small_model([layer, second], x, {"z": ["N", 3], "z2": ["N", 3]}, {**tensors, "other": weight + 1}),
-        "argmax": small_model([layer, chosen], x, [tensor_info("class", ["N"], np.int64)], tensors),
-        "text": small_model(
-            [embedded, mean, layer], [tensor_info("input_ids", ["N", "T"], np.int64)], {"z": ["N", 3]},
-            {**tensors, "table": np.zeros((9, 4), np.float32)},
-        ),
-    }  # fmt: skip
-    for name, model in models.items():
+    layer, x, z = "MatMul X weight > z name=head", {"X": ["N", 4]}, {"z": ["N", 3]}
+    second, chosen = "MatMul X other > z2 name=second", "ArgMax z > class axis=1 keepdims=0"
+    tokens = "Gather table input_ids > e; ReduceMean e > X axes=[1] keepdims=0"
+    tensors = {"weight": weight, "other": weight + 1, "table": np.zeros((9, 4), np.float32)}
+    models: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
+        "table": (layer, x, z, ("weight",)),
+        "two": (f"{layer}; {second}", x, {**z, "z2": ["N", 3]}, ("weight", "other")),
+        "argmax": (f"{layer}; {chosen}", x, {"class": (["N"], np.int64)}, ("weight",)),
+        "text": (f"{tokens}; {layer}", {"input_ids": (["N", "T"], np.int64)}, z, ("weight", "table")),
+    }
+    for name, (nodes, inputs, outputs, used) in models.items():
+        model = small_model(nodes_of(nodes), inputs, outputs, {each: tensors[each] for each in used})
         onnx.save(model, folder / f"{name}.onnx")
-    onnx.save(
-        models["table"], folder / "split.onnx", save_as_external_data=True, location="split.data", size_threshold=0
-    )
+    whole = onnx.load(folder / "table.onnx")
+    onnx.save(whole, folder / "split.onnx", save_as_external_data=True, location="split.data", size_threshold=0)
     (folder / "split.data").unlink()
     samples = np.random.default_rng(1).standard_normal((60, 4)).astype(np.float32)
     labels = np.argmax(samples @ weight, axis=1)

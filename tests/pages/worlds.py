@@ -150,11 +150,10 @@ def binary_page() -> World:
     for name in ("lightgbm", "xgboost", "onnxmltools", "skl2onnx"):
         pytest.importorskip(name)
     rng = np.random.default_rng(0)
-    head = helper.make_node("MatMul", ["x", "weight"], ["logit"], name="head")
-    sigmoid = helper.make_node("Sigmoid", ["logit"], ["probability"])
-    x, weight = tensor_info("x", ["N", 20]), rng.standard_normal((20, 1)).astype(np.float32)
-    onnx.save(small_model([head, sigmoid], [x], {"probability": ["N", 1]}, {"weight": weight}), "binary.onnx")
-    onnx.save(small_model([head], [x], {"logit": ["N", 1]}, {"weight": weight}), "logit.onnx")
+    head, sigmoid = nodes_of("MatMul x weight > logit name=head; Sigmoid logit > probability")
+    x, weight = {"x": ["N", 20]}, rng.standard_normal((20, 1)).astype(np.float32)
+    onnx.save(small_model([head, sigmoid], x, {"probability": ["N", 1]}, {"weight": weight}), "binary.onnx")
+    onnx.save(small_model([head], x, {"logit": ["N", 1]}, {"weight": weight}), "logit.onnx")
     samples = rng.standard_normal((400, 20)).astype(np.float32)
     np.savez("logits.npz", x=samples, labels=holds(samples @ weight, rng)[:, 0])
     return AsWritten()
@@ -257,9 +256,8 @@ def table_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow.parquet
 
     weight = rng.standard_normal((4, 3)).astype(np.float32)
-    node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
-    model = small_model([node], {"X": ["N", 4]}, {"logits": ["N", 3]}, {"weight": 4 * weight})
-    onnx.save(model, "tabular.onnx")
+    nodes = nodes_of("MatMul X weight > logits name=head")
+    onnx.save(small_model(nodes, {"X": ["N", 4]}, {"logits": ["N", 3]}, {"weight": 4 * weight}), "tabular.onnx")
     x = rng.standard_normal((N, 4))
     y = drawn(x.astype(np.float32) @ (4 * weight), 5)
     names = ["age", "height", "weight", "income"]
