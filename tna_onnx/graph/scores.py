@@ -344,20 +344,12 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
             "the output's last dimension, the number of classes, is not declared; export the model with it fixed"
         )
     require_little_slack(walked.output_slack, columns, walked.activation)
+    seen = walked.fields_of(Readout) | {"holds": holds, "labels": labels, "class_axis": class_axis}
     return Readout(
-        output=info.name,
-        logits=walked.logits,
+        **seen,
         logits_type=_logits_type(model, walked, tensor.elem_type),
-        holds=holds,
-        activation=walked.activation,
-        follows=walked.follows,
         binary=not multi_label and (walked.activation == "sigmoid" or single),
-        paired=walked.paired,
         n_classes=columns,
-        labels=labels,
-        output_step=walked.output_step,
-        output_slack=walked.output_slack,
-        class_axis=class_axis,
         multi_label=multi_label,
         quantum=purpose.step_of_probabilities(model, walked.logits, columns) if holds == "probabilities" else 0.0,
     )

@@ -39,10 +39,10 @@ MULTI_LABEL = "logits with a Sigmoid at several positions of a sample; several l
 """Why the labels of tokens or pixels are no head's."""
 
 
-def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
+def head_at(state: State, node: onnx.NodeProto) -> Head:
     """Return the head that a linear node is."""
-    _require_features(state, node, index)
-    layer = read_linear(state.model, index, state.tensor)
+    _require_features(state, node)
+    layer = read_linear(state.model, state.reader, state.tensor)
     before = state.model.maker(layer.features, PASSED)
     if before is not None and before.op_type in ("Softmax", "LogSoftmax"):
         raise Refused(
@@ -61,22 +61,14 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
     if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
         raise Refused(f"{node.op_type} has a kernel of {kernel}, and its results at several positions come together")
+    further = {"labels": state.labels or layer.labels, "bias_scale": np.asarray(state.bias_scale)}
     head = Head(
-        output=state.output,
-        logits=state.logits,
+        **state.fields_of(Head) | further,
         logits_type=state.cast_to or layer.weight.value.dtype.name,
-        holds=state.holds,
-        activation=state.activation,
-        follows=state.follows,
         # LinearClassifier gives both scores, however many vectors it stores.
         binary=len(vectors) == 1 and node.op_type != "LinearClassifier",
-        paired=state.paired,
         n_classes=layer.classes or max(2, len(vectors)),
-        labels=state.labels or layer.labels,
-        output_step=state.output_step,
-        output_slack=state.output_slack,
-        class_axis=state.class_axis,
-        multi_label=len(vectors) > 1 and (state.activation == "sigmoid" or state.labelled),
+        multi_label=len(vectors) > 1 and (state.activation == "sigmoid" or state.kind == "label-logits"),
         node=state.where,
         op_type=node.op_type,
         features=layer.features,
@@ -86,10 +78,6 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
         stored_bias=state.bias,
         bias_orient=layer.bias_orient if state.bias is layer.bias else state.bias_steps,
         weight_scale=np.asarray(state.scale * layer.scale),
-        bias_scale=np.asarray(state.bias_scale),
-        linear=state.linear,
-        homogeneous=state.homogeneous,
-        step=state.step,
     )
     _require_finite(head)
     return head
@@ -108,12 +96,12 @@ def _require_finite(head: Head) -> None:
         raise Refused(f"bias '{name}' holds NaN or infinite values, or becomes so by the factors behind it")
 
 
-def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
+def _require_features(state: State, node: onnx.NodeProto) -> None:
     """Refuse a layer that does not make the scores from features alone."""
     if state.tensor != node.output[0] and node.op_type != "LinearClassifier":
         raise Refused(f"'{state.tensor}' is a side output of {node.op_type}")
     for name in state.side_inputs:
-        if index in state.model.ancestors(name):
+        if state.reader in state.model.ancestors(name):
             raise Refused(f"the scores of this layer are changed by '{name}', which is computed from them")
     if node.name.startswith(f"{PREFIX}/"):
         raise Refused("tna-onnx wrote this node: start from the original model")
@@ -189,19 +177,20 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     rows = len(vectors)
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
+    single = state.kind == "logit"
     sizes = state.model.sizes(state.output) or [1]
     if rows == 1 and state.activation != "sigmoid" and "Reshape" in state.follows and len(sizes) > 1:
         subject = f"weight '{weight.name}' has one class vector, which scores each choice of a sample"
-        if sizes[-1] is None and not (state.single or linked):
+        if sizes[-1] is None and not (single or linked):
             raise Refused(
                 f"{subject}, and the last dimension of the output does not say how many there are; exported with a "
                 "fixed number of choices, the model can get a map behind its scores (--search none)"
             )
         if (sizes[-1] or 1) > 1:
             raise Refused(f"{subject} ({sizes[-1]} of them); a map can go behind these scores (--search none)")
-    if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
+    if rows < 2 and state.activation != "sigmoid" and not linked and not single:
         raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
-    if state.single and (rows > 1 or state.activation != "none" or linked):
+    if single and (rows > 1 or state.activation != "none" or linked):
         raise Refused(f"the layer has {rows} class vectors, followed by {state.activation}; {SINGLE_ONLY}")
     if state.paired and rows > 1:
         raise Refused(f"1 - p stands beside p, and the layer has {rows} scores; expected one")
@@ -209,7 +198,7 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
         raise Refused(f"the output is one column of {rows} probabilities; export all of them")
     if rows > 1 and state.activation == "sigmoid" and state.class_axis != ONE:
         raise LabelsOfPositions(f"{rows} {MULTI_LABEL}")
-    if state.labelled and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):
+    if state.kind == "label-logits" and (rows < 2 or state.activation not in ("none", "sigmoid") or linked):
         raise Refused(f"the layer has {rows} class vectors, followed by {state.activation}; {LABELS_ONLY}")
     if state.scale.ndim and state.scale.shape[0] not in (1, rows):
         raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")

@@ -49,16 +49,8 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
 
 
 def _walked(model: Model, output: str, kind: str | None, *, pairs: bool) -> State:
-    state = State(
-        model,
-        output,
-        tensor=output,
-        reader=len(model.proto.graph.node),
-        logits=output,
-        single=kind == "logit",
-        labelled=kind == "label-logits",
-        pairs=pairs,
-    )
+    nodes = len(model.proto.graph.node)
+    state = State(model, output, tensor=output, reader=nodes, logits=output, kind=kind, pairs=pairs)
     closed = False
     try:
         output_steps.require_samples_axis(model, output)
@@ -94,15 +86,15 @@ def _run(state: State) -> Head:
             raise Refused(f"{node.op_type} has {len(node.input)} inputs; expected at least {min_inputs}")
         state.reader = index
         if is_linear(node):
-            return head_at(state, node, index)  # rule 6
-        before = _step(state, node, index)
+            return head_at(state, node)  # rule 6
+        before = _step(state, node)
         if isinstance(before, Head):
             return before
         state.tensor = before
         state.follows = (node.op_type, *state.follows)
 
 
-def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
+def _step(state: State, node: onnx.NodeProto) -> str | Head:
     """Take one step back through a node that may follow a head: the tensor before it, or the head at a fork."""
     if is_quantized(node):
         raise Refused(
@@ -110,53 +102,35 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
             "behind it (--search none). To search the weight, calibrate the float model and quantise the result, or "
             "export it with QuantizeLinear and DequantizeLinear nodes (QDQ)"
         )
-    if node.domain == "ai.onnx.ml" and node.op_type == "ZipMap":
-        return output_steps.zip_map(state, node)
-    if node.domain == "ai.onnx.ml" and node.op_type == "Normalizer":
-        return output_steps.normalizer(state, node)
-    # ONNX Runtime's own domain has some element-wise functions: Gelu, and quantisation to 16 bits.
-    contributed = node.domain == "com.microsoft" and node.op_type in logit_steps.CURVED
     if any((node.domain, node.op_type) == (f.domain, f.name) for f in state.model.proto.functions):
         raise Refused(
             f"{node.op_type} is a function of the file that could not be inlined: its operators are of other versions "
             "than the model's, or it is damaged; export the model without functions"
         )
-    if node.domain not in _STANDARD and not contributed:
+    # ONNX Runtime's own domain has some element-wise functions: Gelu, and quantisation to 16 bits.
+    contributed = node.domain == "com.microsoft" and node.op_type in logit_steps.CURVED
+    classifies = node.domain == "ai.onnx.ml" and node.op_type in ("Normalizer", "ZipMap")
+    if node.domain not in _STANDARD and not contributed and not classifies:
         raise Refused(f"{node.op_type} of domain {node.domain} is not a linear layer that can be replaced")
-    before = _standard_step(state, node, index)
-    if before is not None:
-        return before
-    reason = f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
-    if node.op_type == "SequenceConstruct":
-        reason = (
-            "SequenceConstruct makes a list of arrays, one a task; make each an output of the graph, or export "
-            "scikit-learn's OneVsRestClassifier, which trains the classifiers of MultiOutputClassifier"
-        )
-    if node.op_type == "Concat":
-        reason = f"Concat puts {len(node.input)} tensors side by side: no one layer gives all classes"
+    for step in (output_steps.step, _stacked, logit_steps.one_sided, _two_sided, _masked):
+        before = step(state, node)
+        if before is not None:
+            return before
+    reason = _NOT_FOLLOWING.get(
+        node.op_type, "{} is neither a linear layer nor one of the operators that may follow it"
+    )
+    reason = reason.format(node.op_type, len(node.input))
     if node.name.startswith(f"{PREFIX}/"):
         reason += "; tna-onnx wrote this node: start from the original model"
     raise Refused(reason)
 
 
-def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head | None:
-    """Step over a standard operator; None if it may not follow a head."""
-    kind = node.op_type
-    before = output_steps.written_activation(state)  # rule 1
-    if before is None and kind in output_steps.STEPS:
-        before = output_steps.STEPS[kind](state, node)
-    if before is not None:
-        return before
-    if stacked := _stacked(state.model, node):
-        return _sum(state, node, stacked)
-    if kind in logit_steps.ONE_SIDED:
-        return logit_steps.one_sided(state, node, index)  # rules 2 and 5
-    if kind == "Neg":
-        state.scale = -state.scale
-        return str(node.input[0])
-    if kind in ("Add", "Sub", "Mul", "Div", "Sum", "Mean"):
-        return _two_sided(state, node, index)
-    return _masked(state, node)
+# Operator -> why it is none that may follow a head.
+_NOT_FOLLOWING = {
+    "SequenceConstruct": "{} makes a list of arrays, one a task; make each an output of the graph, or export "
+    "scikit-learn's OneVsRestClassifier, which trains the classifiers of MultiOutputClassifier",
+    "Concat": "{} puts {} tensors side by side: no one layer gives all classes",
+}
 
 
 def _masked(state: State, node: onnx.NodeProto) -> str | None:
@@ -169,34 +143,38 @@ def _masked(state: State, node: onnx.NodeProto) -> str | None:
     return computed[0]
 
 
-def _stacked(model: Model, node: onnx.NodeProto) -> list[str]:
-    """Return the tensors whose mean or sum a reduction gives, which are stacked along a new axis; none otherwise."""
+def _stacked(state: State, node: onnx.NodeProto) -> Head | None:
+    """Follow the tensors whose mean or sum a reduction gives, which are stacked along a new axis; None if none are."""
+    model = state.model
     stack = model.producer(input_at(node, 0))
     if node.op_type not in ("ReduceMean", "ReduceSum") or stack is None or stack.op_type != "Concat":
-        return []
+        return None
     axis = attribute_of(stack, "axis", 0)
     layers = [model.producer(name) for name in stack.input]
     if axis != 0 or reduced_axes(model, node) != [0] or len(set(stack.input)) < len(layers):
-        return []
+        return None
     lifted = [layer for layer in layers if layer is not None and layer.op_type == "Unsqueeze"]
     if len(lifted) < len(layers) or any(reduced_axes(model, layer) != [0] for layer in lifted):
-        return []
-    return [str(layer.input[0]) for layer in lifted]
+        return None
+    return _sum(state, node, [str(layer.input[0]) for layer in lifted])
 
 
-def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
-    """Pass Add, Sub, Sum, Mul or Div: with a constant, or with something that no linear layer makes."""
-    if node.op_type == "Div" and output_steps.divides_by_own_sum(state.model, node):
-        return output_steps.normalized(state, str(node.input[0]))
+def _two_sided(state: State, node: onnx.NodeProto) -> str | Head | None:
+    """Pass arithmetic with a constant, or with something that no linear layer makes; None of other operators."""
+    if node.op_type == "Neg":
+        state.scale = -state.scale
+        return str(node.input[0])
+    if node.op_type not in ("Add", "Sub", "Mul", "Div", "Sum", "Mean"):
+        return None
     operands = list(dict.fromkeys(node.input))  # once each: s + s has one
     constants = [name for name in operands if logit_steps.is_constant(state.model, name)]
     if len(operands) != len(constants) + 1 or node.op_type == "Mean":
         return _fork(state, node, operands)
     data = str(next(name for name in operands if name not in constants))
     if adds_up_products(state.model, node, state.follows):
-        return head_at(state, node, index)
+        return head_at(state, node)
     for name in constants:  # Sum may have several
-        logit_steps.with_constant(state, node, data, logit_steps.constant_operand(state, name, index))  # rules 3 and 4
+        logit_steps.with_constant(state, node, data, logit_steps.constant_operand(state, name))  # rules 3 and 4
     return data
 
 

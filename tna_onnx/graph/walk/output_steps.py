@@ -15,6 +15,7 @@ from tna_onnx.graph.walk.steps import PASSED, State
 
 # Operators that end the logits.
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
+_SWAPPED = {"Softmax": "LogSoftmax", "LogSoftmax": "Softmax"}
 
 MAX_SLACK = 1e-3
 """By how much a Clip or an added constant behind an activation may change a probability."""
@@ -67,13 +68,13 @@ def refuse_no_scores(model: Model, output: str) -> None:
         )
 
 
-def zip_map(state: State, node: onnx.NodeProto) -> str:
+def _zip_map(state: State, node: onnx.NodeProto) -> str:
     """Pass ZipMap, which says what the classes are called."""
     state.labels = class_labels(node)
     return _behind_activation(state, node, 0)
 
 
-def normalizer(state: State, node: onnx.NodeProto) -> str:
+def _normalizer(state: State, node: onnx.NodeProto) -> str:
     """Pass Normalizer, which divides by the sum."""
     # ONNX: MAX unless stated.
     norm = attribute_of(node, "norm", b"MAX")
@@ -184,63 +185,36 @@ def _is_last(state: State, axis: int) -> bool:
     return 1 < axis == len(sizes) - 1
 
 
-def written_activation(state: State) -> str | None:
-    """Pass an activation that is written out in simpler nodes; None if there is none."""
-    if state.activation != "none":
-        return None
-    form = written_out(state.model, state.tensor)
-    if form is None:
-        return None
-    return _begin(state, *form)
-
-
 def _begin(state: State, kind: str, logits: str) -> str:
     """Note what ends the logits, and where they are."""
     state.require_plain(f"the result of {kind}")
     if state.paired and kind != "Sigmoid":
         raise Refused(f"1 - p stands beside the p of a {kind}; expected a Sigmoid")
-    if state.summed:
-        return _summed_activation(state, kind, logits)
-    if state.logged and kind != "Softmax":
-        raise Refused(f"the output is the log of {kind}; expected Softmax")
-    if state.raised and kind != "LogSoftmax":
-        raise Refused(f"the output is the exponential of {kind}; expected LogSoftmax")
-    if state.logged or state.raised:
-        kind = {"Softmax": "LogSoftmax", "LogSoftmax": "Softmax"}[kind]
+    if state.summed:  # the activation's results are divided by their sum: there is no tensor of logits
+        if kind == "LogSoftmax":
+            raise Refused("the result of LogSoftmax is divided by its sum")
+        if kind == "Sigmoid":
+            state.leave_to_graph(homogeneous=False)
+        return logits
+    if state.swapped:
+        kind = _SWAPPED[kind]
     state.activation = _ACTIVATIONS[kind]
     return state.begin_logits(logits)
 
 
-def _summed_activation(state: State, kind: str, logits: str) -> str:
-    """Pass an activation whose results are divided by their sum: there is no tensor of logits."""
-    if kind == "LogSoftmax":
-        raise Refused("the result of LogSoftmax is divided by its sum")
-    if kind == "Sigmoid":
-        state.leave_to_graph(homogeneous=False)
-    return logits
-
-
-def _log(state: State, node: onnx.NodeProto) -> str | None:
-    """Pass the Log of a Softmax; None if it is that of something else."""
-    if state.activation != "none" or activation_of(state.model, node.input[0]) != "Softmax":
-        return None
-    state.require_plain("the log of probabilities")
-    state.logged = True
-    return str(node.input[0])
-
-
-def _exp(state: State, node: onnx.NodeProto) -> str | None:
-    """Pass the Exp of a LogSoftmax, or that in front of a Normalizer; None if it is neither."""
-    if state.activation == "none" and activation_of(state.model, node.input[0]) == "LogSoftmax":
-        state.require_plain("the exponential of log-probabilities")
-        state.raised = True
+def _log_or_exp(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass the Log of a Softmax, the Exp of a LogSoftmax, or that in front of a Normalizer; None if it is another."""
+    inner = activation_of(state.model, node.input[0])
+    if state.activation == "none" and (node.op_type, inner) in (("Log", "Softmax"), ("Exp", "LogSoftmax")):
+        state.require_plain(f"the {node.op_type} of {inner}")
+        state.swapped = True
         return str(node.input[0])
-    if not state.summed:
+    if not state.summed or node.op_type == "Log":
         return None
     # exp(s) / sum(exp(s)) is softmax(s), and so is exp(s - max s) / sum(exp(s - max s)).
     state.summed = False
     state.holds = "logits"
-    return _begin(state, "Softmax", scores_behind(state.model, str(node.input[0]))[0])
+    return _begin(state, "Softmax", scores_behind(state.model, str(node.input[0])))
 
 
 def _slack(state: State, node: onnx.NodeProto) -> str | None:
@@ -328,13 +302,23 @@ def activation_of(model: Model, tensor: str) -> str:
 _SLACK = ("Clip", "Add", "Max", "Min")
 _MAX_PASSED = 20
 
-STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
+_STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
+    "ZipMap": _zip_map,
+    "Normalizer": _normalizer,
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(_SLACK, _slack),
-    "Log": _log,
-    "Exp": _exp,
+    **dict.fromkeys(("Log", "Exp"), _log_or_exp),
     "Concat": _complement,
     "Transpose": _turned_activation,
     **dict.fromkeys(("Gather", "Slice"), _column),
 }
-"""Standard operator -> its step: the tensor before it, or None if it is not what may stand there."""
+"""Operator -> its step: the tensor before it, or None if it is not what may stand there."""
+
+
+def step(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass an activation (rule 1), written out in simpler nodes or not, or what comes behind one; None if none is."""
+    if state.activation == "none" and (form := written_out(state.model, state.tensor)):
+        return _begin(state, *form)
+    if node.op_type not in _STEPS:
+        return None
+    return _STEPS[node.op_type](state, node)

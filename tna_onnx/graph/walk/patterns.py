@@ -1,16 +1,14 @@
-"""What exporters write in simpler nodes: Softmax, LogSoftmax and Sigmoid (rule 1).
+"""Softmax, LogSoftmax and Sigmoid that exporters write in simpler nodes, as formulas (rule 1); reductions by axes.
 
-    softmax       exp(s) / sum exp(s),    exp(s) * (1 / sum exp(s)),    exp(log_softmax(s));    s may be s - max s
-    log_softmax   s - log sum exp(s),     s - (log sum exp(s - m) + m), m = max s
-    sigmoid       1 / (1 + exp(-s)),      exp(s) / (1 + exp(s)),        (1 + tanh(s / 2)) / 2
-
-Maxima and sums come in many shapes and twice; over which axis they run is settled by numbers, at run time. A constant
-may be expanded to the shape of the batch first.
+In a formula, s are the scores, m is made of nothing but maxima and numbers, and `max`, `sum`, `log_sum` and
+`log_sum_exp` are reductions, whose results may have been brought into shape. Over which axis they run is settled by
+numbers, at run time.
 """
 
+import ast
+import itertools
 import math
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -18,81 +16,90 @@ import onnx
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.load import Model
 
+_SHIFTED = "s - max(s)"
+_SOFTMAX = [
+    f"exp({x}) {over}" for x in (_SHIFTED, "s") for over in (f"/ sum(exp({x}))", f"* reciprocal(sum(exp({x})))")
+]
+_LOG_SUMS = ("log(sum(exp({})))", "log_sum(exp({}))", "log_sum_exp({})")
+_LOG_SOFTMAX = [
+    *(f"{x} - {log.format(x)}" for x in (_SHIFTED, "s") for log in _LOG_SUMS),
+    *(f"s - shaped({log.format(f's - {m}')} + {m})" for m in ("max(s)", "m") for log in _LOG_SUMS),
+]
+_HALVED = ("* 0.5", "/ 2")
+_NEGATED = ("neg(s)", "0 - s", "s * -1", "s / -1")
+_SIGMOID = [
+    *(f"{over}(1 + exp({x}))" for over in ("1 / ", "reciprocal", "1 * reciprocal") for x in _NEGATED),
+    *(f"exp(s) {over}(1 + exp(s))" for over in ("/ ", "* reciprocal")),
+    *(form for a in _HALVED for b in _HALVED for form in (f"(1 + tanh(s {a})) {b}", f"0.5 + tanh(s {a}) {b}")),
+]
+# Operator -> the formulas that stand for it.
+_FORMS = {
+    "Softmax": [*_SOFTMAX, *(f"exp({form})" for form in _LOG_SOFTMAX)],
+    "LogSoftmax": _LOG_SOFTMAX,
+    "Sigmoid": _SIGMOID,
+}
+_PARSED = [(kind, ast.parse(form, mode="eval").body) for kind, forms in _FORMS.items() for form in forms]
+
+_FUNCTIONS = {"exp": ("Exp",), "tanh": ("Tanh",), "neg": ("Neg",)}
+_IN_SHAPE = {
+    "max": ("ReduceMax",), "sum": ("ReduceSum", "ReduceL1"), "log": ("Log",), "log_sum": ("ReduceLogSum",),
+    "log_sum_exp": ("ReduceLogSumExp",), "reciprocal": ("Reciprocal",),
+}  # fmt: skip
+_SIGNS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div"}
+
 BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 """What exporters put between a maximum or a sum and what reads it."""
 
 _MAX_NODES = 20  # in a row
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
-_Scores: TypeAlias = tuple[str, bool]
-
 
 def written_out(model: Model, tensor: str) -> tuple[str, str] | None:
     """Return which operator the nodes in front of a tensor spell, and its logits; None if they do not spell one."""
     node = _node(model, tensor)
-    if node is None:
+    if node is None or node.op_type not in ("Add", "Div", "Exp", "Mul", "Reciprocal", "Sub"):
         return None
-    if node.op_type == "Exp":
-        inner = written_out(model, node.input[0])
-        if inner is not None and inner[0] == "LogSoftmax":
-            return "Softmax", inner[1]
-    if node.op_type == "Sub":  # s - log sum exp(s), or the same of s - m
-        scores = scores_behind(model, node.input[0])
-        if scores == _log_summed(model, node.input[1]):
-            return "LogSoftmax", scores[0]
-    for top, bottom in _quotients(model, node):
-        exponent = _exponent(model, top)
-        if exponent is not None and exponent == _summed(model, bottom):
-            return "Softmax", exponent[0]
-    logit = _sigmoid(model, node)
-    if logit is not None:
-        return "Sigmoid", logit
+    for kind, form in _PARSED:
+        for names in _matches(model, form, tensor, {}):
+            return kind, names["s"]
     return None
 
 
-def _quotients(model: Model, node: onnx.NodeProto) -> Iterator[tuple[str, str]]:
-    """Yield (numerator, denominator) of a division, or of a product with a reciprocal."""
-    if node.op_type == "Div":
-        yield str(node.input[0]), str(node.input[1])
-    if node.op_type == "Mul":
-        for top, bottom in _both_ways(node):
-            inverse = _shaped(model, bottom)
-            if inverse is not None and inverse.op_type == "Reciprocal":
-                yield top, str(inverse.input[0])
+def scores_behind(model: Model, tensor: str) -> str:
+    """Return s where a tensor is s - max s; else the tensor itself."""
+    form = ast.parse(_SHIFTED, mode="eval").body
+    return next((names["s"] for names in _matches(model, form, tensor, {})), tensor)
 
 
-def _sigmoid(model: Model, node: onnx.NodeProto) -> str | None:
-    """Return s where a node makes sigmoid(s)."""
-    logit: str | None = None
-    for top, bottom in _quotients(model, node):
-        inner = _one_plus(model, bottom, "Exp")
-        if _number(model, top) == 1:
-            logit = logit or _negated(model, inner)
-        elif inner is not None and _exponent(model, top) == (inner, False):
-            logit = logit or inner
-    if node.op_type == "Reciprocal":
-        logit = _negated(model, _one_plus(model, node.input[0], "Exp"))
-    if node.op_type in ("Div", "Mul"):  # (1 + tanh(s / 2)) / 2
-        doubled = _times(model, node.output[0], 0.5)
-        logit = logit or _times(model, _one_plus(model, doubled, "Tanh"), 0.5)
-    if node.op_type == "Add":  # 1/2 + tanh(s / 2) / 2
-        for number, second in _both_ways(node):
-            tanh = _node(model, _times(model, second, 0.5))
-            if _number(model, number) == 0.5 and tanh is not None and tanh.op_type == "Tanh":
-                return _times(model, tanh.input[0], 0.5)
-    return logit
+def _matches(model: Model, form: ast.expr, tensor: str, names: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Yield which tensors the names of a formula stand for, where nodes compute a tensor by it."""
+    node = _node(model, tensor)
+    match form:
+        case ast.Name(id=name):
+            if names.get(name, tensor) == tensor and (name != "m" or _of_maxima(model, tensor)):
+                yield {**names, name: tensor}
+        case ast.Constant() | ast.UnaryOp():
+            if _number(model, tensor) == ast.literal_eval(form):
+                yield names
+        case ast.Call(func=ast.Name(id="shaped"), args=[inner]):
+            yield from _matches(model, inner, _in_shape(model, tensor), names)
+        case ast.Call(func=ast.Name(id=name), args=[inner]):
+            if name in _IN_SHAPE:
+                # no sum of exponentials is below 0, so that JAX's Abs changes nothing
+                node = _node(model, _in_shape(model, tensor, ("Abs",) if name == "sum" else ()))
+            if node is not None and node.op_type in (_FUNCTIONS | _IN_SHAPE)[name]:
+                yield from _matches(model, inner, node.input[0], names)
+        case ast.BinOp(left=left, op=sign, right=right) if node is not None and node.op_type == _SIGNS[type(sign)]:
+            orders = list(itertools.permutations(node.input[:2]))
+            if node.op_type in ("Div", "Sub"):
+                del orders[1:]
+            for first, second in orders:
+                for bound in _matches(model, left, first, names):
+                    yield from _matches(model, right, second, bound)
 
 
-def _both_ways(node: onnx.NodeProto) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return both orders of two operands."""
-    first, second = (str(name) for name in node.input[:2])
-    return (first, second), (second, first)
-
-
-def _node(model: Model, tensor: str | None) -> onnx.NodeProto | None:
+def _node(model: Model, tensor: str) -> onnx.NodeProto | None:
     """Return the standard operator that makes a tensor, if there is one, with the operands that the forms read."""
-    if tensor is None:
-        return None
     node = model.producer(tensor)
     if node is None or node.domain not in ("", "ai.onnx"):
         return None
@@ -113,87 +120,21 @@ def _number(model: Model, tensor: str) -> float | None:
     return float(values[0])
 
 
-def _shaped(model: Model, tensor: str) -> onnx.NodeProto | None:
-    """Return the node that makes a maximum or a sum, behind what brings it into shape."""
+def _in_shape(model: Model, tensor: str, passed: Collection[str] = ()) -> str:
+    """Return the maximum or sum that a tensor is, in front of what brings it into shape."""
     for _ in range(_MAX_NODES):
         node = _node(model, tensor)
         if node is None:
-            return None
-        if node.op_type in BESIDE_SUM:
-            tensor = node.input[0]
-        elif node.op_type in ("Max", "Where"):  # kept above -inf; 0 in its place where it is infinite
-            values = node.input[-2:]
-            computed = [name for name in values if model.constant_tensor(name) is None]
-            if len(computed) != 1:
-                return None
-            tensor = computed[0]
-        else:
-            return node
-    return None
-
-
-def scores_behind(model: Model, tensor: str) -> _Scores:
-    """Return (s, whether its maximum is subtracted) for s or s - max s."""
-    node = _node(model, tensor)
-    if node is not None and node.op_type == "Sub" and _is_maximum(model, node.input[1], node.input[0]):
-        return str(node.input[0]), True
-    return tensor, False
-
-
-def _is_maximum(model: Model, tensor: str, of: str) -> bool:
-    node = _shaped(model, tensor)
-    return node is not None and node.op_type == "ReduceMax" and node.input[0] == of
-
-
-def _exponent(model: Model, tensor: str) -> _Scores | None:
-    node = _node(model, tensor)
-    if node is None or node.op_type != "Exp":
-        return None
-    return scores_behind(model, node.input[0])
-
-
-def _summed(model: Model, tensor: str) -> _Scores | None:
-    """Return the scores whose exponentials a tensor is the sum of."""
-    node = _shaped(model, tensor)
-    if node is not None and node.op_type == "Abs":  # JAX's: no sum of exponentials is below 0
-        node = _shaped(model, node.input[0])
-    if node is None or node.op_type not in ("ReduceSum", "ReduceL1"):
-        return None
-    return _exponent(model, node.input[0])
-
-
-def _log_summed(model: Model, tensor: str) -> _Scores | None:
-    """Return the scores of which a tensor is log sum exp, the maximum still subtracted or not."""
-    node = _shaped(model, tensor)
-    if node is None:
-        return None
-    scores: _Scores | None = None
-    if node.op_type == "ReduceLogSumExp":
-        scores = scores_behind(model, node.input[0])
-    elif node.op_type == "ReduceLogSum":
-        scores = _exponent(model, node.input[0])
-    elif node.op_type == "Log":
-        scores = _summed(model, node.input[0])
-    elif node.op_type == "Add":
-        scores = _lifted(model, node)
-    return scores
-
-
-def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
-    """Return s where a sum is log sum exp(s - m) + m, for the maximum m or one that is checked."""
-    for log, maximum in _both_ways(node):
-        inner = _log_summed(model, log)
-        if inner is None:
-            continue
-        if inner[1] and _is_maximum(model, maximum, inner[0]):
-            return inner[0], False
-        # A maximum that more nodes check may be there, if it is the same twice.
-        shifted = _node(model, inner[0])
-        if shifted is None or shifted.op_type != "Sub" or shifted.input[1] != maximum:
-            continue
-        if _of_maxima(model, maximum):
-            return str(shifted.input[0]), False
-    return None
+            break
+        operands = [str(node.input[0])]
+        if node.op_type in ("Max", "Where"):  # kept above -inf; 0 in its place where it is infinite
+            operands = [str(name) for name in node.input[-2:] if model.constant_tensor(name) is None]
+        elif node.op_type not in (*BESIDE_SUM, *passed):
+            break
+        if len(operands) != 1:
+            break
+        tensor = operands[0]
+    return tensor
 
 
 def _of_maxima(model: Model, tensor: str) -> bool:
@@ -214,45 +155,6 @@ def _of_maxima(model: Model, tensor: str) -> bool:
                 operands = operands[:1]
             waiting += [str(operand) for operand in operands if operand]
     return bool(visited)
-
-
-def _one_plus(model: Model, tensor: str | None, kind: str) -> str | None:
-    """Return x where a tensor is 1 + f(x)."""
-    node = _node(model, tensor)
-    if node is None or node.op_type != "Add":
-        return None
-    for number, second in _both_ways(node):
-        inner = _node(model, second)
-        if _number(model, number) == 1 and inner is not None and inner.op_type == kind:
-            return str(inner.input[0])
-    return None
-
-
-def _negated(model: Model, tensor: str | None) -> str | None:
-    """Return x where a tensor is -x."""
-    node = _node(model, tensor)
-    if node is None:
-        return None
-    if node.op_type == "Neg":
-        return str(node.input[0])
-    if node.op_type == "Sub" and _number(model, node.input[0]) == 0:
-        return str(node.input[1])
-    return _times(model, tensor, -1.0)
-
-
-def _times(model: Model, tensor: str | None, factor: float) -> str | None:
-    """Return x where a tensor is x times a number."""
-    node = _node(model, tensor)
-    if node is None:
-        return None
-    if node.op_type == "Div" and _number(model, node.input[1]) == 1 / factor:
-        return str(node.input[0])
-    if node.op_type != "Mul":
-        return None
-    for number, second in _both_ways(node):
-        if _number(model, number) == factor:
-            return str(second)
-    return None
 
 
 _REDUCED = (

@@ -3,7 +3,8 @@
 The steps are operators with one input, and constants (rules 2 to 5). A `Refusal` is the reason why there is no head.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,7 +48,9 @@ class State:
     model: Model  # the model
     output: str  # the graph output at which the walk starts
     tensor: str  # the tensor that the walk has reached
-    reader: int  # index of the node that reads it
+    reader: int  # index of the node that reads it, or while a step looks at the node that makes it, of that
+    # what `--output-kind` says of the output: `logit` and `label-logits` have no Sigmoid behind them
+    kind: str | None = None
     where: str = "the output"  # label of the node that the walk has reached
     logits: str = ""  # tensor that holds the logits, as far as the walk knows
     holds: str = "logits"  # `logits`, or `probabilities` where the graph has no tensor of logits
@@ -63,8 +66,8 @@ class State:
     order: tuple[int, ...] | slice = ()
     bias_steps: tuple[Step, ...] = ()  # the same for the bias
     turned: bool = False  # the walk is in front of a Transpose of a matrix: scores are (C, N) there
-    logged: bool = False  # the walk is between a Log and its Softmax
-    raised: bool = False  # the walk is between an Exp and its LogSoftmax
+    # the walk is between a Log and its Softmax, or an Exp and its LogSoftmax: the two are the other one
+    swapped: bool = False
     labels: tuple[int | str, ...] = ()  # what the model calls its classes
     follows: tuple[str, ...] = ()  # operators that the walk has passed, in order of execution
     # product of the constant factors on the scores, () or (C,)
@@ -82,17 +85,20 @@ class State:
     cast_to: str = ""  # float type that the logits are cast to, where they are
     # tensors that change the scores from the side; none may come from the linear layer itself
     side_inputs: tuple[str, ...] = ()
-    single: bool = False  # the output is said to hold one logit a sample, whose Sigmoid was left out
     forks: int = 0  # number of products of two computed tensors that the walk has passed
     class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
     changed: str = ""  # why probabilities on the way are not those of the output
-    labelled: bool = False  # the output is said to hold the logits of several labels, whose Sigmoid was left out
     outcome: Head | Refusal = _NOT_ENDED  # the head, or why there is none
 
     @property
     def node(self) -> onnx.NodeProto | None:
         """The node that the walk has reached; None at a graph input or an initializer."""
         return self.model.producer(self.tensor)
+
+    def fields_of(self, kind: type) -> dict[str, Any]:
+        """Return those fields of a kind of readout that the walk has under the same names."""
+        names = {field.name for field in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in names}
 
     @property
     def class_labels(self) -> tuple[int | str, ...]:
@@ -168,13 +174,14 @@ CURVED = {
 }  # fmt: skip
 """Operators behind which only the graph itself computes the logits."""
 
-ONE_SIDED = PASSED | _ALIGNED | _HOMOGENEOUS | CURVED
-"""All operators whose first input alone brings the scores."""
+_ONE_SIDED = PASSED | _ALIGNED | _HOMOGENEOUS | CURVED
 
 
-def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
-    """Pass an operator whose first input brings the scores."""
+def one_sided(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass an operator whose first input brings the scores (rules 2 and 5); None if it is another."""
     kind = node.op_type
+    if kind not in _ONE_SIDED:
+        return None
     if state.tensor != node.output[0] and kind != "Split":
         raise Refused(f"'{state.tensor}' is a side output of {kind}")
     if kind == "Cast":
@@ -189,7 +196,7 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     if kind == "QuantizeLinear":
         _quantized(state, node)
     elif kind == "BatchNormalization":
-        _batch_norm(state, node, index)
+        _batch_norm(state, node)
     elif kind in _HOMOGENEOUS | CURVED and kind != "DequantizeLinear":
         state.leave_to_graph(homogeneous=kind in _HOMOGENEOUS)
     return str(node.input[0])
@@ -280,9 +287,11 @@ def _quantized(state: State, node: onnx.NodeProto) -> None:
 
 
 @np.errstate(all="ignore")
-def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
+def _batch_norm(state: State, node: onnx.NodeProto) -> None:
     """Take in the factor per class; the offset stays with the graph."""
-    gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
+    gamma, _, _, variance = (
+        resolve(state.model, name, state.reader).value.astype(np.float64) for name in node.input[1:5]
+    )
     epsilon = attribute_of(node, "epsilon", 1e-5)
     factor = state.selected(gamma / np.sqrt(variance + epsilon))
     # A class whose scores are multiplied by 0 has no vector that could be found back.
@@ -299,16 +308,18 @@ def is_constant(model: Model, tensor: str) -> bool:
     return made_from_constants(model, _before_expand(model, tensor)) is not None
 
 
-def constant_operand(state: State, tensor: str, reader: int) -> Stored:
-    """Return the constant that an operand of node number `reader` is."""
+def constant_operand(state: State, tensor: str) -> Stored:
+    """Return the constant that an operand of the node is that the walk has reached."""
     before = _before_expand(state.model, tensor)
     if before == tensor:
-        return resolve(state.model, tensor, reader)
+        return resolve(state.model, tensor, state.reader)
     expand = state.model.producers[tensor]
     state.side_inputs = (*state.side_inputs, state.model.proto.graph.node[expand].input[1])
     constant = resolve(state.model, before, expand)
     if state.model.uses.get(tensor, 0) > 1:  # others read what the Expand gives: this node gets a tensor of its own
-        return replace(constant, name=tensor, steps=(), read_as=tensor, reader=reader, shared=True, quantized=None)
+        return replace(
+            constant, name=tensor, steps=(), read_as=tensor, reader=state.reader, shared=True, quantized=None
+        )
     return constant
 
 
