@@ -81,7 +81,7 @@ DAMAGES = {
     "two versions": (_twice(lambda p: p.opset_import, domain="ai.onnx", version=6), "operator set 'ai.onnx' is there"),
     "initializer twice": (_twice(lambda p: p.graph.initializer, raw_data=b""), "is there twice"),
     "initializer that a node makes": (_made_again, "tensor 'weight' is there twice"),
-    "many axes": (_axes(*[1] * 1000, 3, 6), "has 1,002 axes"),
+    "many axes": (_axes(*[1] * 1000, 3, 6), "has more than 64 axes"),
     "name of two lines": (_two_lines, r"begins with 'head\nError: all is well'; expected one"),
 }
 
@@ -222,6 +222,7 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
         (calling(hiding("a")), "tensor 'a' is there twice"),
         (called_with(slope=[0.5, 0.25]), "attribute 'slope' is there twice"),
         (calling(with_defaults(0.7)), "leaves out attribute 'slope'"),
+        (calling(with_defaults(0.7), function("Unused", "F"), function("G")), "leaves out attribute 'slope'"),
         (ladder(30), "nodes in "),
         (handed_on(12, numpy_helper.from_array(np.zeros(2**16))), "nodes in "),
         (handed_on(12, onnx.GraphProto()), "takes a graph as an attribute"),
@@ -235,11 +236,6 @@ def handed_on(steps: int, value: object) -> onnx.ModelProto:
 def test_functions_that_cannot_be_inlined(proto: onnx.ModelProto, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         load_model(proto)
-
-
-def test_a_function_that_nothing_calls_may_leave_out_an_attribute() -> None:
-    model = load_model(calling(with_defaults(0.7), function("Unused", "F"), function("G")))
-    assert "local" not in {node.domain for node in model.proto.graph.node}
 
 
 def test_a_function_that_is_left_keeps_those_that_it_calls() -> None:

@@ -162,9 +162,7 @@ def _check_messages(name: str, part: Message) -> None:
         raise UnsupportedModel(f"{name}: tensor '{part.values.name}' is sparse; export the model with dense tensors")
     if isinstance(part, onnx.TensorProto):  # its numbers would be copied
         if len(part.dims) > _MAX_AXES:
-            raise UnsupportedModel(
-                f"{name}: damaged: tensor '{part.name}' has {len(part.dims):,} axes; expected at most {_MAX_AXES}"
-            )
+            raise UnsupportedModel(f"{name}: damaged: tensor '{part.name}' has more than {_MAX_AXES} axes")
         _check_text(name, part.name)
         return
     for field, value in part.ListFields():
@@ -204,6 +202,7 @@ _MAX_GROWTH = 20  # a large file may honestly call a function of its own that of
 _DEFINED = ("ai.onnx.", "com.microsoft.", "com.ms.")
 
 _Key: TypeAlias = tuple[str, str, str]
+_MAIN: _Key = ("", "", "")  # in place of a function, the graph
 
 
 def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onnx.ModelProto, tuple[str, ...]]:
@@ -243,21 +242,11 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _calls_made(called: Sequence[onnx.NodeProto], calls: Mapping[_Key, list[onnx.NodeProto]]) -> list[onnx.NodeProto]:
-    """Return the calls of the graph, and of all functions that are reached from it."""
-    reached = [*called]
-    looked_at = set()
-    for node in reached:  # it grows
-        key = _called(node)
-        if key not in looked_at:
-            looked_at.add(key)
-            reached += calls[key]
-    return reached
-
-
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
     """Check rule 5, and that inlining keeps what a call means."""
-    functions = {(function.domain, function.name, str(function.overload)): function for function in model.functions}
+    functions: dict[_Key, Any] = {(f.domain, f.name, str(f.overload)): f for f in model.functions}
+    bodies = {**functions, _MAIN: model.graph}
+    calls = {key: [node for node in all_nodes(body) if _called(node) in functions] for key, body in bodies.items()}
     for function in model.functions:
         domain = function.domain or "ai.onnx"
         if f"{domain}.".startswith(_DEFINED):
@@ -265,48 +254,49 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
                 f"{name}: function '{function.name}' is in the domain '{domain}', in which ONNX Runtime may "
                 "run an operator of its own in place of it; export the model with its functions in another domain"
             )
-    calls = {key: [node for node in all_nodes(f) if _called(node) in functions] for key, f in functions.items()}
-    called = [node for node in all_nodes(model.graph) if _called(node) in functions]
-    for node in _calls_made(called, calls):  # the inliner drops defaults
+    for node in itertools.chain(*calls.values()):  # the inliner drops defaults
         defaults = {attribute.name for attribute in functions[_called(node)].attribute_proto}
         if missing := defaults - {attribute.name for attribute in node.attribute}:
             raise UnsupportedModel(
                 f"{name}: a call of function '{node.op_type}' leaves out attribute '{min(missing)}'; export the model "
                 "with that attribute in the call, or without functions"
             )
-    passed = [attribute for node in itertools.chain(called, *calls.values()) for attribute in node.attribute]
-    if any(next(subgraphs(attribute), None) is not None for attribute in passed):
-        raise UnsupportedModel(f"{name}: a function takes a graph as an attribute; export the model without functions")
-    largest = max((attribute.ByteSize() for attribute in passed), default=0)
-    nodes: dict[_Key, int] = {}
-    size: dict[_Key, int] = {}  # as if each place of an attribute held the largest one
-    depth: dict[_Key, int] = {}
-    for key in _callees_first(name, calls):
-        inner = [_called(call) for call in calls[key]]
-        places = sum(bool(item.ref_attr_name) for node in all_nodes(functions[key]) for item in node.attribute)
-        nodes[key] = len(functions[key].node) + sum(nodes[callee] for callee in inner)
-        size[key] = functions[key].ByteSize() + places * largest + sum(size[callee] for callee in inner)
-        depth[key] = 1 + max((depth[callee] for callee in inner), default=0)
-    total = sum(nodes[_called(call)] for call in called)
-    total_size = sum(size[_called(call)] for call in called)
+        if next(subgraphs_of(node), None) is not None:
+            raise UnsupportedModel(
+                f"{name}: a function takes a graph as an attribute; export the model without functions"
+            )
+    nodes, size, deepest = _inlined_size(name, bodies, calls)
     limit = max(int(limits.inlined_bytes), _MAX_GROWTH * model.ByteSize())
-    deepest = max(depth.values())  # called or not: the inliner looks at each
-    if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
+    if nodes > limits.inlined_nodes or size > limit or deepest > _MAX_DEPTH:
         raise UnsupportedModel(
-            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
+            f"{name}: its functions stand for {nodes:,} nodes in {size:,} bytes, {deepest} calls deep; expected "
             f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
             "--limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
         )
 
 
-def _callees_first(name: str, calls: Mapping[_Key, list[onnx.NodeProto]]) -> list[_Key]:
-    """Return the functions, each behind those that it calls."""
-    sorter = graphlib.TopologicalSorter({key: [*map(_called, nodes)] for key, nodes in calls.items()})
+def _inlined_size(
+    name: str, bodies: Mapping[_Key, Any], calls: Mapping[_Key, Sequence[onnx.NodeProto]]
+) -> tuple[int, int, int]:
+    """Return how many nodes and bytes the functions of the graph stand for, and how deep calls are in any of them."""
+    callees = {key: [_called(call) for call in inner] for key, inner in calls.items()}
+    passed = [attribute for node in itertools.chain(*calls.values()) for attribute in node.attribute]
+    largest = max((attribute.ByteSize() for attribute in passed), default=0)
+    nodes: dict[_Key, int] = {}
+    size: dict[_Key, int] = {}  # as if each place of an attribute held the largest one
+    depth: dict[_Key, int] = {}
     try:
-        return [*sorter.static_order()]
+        for key in graphlib.TopologicalSorter(callees).static_order():  # each behind those that it calls
+            places = sum(bool(item.ref_attr_name) for node in all_nodes(bodies[key]) for item in node.attribute)
+            nodes[key] = len(bodies[key].node) + sum(nodes[callee] for callee in callees[key])
+            size[key] = bodies[key].ByteSize() + places * largest + sum(size[callee] for callee in callees[key])
+            depth[key] = 1 + max((depth[callee] for callee in callees[key]), default=0)
     except graphlib.CycleError as error:
         names = " -> ".join(str(key[1]) for key in error.args[1][:5])
         raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
+    graph = bodies[_MAIN]
+    del depth[_MAIN]
+    return nodes[_MAIN] - len(graph.node), size[_MAIN] - graph.ByteSize(), max(depth.values())
 
 
 def _called(node: onnx.NodeProto) -> _Key:
