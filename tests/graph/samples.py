@@ -17,7 +17,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import nodes_of, small_model, tensor_info
 from tests.support import pairwise
 from tna_onnx.graph.load import Model, load_model
 
@@ -89,6 +89,13 @@ class Builder:
         name = attributes.pop("name", f"{op_type} of {out}")
         self.nodes.append(helper.make_node(op_type, inputs, [out], name=name, **attributes))
         return out
+
+    def text(self, nodes: str, **stored: Any) -> None:
+        """Append nodes as `nodes_of` reads them, and constants by name: whole numbers as they are, others as floats."""
+        for name, value in stored.items():
+            dtype = np.asarray(value).dtype
+            self.store(name, value, dtype if dtype.kind in "biu" else None)
+        self.nodes += nodes_of(nodes)
 
     def linear(self, out: str, data: str = "features") -> str:
         """Append a Gemm with the builder's weight and bias."""
