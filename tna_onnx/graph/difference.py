@@ -8,7 +8,7 @@ computes with placeholders for arrays that are not in the metadata; what comes o
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -115,66 +115,61 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     before, after = (side.proto for side in sides)
     if _encoded(before) == _encoded(after):
         return ()
-    parts = zip(_parts(before).items(), _parts(after).values(), strict=True)
-    rows = [
-        *(row for (part, a), b in parts for row in _named(sides, part, a, b)),
-        *_fields("graph", before.graph, after.graph),
-        *_fields("model", before, after),
-    ]
+    rows: list[Difference] = []
+    for part in _PARTS:
+        rows += _named(sides, part, _named_items(before, part), _named_items(after, part))
+    rows += [Difference("graph", name, "changed") for name in _changed_fields(before.graph, after.graph, _LISTS)]
+    rows += [Difference("model", name, "changed") for name in _changed_fields(before, after, (*_LISTS, *_MODEL_LISTS))]
     # what no part of it shows, as two entries of one name that changed places
     return tuple(rows) or (Difference("model", "encoding", "changed"),)
 
 
-_Items: TypeAlias = Sequence[tuple[str, Any]]
 _Sides: TypeAlias = tuple[_Digested, _Digested]
+
+# Part whose items have names -> the list that holds them, and the field that names an item.
+_PARTS = {
+    "tensor": ("initializer", "name"),
+    "node": ("node", "name"),
+    "input": ("input", "name"),
+    "output": ("output", "name"),
+    "value_info": ("value_info", "name"),
+    "opset": ("opset_import", "domain"),
+    "metadata": ("metadata_props", "key"),
+    "function": ("functions", "name"),
+}
+_LISTS = ("node", "initializer", "input", "output", "value_info")
+_MODEL_LISTS = ("graph", "opset_import", "metadata_props")
 
 
 def _encoded(message: Any) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
-def _parts(proto: onnx.ModelProto) -> dict[str, _Items]:
-    """Return the parts of a model that have names, by what they are."""
-    graph = proto.graph
-    # a node without a name is called by what it makes, which no other node does
-    nodes = [(n.name or f"{n.op_type} of '{next(iter(n.output), '')}'", n) for n in graph.node]
-    return {
-        "tensor": _by_name(graph.initializer),
-        "node": _numbered(nodes),
-        "input": _by_name(graph.input),
-        "output": _by_name(graph.output),
-        "value_info": _by_name(graph.value_info),
-        "opset": _numbered([(entry.domain or "ai.onnx", entry) for entry in proto.opset_import]),
-        "metadata": _numbered([(entry.key, entry) for entry in proto.metadata_props]),
-        "function": _by_name(proto.functions),
-    }
-
-
-def _by_name(items: Iterable[Any]) -> _Items:
-    return _numbered([(item.name, item) for item in items])
-
-
-def _numbered(items: _Items) -> _Items:
-    """Give a name that stands there again a number."""
+def _named_items(proto: onnx.ModelProto, part: str) -> dict[str, Any]:
+    """Return the items of a part of a model by name; a name that stands there again has a number."""
+    field, name_field = _PARTS[part]
     count = Counter[str]()
-    named = []
-    for name, item in items:
+    named = {}
+    for item in getattr(proto.graph if field in _LISTS else proto, field):
+        name = getattr(item, name_field)
+        if part == "node" and not name:  # it is called by what it makes, which no other node does
+            name = f"{item.op_type} of '{next(iter(item.output), '')}'"
+        if part == "opset":
+            name = name or "ai.onnx"
         count[name] += 1
-        named.append((name if count[name] == 1 else f"{name} ({count[name]})", item))
+        named[name if count[name] == 1 else f"{name} ({count[name]})"] = item
     return named
 
 
-def _named(sides: _Sides, part: str, before: _Items, after: _Items) -> Iterator[Difference]:
+def _named(sides: _Sides, part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """Compare parts that have names: those that are gone, new, in another place, or changed."""
-    old = dict(before)
-    new = dict(after)
-    for name, item in before:
+    for name, item in old.items():
         if name not in new:
             yield Difference(part, name, "removed", _text(item))
         elif _encoded(item) != _encoded(new[name]):
             yield from _changes(sides, part, name, item, new[name])
-    yield from (Difference(part, name, "added", _text(item)) for name, item in after if name not in old)
-    shared = ([name for name, _ in before if name in new], [name for name, _ in after if name in old])
+    yield from (Difference(part, name, "added", _text(item)) for name, item in new.items() if name not in old)
+    shared = ([name for name in old if name in new], [name for name in new if name in old])
     moved = [name for name, new_name in zip(*shared, strict=True) if name != new_name]
     if moved:
         yield Difference(part, moved[0], "moved")
@@ -195,9 +190,9 @@ def _arrow(before: str, after: str) -> str:
     return f"{text[: _MAX_LENGTH - 3]}..."
 
 
-def _changed_fields(before: Any, after: Any) -> list[str]:
+def _changed_fields(before: Any, after: Any, left_out: Collection[str] = ()) -> list[str]:
     """Return the names of the fields with other values; none where the same values are encoded otherwise."""
-    names = (field.name for field in before.DESCRIPTOR.fields)
+    names = (field.name for field in before.DESCRIPTOR.fields if field.name not in left_out)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
@@ -209,40 +204,27 @@ def _changes(sides: _Sides, part: str, name: str, before: Any, after: Any) -> It
     changed = _changed_fields(before, after) or ["encoding"]
     for field in changed:
         if field == "attribute":
-            old, new = (dict(_by_name(node.attribute)) for node in (before, after))
+            old, new = ({a.name: a for a in node.attribute} for node in (before, after))
             for key in dict.fromkeys([*old, *new]):
                 if key not in old or key not in new or _encoded(old[key]) != _encoded(new[key]):
                     largest = _largest_change(sides, old.get(key), new.get(key))
                     yield Difference(part, name, f"attribute:{key}", "", "", *largest)
         elif field not in _CONTENT:
-            pairs = itertools.zip_longest(_texts(before, field), _texts(after, field), fillvalue="")
-            detail = ", ".join(_arrow(*pair) for pair in pairs if pair[0] != pair[1])
-            yield Difference(part, name, {"data_type": "type", "dims": "shape"}.get(field, field), detail)
+            word, texts = _TOLD.get(field, (field, lambda _: []))
+            pairs = itertools.zip_longest(texts(before), texts(after), fillvalue="")
+            yield Difference(part, name, word, ", ".join(_arrow(*pair) for pair in pairs if pair[0] != pair[1]))
     if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
         yield Difference(part, name, "values", _text(before), "", *_largest_change(sides, before, after))
 
 
-def _texts(part: Any, field: str) -> list[str]:
-    """Return the values of a field of a tensor or a node as texts; none of a field whose values are not told."""
-    if field == "data_type":
-        return [type_name(part.data_type)]
-    if field == "dims":
-        return [str(tuple(part.dims))]
-    if field == "op_type":
-        return [part.op_type]
-    if field in ("input", "output"):
-        return list(getattr(part, field))
-    return []
-
-
-def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
-    """Compare the fields of the graph, or of the model, that are no list of parts."""
-    for name in _changed_fields(before, after):
-        if name not in _LISTS or (name == "metadata_props" and part == "graph"):
-            yield Difference(part, name, "changed")
-
-
-_LISTS = ("node", "initializer", "input", "output", "value_info", "graph", "opset_import", "metadata_props")
+# Field of a tensor or a node whose values are told -> what it is called, and its values as texts.
+_TOLD: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
+    "data_type": ("type", lambda part: [type_name(part.data_type)]),
+    "dims": ("shape", lambda part: [str(tuple(part.dims))]),
+    "op_type": ("op_type", lambda part: [part.op_type]),
+    "input": ("input", lambda part: list(part.input)),
+    "output": ("output", lambda part: list(part.output)),
+}
 
 
 def _largest_change(
