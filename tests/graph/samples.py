@@ -91,10 +91,10 @@ class Builder:
         return out
 
     def text(self, nodes: str, **stored: Any) -> None:
-        """Append nodes as `nodes_of` reads them, and constants by name: whole numbers as they are, others as floats."""
+        """Append nodes as `nodes_of` reads them, and constants by name, of the builder's type if they are floats."""
         for name, value in stored.items():
             dtype = np.asarray(value).dtype
-            self.store(name, value, dtype if dtype.kind in "biu" else None)
+            self.store(name, value, dtype if dtype.kind in "biu" or dtype == np.float16 else None)
         self.nodes += nodes_of(nodes)
 
     def linear(self, out: str, data: str = "features") -> str:
@@ -201,31 +201,33 @@ def _weight_constant_floats(b: Builder) -> str:
 
 
 def _weight_identity(b: Builder) -> str:
-    return b.node("Identity", b.store("stored", b.weight.T), out="weight")
+    b.text("Identity stored > weight", stored=b.weight.T)
+    return "weight"
 
 
 def _weight_cast(b: Builder) -> str:
     b.weight = b.weight.astype(np.float16).astype(b.dtype)
-    return b.node("Cast", b.store("stored", b.weight.T, np.float16), out="weight", to=_element(b.dtype))
+    b.text("Cast stored > weight to=FLOAT", stored=b.weight.T.astype(np.float16))
+    return "weight"
 
 
 def _weight_transpose(b: Builder) -> str:
-    return b.node("Transpose", b.store("stored", b.weight), out="weight")
+    b.text("Transpose stored > weight", stored=b.weight)
+    return "weight"
 
 
 def _weight_reshape(b: Builder) -> str:
-    shape = b.store("shape", [0, -1], np.int64)
-    return b.node("Reshape", b.store("stored", b.weight.T.reshape(FEATURES, CLASSES, 1, 1)), shape, out="weight")
+    b.text("Reshape stored shape > weight", stored=b.weight.T.reshape(FEATURES, CLASSES, 1, 1), shape=[0, -1])
+    return "weight"
 
 
 def _weight_chain(b: Builder) -> str:
     """Half precision, (n, C, 1) flattened the other way round: every step at once."""
     b.weight = b.weight.astype(np.float16).astype(b.dtype)
-    stored = b.store("stored", b.weight.reshape(1, CLASSES, FEATURES), np.float16)
-    turned = b.node("Transpose", stored, out="turned", perm=[2, 0, 1])
-    wide = b.node("Cast", turned, out="wide_weight", to=_element(b.dtype))
-    flat = b.node("Reshape", wide, b.store("shape", [FEATURES, -1], np.int64), out="flat")
-    return b.node("Identity", flat, out="weight")
+    stored = b.weight.reshape(1, CLASSES, FEATURES).astype(np.float16)
+    steps = "Transpose stored > turned perm=[2,0,1]; Cast turned > wide_weight to=FLOAT"
+    b.text(f"{steps}; Reshape wide_weight shape > flat; Identity flat > weight", stored=stored, shape=[FEATURES, -1])
+    return "weight"
 
 
 def _weight_typed(b: Builder) -> str:
@@ -287,8 +289,8 @@ def _passed(op_type: str, opset: int = 17, activation: str | None = None) -> Sam
 
 def _unsqueezed_result() -> Sample:
     b = Builder()
-    b.node("Softmax", b.linear("scores"), out="p", axis=-1)
-    b.node("Unsqueeze", "p", b.store("axes", [1], np.int64), out="y")
+    b.linear("scores")
+    b.text("Softmax scores > p axis=-1; Unsqueeze p axes > y", axes=[1])
     return b.sample({"y": "softmax"}, bias_scale=1.0, logits="scores")
 
 
@@ -296,14 +298,12 @@ def _cast(stored: str, to: str, softmax_first: bool) -> Sample:
     """Softmax and Cast behind the head, in either order: the logits have the dtype in front of the Softmax."""
     b = Builder(stored)
     kind = {"float16": "half", "float32": "wide"}[to]
-    element = _element(np.dtype(to))
+    element = {"float16": "FLOAT16", "float32": "FLOAT"}[to]
     b.linear("scores")
+    text = f"Cast scores > cast to={element}; Softmax cast > {kind} axis=1"
     if softmax_first:
-        b.node("Softmax", "scores", out="p", axis=1)
-        b.node("Cast", "p", out=kind, to=element)
-    else:
-        b.node("Cast", "scores", out="cast", to=element)
-        b.node("Softmax", "cast", out=kind, axis=1)
+        text = f"Softmax scores > p axis=1; Cast p > {kind} to={element}"
+    b.text(text)
     logits = "scores" if softmax_first else "cast"
     return b.sample({kind: "softmax"}, bias_scale=1.0, logits=logits, coarsest="float16")
 
@@ -312,9 +312,7 @@ def _cast_twice() -> Sample:
     """Down to half precision and back, before the Softmax."""
     b = Builder()
     b.linear("scores")
-    b.node("Cast", "scores", out="down", to=onnx.TensorProto.FLOAT16)
-    b.node("Cast", "down", out="up", to=onnx.TensorProto.FLOAT)
-    b.node("Softmax", "up", out="y", axis=1)
+    b.text("Cast scores > down to=FLOAT16; Cast down > up to=FLOAT; Softmax up > y axis=1")
     return b.sample({"y": "softmax"}, bias_scale=1.0, logits="up", coarsest="float16")
 
 
@@ -350,12 +348,9 @@ def _scaled(op_type: str, factor: Any, before_bias: bool, constant_first: bool =
 def _scaled_gemm() -> Sample:
     """Factors in every place: alpha, beta, per class, one number as a Constant's float."""
     b = Builder()
-    weight, bias = b.store("weight", b.weight), b.store("bias", b.bias)
-    b.node("Gemm", "features", weight, bias, out="scores", transB=1, alpha=0.5, beta=-2.0, name="head")
-    b.node("Mul", "scores", b.store("factor", _PER_CLASS), out="scaled")
-    b.nodes.append(helper.make_node("Constant", [], ["quarter"], name="quarter", value_float=0.25))
-    b.node("Div", "scaled", "quarter", out="divided")
-    b.node("Softmax", "divided", out="y", axis=1)
+    head = "Gemm features weight bias > scores transB=1 alpha=0.5 beta=-2.0 name=head; Mul scores factor > scaled"
+    behind = "Constant > quarter value_float=0.25; Div scaled quarter > divided; Softmax divided > y axis=1"
+    b.text(f"{head}; {behind}", weight=b.weight, bias=b.bias, factor=_PER_CLASS)
     scale = _PER_CLASS * 4
     return b.sample({"y": "softmax"}, scale=scale * 0.5, bias_scale=scale * -2.0, logits="divided")
 
@@ -363,9 +358,7 @@ def _scaled_gemm() -> Sample:
 def _several(order: tuple[str, ...]) -> Sample:
     b = Builder()
     b.linear("scores")
-    b.node("Softmax", "scores", out="p", axis=1)
-    b.node("LogSoftmax", "scores", out="lp", axis=1)
-    b.node("ArgMax", "scores", out="argmax", axis=1, keepdims=0)
+    b.text("Softmax scores > p axis=1; LogSoftmax scores > lp axis=1; ArgMax scores > argmax axis=1 keepdims=0")
     kinds = {"scores": "logits", "p": "softmax", "lp": "log_softmax", "argmax": "argmax"}
     return b.sample({name: kinds[name] for name in order}, bias_scale=1.0, logits="scores")
 

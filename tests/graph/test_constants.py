@@ -37,7 +37,7 @@ STORED = {
 }  # fmt: skip
 FOLDED = {
     "one node": "Neg w > c",
-    "constant nodes": "Constant > row value_floats=[1.0,2.0,3.0]; Constant > quarter value_float=0.25; Mul row quarter > c",
+    "constant nodes": "Constant > row value_floats=[1.0,2.0,3.0]; Constant > part value_float=0.25; Mul row part > c",
     "weight normalisation": "ReduceL2 w > norm axes=[1] keepdims=1; Div w norm > direction; Mul direction g > c",
     "LoRA": "MatMul down up > product; Add w product > c",
     "slice": "Slice table starts ends axes > c",
