@@ -244,7 +244,7 @@ def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -
 
 
 def test_model_and_data_in_the_other_order(table: Path) -> None:
-    assert "the model comes first, the data behind it" in refusal(table, "model.onnx", model="calib.csv")
+    assert "The model comes first, the data behind it" in refusal(table, "model.onnx", model="calib.csv")
     (table / "model.pt").write_bytes(b"PK\x03\x04 no model")
     assert "export the model to ONNX first" in refusal(table, "calib.csv", model="model.pt")
 

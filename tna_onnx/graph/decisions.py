@@ -76,9 +76,12 @@ GUARD = f"{PREFIX}/guard"
 _MIN_OPSET = 9  # Less and Greater
 _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
 
-# Outputs with a number or a decision for each class; the others have one a sample.
-_OF_CLASSES = ("set",)
-_SCORES = ("confidence", "ood")
+# Role of an output that is not BOOL -> the types that it may have: a decision is BOOL where it is one for each label.
+_TYPES = {
+    "confidence": (TensorProto.FLOAT,),
+    "ood": (TensorProto.FLOAT,),
+    "decision": (TensorProto.INT64, TensorProto.BOOL),
+}
 
 
 class DecisionOps(NodeOps):
@@ -176,14 +179,11 @@ def add_decisions(
     outputs = []
     for role, name in names.items():
         ops.nodes.append(helper.make_node("Identity", [results[role]], [name], name=f"{GUARD}/{role}"))
+        of_labels = role == "decision" and guarded.output.multi_label
         shape = [batch]
-        if role in _OF_CLASSES or (role == "decision" and guarded.output.multi_label):
+        if of_labels or role == "set":
             shape.append(guarded.output.n_classes)
-        kind = TensorProto.BOOL
-        if role in _SCORES:
-            kind = TensorProto.FLOAT
-        elif role == "decision" and not guarded.output.multi_label:
-            kind = TensorProto.INT64
+        kind = TensorProto.BOOL if of_labels else _TYPES.get(role, (TensorProto.BOOL,))[0]
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     return _extended(model, ops, outputs)
 
@@ -205,9 +205,7 @@ def without_decisions(model: Model, names: Iterable[str]) -> onnx.ModelProto:
 def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
     """Return those of the outputs, role -> name, that the graph has, with the type of a score or of a decision."""
     types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    expected: dict[str, tuple[int, ...]] = {"confidence": (TensorProto.FLOAT,), "ood": (TensorProto.FLOAT,)}
-    expected["decision"] = (TensorProto.INT64, TensorProto.BOOL)
-    return {role: name for role, name in names.items() if types.get(name) in expected.get(role, (TensorProto.BOOL,))}
+    return {role: name for role, name in names.items() if types.get(name) in _TYPES.get(role, (TensorProto.BOOL,))}
 
 
 def _block(

@@ -80,6 +80,9 @@ def read_linear(model: Model, index: int, output: str) -> Linear:
     """Read a node as a linear layer whose result is the tensor `output`."""
     node = model.proto.graph.node[index]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    # of its own operators ONNX's checker says what they lack
+    if node.domain == _MICROSOFT and len(node.input) < 2:
+        raise Refused(f"{node.op_type} has {len(node.input)} inputs; expected at least 2")
     if node.op_type == "Mul":
         return _products(model, index, node)
     return _READERS[node.domain or "", node.op_type](model, index, node, attributes, output)

@@ -56,10 +56,6 @@ def model_bytes(source: Any) -> bytes:
     )
 
 
-# Files that people give in the place of a model.
-_DATA = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
-_OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pkl", ".joblib")
-
 # Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
@@ -411,13 +407,10 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
         proto.ParseFromString(message)
     except DecodeError as error:
         bytearray(len(message))  # protobuf says the same where memory is out; this says so
-        advice = ""
-        if file is not None and file.suffix.lower() in _DATA:
-            advice = "; the model comes first, the data behind it"
-        elif file is not None and file.suffix.lower() in _OTHERS:
-            advice = "; export the model to ONNX first (torch.onnx.export, optimum-cli export onnx, skl2onnx, tf2onnx)"
         raise UnsupportedModel(
-            f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model){advice}"
+            f"{name}: not an ONNX file, or a truncated one ({len(data):,} bytes do not parse as an ONNX model). "
+            "The model comes first, the data behind it; export the model to ONNX first if it has another format "
+            "(torch.onnx.export, optimum-cli export onnx, skl2onnx, tf2onnx)"
         ) from error
     if not proto.graph.node or not proto.graph.output or not proto.opset_import:
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
