@@ -52,22 +52,25 @@ def all_nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeP
     """Yield the nodes of a graph or function, those of sub-graphs included."""
     for node in part.node:
         yield node
-        for graph in subgraphs_of(node):
-            yield from all_nodes(graph)
+        for graph in inner_graphs(node):
+            yield from graph.node
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs inside a node, such as an If, Loop or Scan."""
     for attribute in node.attribute:
-        yield from subgraphs(attribute)
+        # An unset message field reads as an empty one.
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
-def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs of an attribute."""
-    # An unset message field reads as an empty one.
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node, and those inside of their nodes."""
+    for graph in subgraphs_of(node):
+        yield graph
+        for inner in graph.node:
+            yield from inner_graphs(inner)
 
 
 def all_tensors(part: Message) -> Iterator[onnx.TensorProto]:
@@ -87,21 +90,11 @@ _WITHOUT_TENSORS = ("type", "metadata_props", "opset_import")
 
 def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the sub-graphs of a node (If, Loop, Scan) read, their own tensors included."""
-    for graph in subgraphs_of(node):
+    for graph in inner_graphs(node):
         for inner in graph.node:
             yield from inner.input
-            yield from subgraph_inputs(inner)
         # An output may be a tensor of the graph around, which no inner node reads.
         yield from (output.name for output in graph.output)
-
-
-def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the sub-graphs of a node make or hold themselves."""
-    for graph in subgraphs_of(node):
-        yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
-        for inner in graph.node:
-            yield from inner.output
-            yield from subgraph_outputs(inner)
 
 
 MAX_BYTES = 2**31 - 1
@@ -149,11 +142,19 @@ def _hidden_names(nodes: Iterable[onnx.NodeProto], visible: set[str]) -> list[st
     """Return names that branches give again: the inliner renames what is read there, hidden or not."""
     hidden: list[str] = []
     for node in nodes:
-        hidden += visible.intersection(subgraph_outputs(node))
+        for graph in inner_graphs(node):
+            hidden += [name for name in _own_names(graph) if name in visible]
         for graph in subgraphs_of(node):
             hidden += _hidden_names(graph.node, {tensor.name for tensor in (*graph.input, *graph.initializer)})
         visible = visible.union(node.output)
     return hidden
+
+
+def _own_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names that a graph gives: to its inputs, initializers and results."""
+    yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
+    for node in graph.node:
+        yield from node.output
 
 
 def _check_messages(name: str, part: Message) -> None:

@@ -12,7 +12,7 @@ with the SHA-256 of the bytes stands in their place until the file is written. E
 import hashlib
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -364,15 +364,14 @@ def is_external(tensor: TensorProto) -> bool:
 def place_of(tensor: TensorProto) -> Place:
     """Return where the data of an external tensor lie."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
-        raise UnsupportedModel(f"tensor '{tensor.name}' names a part of its external data twice; expected once")
     if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
         raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
-    # ONNX Runtime takes packed weights from further places, in place of the tensor
-    if unknown := sorted(entries.keys() - {*_PLACE}):
+    # ONNX Runtime takes packed weights from further places, in place of the tensor; of two words, runtimes take either
+    unusual = Counter(entry.key for entry in tensor.external_data) - Counter(_PLACE)
+    if unusual:
         raise UnsupportedModel(
-            f"tensor '{tensor.name}' has external data with the word '{unknown[0][:_MAX_SHOWN]}'; expected "
-            "location, offset, length and checksum alone; "
+            f"tensor '{tensor.name}' has external data with the word '{min(unusual)[:_MAX_SHOWN]}' or has it twice; "
+            "expected location, offset, length and checksum, once each; "
             "`onnx.save(onnx.load(FILE), NEW, save_as_external_data=True)` writes such a model"
         )
     offset = _number(tensor, "offset", entries.get("offset", "0"))
