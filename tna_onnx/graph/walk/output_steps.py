@@ -80,10 +80,10 @@ def _normalizer(state: State, node: onnx.NodeProto) -> str:
     norm = attribute_of(node, "norm", b"MAX")
     if norm != b"L1":
         raise Refused(f"Normalizer with norm {norm.decode(errors='replace')}; expected L1, which makes probabilities")
-    return normalized(state, str(node.input[0]))
+    return _normalized(state, str(node.input[0]))
 
 
-def normalized(state: State, inner: str) -> str:
+def _normalized(state: State, inner: str) -> str:
     """Pass the division of probabilities by their sum: what comes out of it is what can be calibrated."""
     state.require_plain("probabilities that are normalised")
     if state.activation != "none":
@@ -94,12 +94,12 @@ def normalized(state: State, inner: str) -> str:
     return inner
 
 
-def divides_by_own_sum(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a Div divides a tensor by its own sum, which may have been brought into shape."""
-    divisor = model.maker(node.input[1], BESIDE_SUM)
-    if divisor is None or divisor.op_type not in ("ReduceSum", "ReduceL1") or not divisor.input:
-        return False
-    return bool(divisor.input[0] == node.input[0])
+def _divided(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass the division of a tensor by its own sum, which may have been brought into shape; None if it is another."""
+    divisor = state.model.maker(node.input[1], BESIDE_SUM)
+    if divisor is None or divisor.op_type not in ("ReduceSum", "ReduceL1") or divisor.input[:1] != node.input[:1]:
+        return None
+    return _normalized(state, str(node.input[0]))
 
 
 def _complement(state: State, node: onnx.NodeProto) -> str | None:
@@ -305,6 +305,7 @@ _MAX_PASSED = 20
 _STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
     "ZipMap": _zip_map,
     "Normalizer": _normalizer,
+    "Div": _divided,
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(_SLACK, _slack),
     **dict.fromkeys(("Log", "Exp"), _log_or_exp),
