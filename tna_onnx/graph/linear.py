@@ -322,28 +322,20 @@ _TO_THE_END = 2**31 - 1  # the largest end of a slice that exporters write in 32
 
 def first_column_of(model: Model, node: onnx.NodeProto) -> str:
     """Return the matrix whose first column, or whose only one, a Gather or Slice takes; empty if it does not."""
+    data = str(node.input[0])
     if node.op_type == "Slice":
-        return _sliced(model, node)
+        bounds = slice_bounds(model, node)
+        columns = [bound for bound in bounds if bound != (0, 0, None, 1)]  # all rows
+        first = all(b[0] in (1, -1) and b[1] == 0 and b[3] == 1 and (b[2] is None or b[2] >= 1) for b in columns)
+        return data if bounds and first else ""
     index = model.constant_tensor(input_at(node, 1))
-    axis = attribute_of(node, "axis", 0)
     if index is None or model.array(index).reshape(-1).tolist() not in ([0], [-1]):
         return ""
-    before = model.producer(node.input[0])
+    before = model.producer(data)
+    axis = attribute_of(node, "axis", 0)
     if axis == 0 and before is not None and is_matrix_transpose(before):  # as JAX writes it
         return str(before.input[0])
-    if axis not in (1, -1):
-        return ""
-    return str(node.input[0])
-
-
-def _sliced(model: Model, node: onnx.NodeProto) -> str:
-    bounds = slice_bounds(model, node)
-    columns = [bound for bound in bounds if bound[0] != 0]
-    first = all(axis in (1, -1) and start == 0 and (end is None or end >= 1) for axis, start, end, _ in columns)
-    all_rows = all(bound[1:] == (0, None, 1) for bound in bounds if bound[0] == 0)
-    if not (bounds and first and all_rows and all(bound[3] == 1 for bound in bounds)):
-        return ""
-    return str(node.input[0])
+    return data if axis in (1, -1) else ""
 
 
 def slice_bounds(model: Model, node: onnx.NodeProto) -> list[tuple[int, int, int | None, int]]:
