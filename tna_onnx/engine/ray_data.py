@@ -76,7 +76,7 @@ def features_by_ray(
     """Connect to Ray, compute features of slices, and write them."""
     import ray  # noqa: PLC0415 - optional
 
-    with _connected(address):
+    with _connected(ray, address):
         before = ray.data.DataContext.get_current()
         context = before.copy()
         context.enable_progress_bars = False  # two displays in one terminal overwrite each other
@@ -84,7 +84,7 @@ def features_by_ray(
         ray.data.DataContext._set_current(context)
         try:
             # a CPU that is kept for writing is one that no network runs on
-            _mapped(slices, extractor, options or {}).write_parquet(
+            _mapped(ray, slices, extractor, options or {}).write_parquet(
                 folder.root,
                 filesystem=folder.system,
                 min_rows_per_file=_FILE_ROWS,
@@ -98,9 +98,8 @@ def features_by_ray(
             ray.data.DataContext._set_current(before)
 
 
-def _mapped(slices: Sequence[Slice], tables: TableExtractor, options: Mapping[str, Any]) -> Any:
-    import ray  # noqa: PLC0415 - optional
-
+def _mapped(ray: Any, slices: Sequence[Slice], tables: TableExtractor, options: Mapping[str, Any]) -> Any:
+    """Return the pipeline: a data set of Ray that is computed where it is written."""
     words = dict(options)
     # without a GPU both are one step of one worker; with other shares of a CPU, workers would leave none to read with
     reading: dict[str, Any] = {}
@@ -110,13 +109,11 @@ def _mapped(slices: Sequence[Slice], tables: TableExtractor, options: Mapping[st
     if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
         words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
     parts = [{"slice": pickle.dumps(part)} for part in slices]
-    samples = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
-        _tables, batch_size=None, **reading
-    )
-    made_of = [tables.extractor, tables.writer]  # in each actor, whose session stays open
-    return samples.map_batches(
-        TableExtractor, fn_constructor_args=made_of, batch_size=None, batch_format="pyarrow", **words
-    )
+    samples = ray.data.from_items(parts, override_num_blocks=len(parts))
+    read = samples.map_batches(_tables, batch_size=None, **reading)
+    # made in each actor, whose session stays open
+    words["fn_constructor_args"] = [tables.extractor, tables.writer]
+    return read.map_batches(TableExtractor, batch_size=None, batch_format="pyarrow", **words)
 
 
 def _tables(batch: Mapping[str, Any]) -> Iterator[Any]:
@@ -126,10 +123,8 @@ def _tables(batch: Mapping[str, Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[None]:
+def _connected(ray: Any, address: str) -> Iterator[None]:
     """Connect to Ray, and leave it afterwards; signals and logs stay as they were."""
-    import ray  # noqa: PLC0415 - optional
-
     if ray.is_initialized():
         yield
         return
