@@ -91,8 +91,7 @@ def _studies(job: StudyJob, data: StudyData, progress: Progress) -> Iterator[Stu
 def made(name: str, data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
     """Make a study; `progress` is called with how much is done, and of how much."""
     row = EXPERIMENTS[name]
-    module, function = row.made_by.split(":")
-    make = getattr(importlib.import_module(f"tna_onnx.studies.{module}"), function)
+    make = getattr(importlib.import_module(f"tna_onnx.studies.{row.module}"), name)
     findings: Found = make(data, settings, progress)
     table = (tuple(findings.columns), tuple(findings.rows), tuple(findings.charts))
     return Study(name, row.title, row.element, findings.sentence, *table, findings.notes, findings.footnotes)

@@ -19,40 +19,34 @@ class Experiment(NamedTuple):
     title: str
     shows: str  # what it draws, and against what
     element: str  # figure, table or section of the paper
-    made_by: str  # module:function in `tna_onnx.studies`; it returns a `tna_onnx.results.study.Found`
+    module: str  # in `tna_onnx.studies`; its function of the name of the study returns a `tna_onnx.results.study.Found`
 
 
 EXPERIMENTS = {
-    "table": Experiment("Main results", "all metrics against map and search", "main table", "main_table:table"),
+    "table": Experiment("Main results", "all metrics against map and search", "main table", "main_table"),
     "rotations": Experiment(
-        "mRC against the number of rotations",
-        "mRC against rotations",
-        "plots of mRC against n_r",
-        "geometry:rotations",
+        "mRC against the number of rotations", "mRC against rotations", "plots of mRC against n_r", "geometry"
     ),
     "angles": Experiment(
         "Angles between class vectors and features",
         "share of samples against angle to class vectors",
         "distribution plots of the angles",
-        "geometry:angles",
+        "geometry",
     ),
     "members": Experiment(
-        "Members averaged",
-        "accuracy, ECE and NLL against averaged members",
-        "accuracy against n_e",
-        "curves:members",
+        "Members averaged", "accuracy, ECE and NLL against averaged members", "accuracy against n_e", "curves"
     ),
     "angle": Experiment(
-        "Metrics against the angle", "ECE, accuracy and NLL against angle", "optimisation curve", "curves:angle"
+        "Metrics against the angle", "ECE, accuracy and NLL against angle", "optimisation curve", "curves"
     ),
     "samples": Experiment(
-        "Data efficiency", "ECE and NLL against calibration samples", "data efficiency plot", "curves:samples"
+        "Data efficiency", "ECE and NLL against calibration samples", "data efficiency plot", "curves"
     ),
     "dimension": Experiment(
         "Feature dimension",
         "ECE and accuracy against dimension of features",
         "table and figure on the dimension n",
-        "curves:dimension",
+        "curves",
     ),
 }
 """Every study by its name, in the order in which they are made."""
