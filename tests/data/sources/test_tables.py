@@ -125,7 +125,11 @@ def test_several_inputs_by_name(tmp_path: Path) -> None:
 def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     for name, part in {"b.parquet": slice(2, 6), "a.parquet": slice(0, 2)}.items():
         write(tmp_path / name, pa.table({"x": rows(X[part]), "label": LABELS[part]}))
+    write(tmp_path / "_common.parquet", pa.table({"y": [1]}))  # of an engine: hidden, as in folders of features
     np.testing.assert_array_equal(gather(opened(tmp_path), 3)["x"], X)
+    for name in "ab":
+        (tmp_path / f"{name}.parquet").unlink()
+    assert "begin with '.' or '_'" in refusal(tmp_path)
 
 
 def test_files_with_other_columns(tmp_path: Path) -> None:
