@@ -1,16 +1,22 @@
-"""Python objects as people have them: data frames, (X, y), arrays; data sets are refused."""
+"""Python objects as data: data frames, (X, y), arrays, and batches in every form; data sets are refused."""
 
-from collections.abc import Callable
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.data.samples import gather, open_source, spec
 from tna_onnx.data.formats import open_request, request_of
 from tna_onnx.data.options import Data
 from tna_onnx.data.sample_info import with_prior
 from tna_onnx.data.source import Source
+from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
 pd = pytest.importorskip("pandas")
@@ -20,6 +26,8 @@ LABELS = np.arange(70) % 3
 NAMES = np.array(["setosa", "virginica", "versicolor"])
 ONE = [spec("X", (None, 3))]
 EACH = [spec(name, (None, 1)) for name in "abc"]
+VALUES = X.astype(np.float32)
+PARTS = [slice(0, 30), slice(30, 60), slice(60, 70)]
 
 
 class Items:
@@ -43,6 +51,18 @@ def opened(data: Any, inputs: Any = ONE, **options: Any) -> Source:
     return open_source(data, inputs, 3, **options)
 
 
+class Reader:
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = iter(batches)
+
+    def get_next(self) -> Any:
+        return next(self.batches, None)
+
+
+def tuples() -> Iterator[tuple[Any, Any]]:
+    yield from ((VALUES[part], LABELS[part]) for part in PARTS)
+
+
 FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "frame": lambda: (pd.DataFrame({**parts(), "target": LABELS}), {}),
     "frame, label first": lambda: (pd.DataFrame({"label": LABELS, **parts()}), {}),
@@ -52,17 +72,30 @@ FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "frame, labels apart": lambda: (pd.DataFrame(parts()), {"labels": pd.Series(LABELS)}),
     "frame, told": lambda: (pd.DataFrame({**parts("cab"), "n": LABELS, "y": LABELS}), {"columns": ["a", "b", "c"]}),
     "X, y": lambda: ((X, LABELS), {}),
-    "X, y of float32": lambda: ((X.astype(np.float32), LABELS), {}),
+    "X, y of float32": lambda: ((VALUES, LABELS), {}),
     "X, y of lists": lambda: ((X.tolist(), LABELS.tolist()), {}),
     "X, y of names": lambda: ((X, NAMES[LABELS].astype(object)), {"class_names": NAMES}),
     "X, y of a frame": lambda: ((pd.DataFrame(parts()), pd.Series(LABELS)), {}),
     "X and labels": lambda: (X, {"labels": LABELS}),
-    "X and labels of float32": lambda: (X.astype(np.float32), {"labels": LABELS.tolist()}),
+    "X and labels of float32": lambda: (VALUES, {"labels": LABELS.tolist()}),
     "mapping, names as objects": lambda: (
-        {"X": X.astype(np.float32), "labels": NAMES[LABELS].astype(object)},
+        {"X": VALUES, "labels": NAMES[LABELS].astype(object)},
         {"class_names": NAMES},
     ),
     "mapping of columns": lambda: ({**parts(), "target": LABELS}, {}),
+    "dicts": lambda: ([{"X": VALUES[part], "labels": LABELS[part]} for part in PARTS], {}),
+    "dicts with label": lambda: ([{"X": VALUES[part], "label": LABELS[part], "more": 1} for part in PARTS], {}),
+    "tuples": lambda: ([(VALUES[part], LABELS[part]) for part in PARTS], {}),
+    "generator": lambda: (tuples(), {}),
+    "lists of numbers": lambda: ([[VALUES[part], LABELS[part].tolist()] for part in PARTS], {}),
+    "reader": lambda: (Reader([{"X": VALUES[part]} for part in PARTS]), {"labels": LABELS}),
+    "reader with labels": lambda: (Reader([{"X": VALUES[part], "labels": LABELS[part]} for part in PARTS]), {}),
+    "reader of bare arrays": lambda: (Reader([VALUES[part] for part in PARTS]), {"labels": LABELS}),
+    "bare arrays": lambda: ([VALUES[part] for part in PARTS], {"labels": LABELS}),
+    "ignored labels": lambda: (tuples(), {"labels": LABELS}),
+    "columns of labels": lambda: ([(VALUES[part], LABELS[part, np.newaxis]) for part in PARTS], {}),
+    "mapping": lambda: ({"X": VALUES, "labels": LABELS}, {}),
+    "mapping and labels": lambda: ({"X": VALUES}, {"labels": LABELS}),
 }
 
 
@@ -70,7 +103,8 @@ FORMS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 def test_forms(name: str) -> None:
     data, options = FORMS[name]()
     source = opened(data, **options)
-    np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+    np.testing.assert_array_equal(gather(source, 16)["X"], VALUES, strict=True)
+    np.testing.assert_array_equal(gather(source, 2, np.array([6, 0]))["X"], VALUES[[6, 0]], strict=True)
     np.testing.assert_array_equal(source.labels, LABELS, strict=True)
 
 
@@ -96,7 +130,7 @@ def test_values_that_are_missing_or_of_python() -> None:
 
 def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
     batches = tuple((X[part].astype(np.float32), LABELS[part]) for part in (slice(0, 35), slice(35, 70)))
-    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], X.astype(np.float32))
+    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], VALUES)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +167,7 @@ def test_torch() -> None:
         torch.utils.data.DataLoader(torch.utils.data.TensorDataset(values, torch.tensor(LABELS)), batch_size=32),
     ):
         source = opened(data)
-        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+        np.testing.assert_array_equal(gather(source, 16)["X"], VALUES, strict=True)
         np.testing.assert_array_equal(source.labels, LABELS)
     labels = torch.tensor(LABELS, dtype=torch.float32, requires_grad=True)
     np.testing.assert_array_equal(opened(values, labels=labels).labels, LABELS)
@@ -145,8 +179,8 @@ def test_torch() -> None:
 def test_masked_values_are_missing_ones() -> None:
     hidden = np.arange(70) == 7
     labels = np.ma.array(LABELS, mask=hidden)
-    values = np.ma.array(X.astype(np.float32), mask=np.repeat(hidden[:, np.newaxis], 3, 1))
-    for data in ((X, labels), {"X": X.astype(np.float32), "labels": labels}, {"X": values, "labels": LABELS}):
+    values = np.ma.array(VALUES, mask=np.repeat(hidden[:, np.newaxis], 3, 1))
+    for data in ((X, labels), {"X": VALUES, "labels": labels}, {"X": values, "labels": LABELS}):
         with pytest.raises(
             DataError, match=r"expected integers, found 1 of 70 .* in row 7|expected dtype float32, found object"
         ):
@@ -161,12 +195,12 @@ def test_tables_of_pyarrow_and_sparse_matrices() -> None:
     for data in (
         pa.table({**parts(), "label": LABELS}),
         (sparse.csr_matrix(X), LABELS),
-        {"X": sparse.csr_matrix(X.astype(np.float32)), "labels": LABELS},
+        {"X": sparse.csr_matrix(VALUES), "labels": LABELS},
         (X, pa.array(LABELS)),
         (X, pa.array(LABELS.astype(str)).dictionary_encode()),
         (X, pa.chunked_array([LABELS[:7], LABELS[7:]])),
     ):
-        np.testing.assert_array_equal(gather(opened(data), 16)["X"], X.astype(np.float32), strict=True)
+        np.testing.assert_array_equal(gather(opened(data), 16)["X"], VALUES, strict=True)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -175,7 +209,7 @@ def test_data_frames(library: str) -> None:
     whole = frames.DataFrame({**parts(), "target": NAMES[LABELS]})
     for data in (whole, (whole[["a", "b", "c"]], whole["target"])):
         source = opened(data, class_names=NAMES)
-        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
+        np.testing.assert_array_equal(gather(source, 16)["X"], VALUES, strict=True)
         np.testing.assert_array_equal(source.labels, LABELS)
     if library == "polars":
         for lazy in (whole.lazy(), (whole.lazy().select("a", "b", "c"), whole["target"])):
@@ -203,7 +237,7 @@ def test_rows_of_pandas_in_two_orders_are_refused() -> None:
         Data(numbered, label_column=numbered.columns[3], columns=pd.Index([2, 0, 1])),
     ):
         source = open_request(request_of(data, ONE, 3, None))
-        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32))
+        np.testing.assert_array_equal(gather(source, 16)["X"], VALUES)
         np.testing.assert_array_equal(source.labels, LABELS)
 
 
@@ -219,11 +253,111 @@ def test_frequencies_of_pandas_are_by_class() -> None:
 
 def test_data_sets_are_refused_with_their_batches_or_their_file() -> None:
     datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict({"X": X.astype(np.float32).tolist(), "label": LABELS})
-    for given in (data, data.to_iterable_dataset()):
+    data = datasets.Dataset.from_dict({"X": VALUES.tolist(), "label": LABELS})
+    for refused in (data, data.to_iterable_dataset()):
         with pytest.raises(
             UsageError, match=r"expected its batches: .*data\.to_parquet\('calib\.parquet'\) of datasets"
         ):
-            opened(given)
+            opened(refused)
     batches = data.with_format("numpy").cast_column("X", datasets.Sequence(datasets.Value("float32"))).iter(16)
-    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], X.astype(np.float32))
+    np.testing.assert_array_equal(gather(opened(batches), 16)["X"], VALUES)
+
+
+# ---- batches
+
+
+def refusal(data: Any, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        opened(data, **options)
+    return str(caught.value)
+
+
+def test_batches_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source keeps no batch: the only array that is left is a map."""
+    monkeypatch.setattr("tna_onnx.data.mapped._IN_MEMORY", VALUES[:45].nbytes)
+    kept: list[Any] = []
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for part in PARTS:
+            values = VALUES[part].copy()
+            kept.append(weakref.ref(values))
+            yield {"X": values, "labels": LABELS[part]}
+
+    source = opened(batches())
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
+    assert isinstance(source, ArraySource)
+    assert isinstance(source.columns["X"], np.memmap)
+    np.testing.assert_array_equal(source.columns["X"], VALUES)
+
+
+def test_a_loader_may_fill_one_buffer_again() -> None:
+    def batches() -> Iterator[Any]:
+        buffer = np.empty((1, 3), np.float32)
+        for row, label in zip(VALUES, LABELS, strict=True):
+            buffer[:] = row
+            yield buffer, [label]
+
+    np.testing.assert_array_equal(gather(opened(batches()), 3)["X"], VALUES)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6))
+def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
+    ends = np.minimum(np.cumsum([0, *sizes, 70]), 70)
+    parts = [slice(a, b) for a, b in itertools.pairwise(ends) if a < b]
+    assert opened([(VALUES[part], LABELS[part]) for part in parts]).digest() == opened([(VALUES, LABELS)]).digest()
+
+
+@pytest.mark.parametrize(
+    ("batches", "pattern"),
+    [
+        ([], "gives no samples"),
+        ([{"y": VALUES, "labels": LABELS}], "batch 0: has no 'X' (found 'y', 'labels')"),
+        ([{"X": VALUES}], "batch 0: has no 'labels' (found 'X'); give labels apart"),
+        ([(VALUES,)], "batch 0: has 1 parts, expected 2, 'X', 'labels' in this order"),
+        ([(VALUES, LABELS, LABELS)], "batch 0: has 3 parts, expected 2"),
+        ([VALUES], "batch 0: expected a mapping or a tuple of 'X', 'labels', found ndarray; for arrays of all samples"),
+        ([(VALUES, LABELS[:3])], "batch 0: every array must have one row per sample"),
+        ([(VALUES, 3)], "batch 0: every array must have one row per sample"),
+        (
+            [(VALUES, LABELS), (VALUES[:, :2], LABELS)],
+            "from row 70 on a sample has shape (2,) and dtype float32, before (3,)",
+        ),
+        ([(VALUES, LABELS), (VALUES.astype(np.float64), LABELS)], "dtype float64, before (3,) and float32"),
+        ([(VALUES, LABELS), (VALUES, LABELS[:, np.newaxis])], "another number of axes"),
+        ([([[1.0], [2.0, 3.0]], [0, 1])], "'X': expected numbers, found objects"),
+        ([(np.array([{}] * 70), LABELS)], "'X': expected numbers, found objects"),
+    ],
+)
+def test_batches_that_are_refused(batches: Any, pattern: str) -> None:
+    assert pattern in refusal(batches)
+
+
+def test_batches_without_an_end_stop_where_labels_given_apart_do() -> None:
+    assert "70 labels for more samples" in refusal(itertools.cycle([VALUES[:30]]), labels=LABELS)
+
+
+def test_an_input_called_labels() -> None:
+    with pytest.raises(DataError, match="rename that input"):
+        opened([{"labels": VALUES}], [spec("labels")])
+
+
+def test_an_iterator_that_was_read_before() -> None:
+    batches = tuples()
+    list(batches)
+    assert "gives no samples; an iterator that was read before is empty" in refusal(batches)
+
+
+@pytest.mark.parametrize("data", [3, None, tuples])
+def test_other_objects(data: Any) -> None:
+    with pytest.raises(UsageError, match="expected a path, a source, a data frame"):
+        opened(data)
+
+
+def test_errors_of_the_callers_code_pass() -> None:
+    def broken() -> Iterator[Any]:
+        yield VALUES, LABELS
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        opened(broken())
