@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy import integrate, special, stats
 from scipy.stats import binom, binomtest
 
+from tests.numerics.bernoulli import scores as scores_of
+from tests.numerics.bernoulli import sharpened
 from tna_onnx.numerics import intervals as intervals_module
 from tna_onnx.numerics import residuals as sums_module
 from tna_onnx.numerics.conformal import LEVEL, consistent_range, wilson_interval
@@ -34,11 +36,6 @@ def simulated(rng: np.random.Generator, n: int, scale: float) -> tuple[SampleSco
     logits = 1.5 * rng.normal(size=(n, 5))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return SampleScores.of_logits(2.5 * logits, labels), SampleScores.of_logits(2.5 * scale * logits, labels)
-
-
-def scores_of(confidence: list[float], hit: list[bool]) -> SampleScores:
-    p = np.array(confidence, np.float32)
-    return SampleScores(p, np.array(hit), np.zeros(len(p), np.float32), np.zeros(len(p), np.float32))
 
 
 def ends(interval: Any) -> tuple[float, float]:
@@ -269,7 +266,7 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
     n, bins = 300, 5
     p, q = (rng.integers(1, 60, n) / 60 for _ in range(2))  # ties
     hit = rng.random(n) < 0.5
-    pair = (scores_of(p.tolist(), hit.tolist()), scores_of(q.tolist(), hit.tolist()))
+    pair = (scores_of(p, hit), scores_of(q, hit))
     for name, shares in SHARES.items():
         columns = []
         for s in pair:
@@ -299,7 +296,7 @@ def _runs(n: int, bins: int) -> list[tuple[int, int]]:
 
 def test_a_bin_of_hits_alone_has_the_spread_that_its_confidences_state() -> None:
     confidence = np.full(40, 0.95)
-    pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence.tolist(), [True] * 40))
+    pair = (scores_of([0.5] * 40, [True] * 40), scores_of(confidence, [True] * 40))
     _, covariance = sums_module.moments(pair, [shares_by_width(side, 15) for side in pair])
     assert covariance[29, 29] == pytest.approx(0.95 * 0.05 / 40, rel=1e-6)
 
@@ -328,15 +325,6 @@ def test_intervals_cover_the_true_difference(n: int, scale: float) -> None:
 
 
 # --- Means, errors and intervals of samples that come in clusters
-
-
-def scores(n: int, factor: float, seed: int = 0) -> SampleScores:
-    """Scores of logits that are `factor` times too large."""
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(n, 4))
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
-    return SampleScores.of_logits(factor * logits, labels)
 
 
 def repeated(each: SampleScores, times: int) -> SampleScores:
@@ -377,7 +365,7 @@ def test_a_cluster_alone_says_nothing_on_its_error() -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_copies_in_one_cluster_add_nothing(times: int) -> None:
     """Three copies of each sample say as much as one: intervals of the samples alone, but for small-sample factors."""
-    before, after = scores(1500, 2.0), scores(1500, 1.0)
+    before, after = sharpened(1500, 2.0), sharpened(1500, 1.0)
     plain = paired_differences(before, after)
     clustered = paired_differences(repeated(before, times), repeated(after, times))
     for name, interval in plain.items():
@@ -393,7 +381,7 @@ def test_copies_in_one_cluster_add_nothing(times: int) -> None:
 
 
 def test_copies_without_clusters_would_narrow_the_intervals() -> None:
-    before, after = repeated(scores(500, 2.0), 4), repeated(scores(500, 1.0), 4)
+    before, after = repeated(sharpened(500, 2.0), 4), repeated(sharpened(500, 1.0), 4)
     free = [SampleScores(s.confidence, s.hit, s.nll, s.brier) for s in (before, after)]
     for name in ("nll", "brier", "ece"):
         own = paired_differences(before, after)[name]
@@ -403,7 +391,7 @@ def test_copies_without_clusters_would_narrow_the_intervals() -> None:
 
 def test_clusters_may_reach_over_chunks_of_samples() -> None:
     """30,000 samples are spread over the bins in two chunks; the order of the samples changes nothing."""
-    before, after = scores(30_000, 2.0), scores(30_000, 1.0)
+    before, after = sharpened(30_000, 2.0), sharpened(30_000, 1.0)
     clusters = np.random.default_rng(2).integers(0, 3000, 30_000)
     order = np.argsort(clusters, kind="stable")
     mixed = paired_differences(before.clustered(clusters), after.clustered(clusters))
@@ -414,20 +402,20 @@ def test_clusters_may_reach_over_chunks_of_samples() -> None:
 
 
 def test_one_cluster_has_no_interval() -> None:
-    one = scores(100, 1.0).clustered(np.zeros(100, np.int64))
+    one = sharpened(100, 1.0).clustered(np.zeros(100, np.int64))
     with pytest.raises(ValueError, match="two clusters"):
         paired_differences(one, one)
 
 
 def test_scores_keep_their_clusters() -> None:
-    each = scores(6, 1.0).clustered(np.arange(6) // 2)
+    each = sharpened(6, 1.0).clustered(np.arange(6) // 2)
     taken = each.take(np.array([5, 0]))
     assert taken.clusters is not None
     assert taken.clusters.tolist() == [2, 0]
     joined = taken + each
     assert joined.clusters is not None
     assert joined.clusters.tolist() == [2, 0, 0, 0, 1, 1, 2, 2]
-    assert (scores(2, 1.0) + each).clusters is None
+    assert (sharpened(2, 1.0) + each).clusters is None
 
 
 # --- Intervals of shares, against statsmodels, SciPy and each other

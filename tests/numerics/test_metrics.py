@@ -30,6 +30,8 @@ from scipy.special import log_softmax
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from tests.numerics.bernoulli import equal
+from tests.numerics.bernoulli import scores as scores_of
 from tests.support import ada_ece, ece, pairwise
 from tna_onnx.numerics.metric import OBJECTIVES
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
@@ -102,13 +104,6 @@ def data(request: pytest.FixtureRequest) -> tuple[Array, Array]:
     kept = np.sort(kept)[:N]
     assert len(kept) == N
     return p[kept], labels[kept]
-
-
-def scores_of(confidence: Any, hit: Any) -> SampleScores:
-    """Scores with the confidences and hits given."""
-    c = np.asarray(confidence, np.float32)
-    zero = np.zeros(len(c), np.float32)
-    return SampleScores(c, np.asarray(hit, bool), zero, zero)
 
 
 # ---- the definitions ----
@@ -354,12 +349,6 @@ def test_log_of_probability_zero_is_cut(dtype: type[np.floating[Any]], exponent:
     scores = SampleScores.of_probabilities(np.array([[1.0, 0.0], [1.0, 0.0]], dtype), np.array([0, 1]))
     np.testing.assert_allclose(scores.nll, [0, exponent * math.log(2)], rtol=FLOAT32)
     np.testing.assert_array_equal(scores.brier, np.float32([0, 2]))
-
-
-def equal(one: SampleScores, other: SampleScores) -> bool:
-    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    # samples that are independent have no clusters
-    return all(a is b is None or (a.dtype == b.dtype and np.array_equal(a, b)) for a, b in pairs)
 
 
 @given(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.numerics.bernoulli import sharpened
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metric import METRICS
@@ -18,15 +19,6 @@ from tna_onnx.numerics.scores import SampleScores, mean_and_error, weighted_mean
 
 N = 600
 BINS = 15
-
-
-def scores(factor: float, seed: int = 0, classes: int = 3) -> SampleScores:
-    """Scores of logits that are `factor` times too large; the same samples for the same seed."""
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(N, classes))
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = (p.cumsum(axis=1) > rng.random((N, 1))).argmax(axis=1)
-    return SampleScores.of_logits(factor * logits, labels).labelled(labels)
 
 
 def counts() -> NDArray[np.int64]:
@@ -47,7 +39,7 @@ def repeated(each: SampleScores, times: NDArray[np.int64]) -> SampleScores:
 
 def test_a_weight_counts_as_so_many_samples_in_every_metric() -> None:
     times = counts()
-    one, two = weighted(scores(2.0), times), repeated(scores(2.0), times)
+    one, two = weighted(sharpened(N, 2.0), times), repeated(sharpened(N, 2.0), times)
     first, second = Metrics.of(one, BINS), Metrics.of(two, BINS)
     for name in METRICS:
         assert getattr(first, name) == pytest.approx(getattr(second, name), abs=1e-9), name
@@ -66,7 +58,7 @@ def test_a_weight_counts_as_so_many_samples_in_every_metric() -> None:
 
 def test_curves_count_the_same() -> None:
     times = counts()
-    one, two = weighted(scores(2.0), times), repeated(scores(2.0), times)
+    one, two = weighted(sharpened(N, 2.0), times), repeated(sharpened(N, 2.0), times)
     first, second = (Bins.of(each.confidence, each.hit, BINS, each.weights) for each in (one, two))
     np.testing.assert_allclose(first.accuracy, second.accuracy, rtol=0, atol=1e-9)
     np.testing.assert_allclose(first.confidence, second.confidence, rtol=0, atol=1e-9)
@@ -85,8 +77,8 @@ def test_intervals_are_those_of_samples_repeated_in_a_group() -> None:
     Bins of a calibration error have the noise that confidences state at least: repeats would seem to know it better.
     """
     weights = counts()
-    pairs = [(weighted(scores(2.0), weights), weighted(scores(1.0), weights))]
-    pairs.append((repeated(scores(2.0), weights), repeated(scores(1.0), weights)))
+    pairs = [(weighted(sharpened(N, 2.0), weights), weighted(sharpened(N, 1.0), weights))]
+    pairs.append((repeated(sharpened(N, 2.0), weights), repeated(sharpened(N, 1.0), weights)))
     one, two = (paired_differences(*pair, BINS) for pair in pairs)
     for name in ("nll", "brier"):
         assert one[name].difference == pytest.approx(two[name].difference, abs=1e-9), name
@@ -102,7 +94,7 @@ def test_intervals_are_those_of_samples_repeated_in_a_group() -> None:
 
 def test_slope_and_recall_count_the_same() -> None:
     times = counts()
-    each = scores(2.0, classes=2)
+    each = sharpened(N, 2.0, classes=2)
     fits = []
     for side in (weighted(each, times), repeated(each, times)):
         (second,) = positive_scores(side, 2)
@@ -125,8 +117,8 @@ def test_slope_and_recall_count_the_same() -> None:
 def test_neither_the_unit_nor_the_order_of_weights_matters() -> None:
     times = counts()
     order = np.random.default_rng(3).permutation(N)
-    one = Metrics.of(scores(2.0).clustered(np.arange(N), times * 1000.0), BINS)
-    two = Metrics.of(weighted(scores(2.0), times).take(order), BINS)
+    one = Metrics.of(sharpened(N, 2.0).clustered(np.arange(N), times * 1000.0), BINS)
+    two = Metrics.of(weighted(sharpened(N, 2.0), times).take(order), BINS)
     for name in (*METRICS, "effective_n"):
         assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-9), name
 

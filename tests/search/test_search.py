@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.numerics.bernoulli import equal
 from tests.support import pairwise
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import UsageError
@@ -97,10 +98,6 @@ def searched(
     score = Recorder(classifier)
     limit = classifier.logits(classifier.weight).scaled_scores
     return classifier, sparse(classifier.weight, score, settings, limit), score.seen
-
-
-def equal(one: SampleScores, other: SampleScores) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
 
 
 def value(candidate: Candidate, settings: SearchSettings) -> float:

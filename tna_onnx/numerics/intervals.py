@@ -168,36 +168,22 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     """Return the difference of accuracies and its ends.
 
     Where few samples change sides, or none, the normal interval would be too narrow, or of width zero: one sample is
-    added that is won, and one that is lost.
+    added that is won, and one that is lost. These two can draw the middle away from the difference.
     """
     # folds can still differ where the whole does not
     if same and np.array_equal(before.right, after.right):
         return 0.0, 0.0, 0.0
-    if before.predicted is not None or before.clusters is not None:
-        return _label_accuracy(before, after, z)
-    n = len(before)
-    won = int(np.count_nonzero(after.right & ~before.right))
-    lost = int(np.count_nonzero(before.right & ~after.right))
-    middle = (won - lost) / (n + 2)
-    squares = won + lost + 2 - (n + 2) * middle**2
-    reach = z * math.sqrt(squares) / (n + 2)
-    return _holding((won - lost) / n, middle, reach)
-
-
-def _holding(difference: float, middle: float, reach: float) -> tuple[float, float, float]:
-    """Return a difference with ends that hold it: two added samples can draw the middle away from it."""
-    return difference, min(difference, middle - reach), max(difference, middle + reach)
-
-
-def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tuple[float, float, float]:
-    """As `_accuracy`, for several labels a sample or for clusters: one sample is won and one is lost."""
     n = len(before) if before.weights is None else effective_size(before.weights)
-    labels = 1 if before.predicted is None else before.hit.shape[1]
     change = _by_sample(after, "right") - _by_sample(before, "right")
     mean, error = mean_and_error(change, before.clusters, before.weights)
     middle = mean * n / (n + 2)
-    reach = z * math.sqrt((error * n) ** 2 + 2 / labels**2) / (n + 2)
-    return _holding(mean, middle, reach)
+    if before.predicted is None and before.clusters is None:
+        squares = float(np.sum(change**2)) + 2 - (n + 2) * middle**2
+    else:
+        labels = 1 if before.predicted is None else before.hit.shape[1]
+        squares = (error * n) ** 2 + 2 / labels**2
+    reach = z * math.sqrt(squares) / (n + 2)
+    return mean, min(mean, middle - reach), max(mean, middle + reach)
 
 
 def _calibration_error(
