@@ -537,13 +537,12 @@ def mean_and_error(
     """
     if clusters is None:
         return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))
-    total: float = len(values)
-    mean = float(np.mean(values))
+    mean = weighted_mean(values, weights)
     deviations = values - mean
+    total: float = len(values)
     if weights is not None:
+        deviations = weights * deviations
         total = float(np.sum(weights))
-        mean = weighted_mean(values, weights)
-        deviations = weights * (values - mean)
     deviations = cluster_sums(deviations, clusters)
     count = len(deviations)
     if count < 2:
