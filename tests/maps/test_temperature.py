@@ -1,5 +1,6 @@
 """Temperatures: by other metrics than the NLL, and where probabilities are saturated."""
 
+import functools
 import math
 from typing import Any
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.metrics import metric_value
+from tna_onnx.numerics.scores import SampleScores
 
 # --- A temperature that minimises another metric than the NLL: against scans of this test's own
 
@@ -16,64 +19,37 @@ from tna_onnx.maps.temperature import Temperature
 Array = NDArray[Any]
 
 
-def top(logits: Array, labels: Array, temperature: float) -> tuple[Array, Array]:
-    """Confidences and whether they came true; float64."""
-    p = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    p /= p.sum(axis=1, keepdims=True)
-    return p.max(axis=1), p.argmax(axis=1) == labels
+def value_of(objective: Any, logits: Array, labels: Array, temperature: float, bins: int = 15) -> float:
+    """A metric at a temperature; `tests/numerics/test_metrics.py` tests it against its definition."""
+    return metric_value(SampleScores.of_logits(logits / temperature, labels), objective, bins)
 
 
-def ece(logits: Array, labels: Array, temperature: float, bins: int = 15) -> float:
-    confidence, hit = top(logits, labels, temperature)
-    total = 0.0
-    for j in range(bins):
-        inside = (confidence > j / bins) & (confidence <= (j + 1) / bins)
-        if inside.any():
-            total += inside.mean() * abs(hit[inside].mean() - confidence[inside].mean())
-    return total
-
-
-def adaece(logits: Array, labels: Array, temperature: float) -> float:
-    confidence, hit = top(logits, labels, temperature)
-    order = np.argsort(confidence, kind="stable")
-    n = len(order)
-    runs = [order[j * n // 15 : (j + 1) * n // 15] for j in range(15)]
-    return sum(len(run) / n * abs(float(hit[run].mean() - confidence[run].mean())) for run in runs)
-
-
-def brier(logits: Array, labels: Array, temperature: float) -> float:
-    p = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    p /= p.sum(axis=1, keepdims=True)
-    p[np.arange(len(labels)), labels] -= 1
-    return float(np.mean(np.sum(p * p, axis=1)))
-
-
-METRICS = {"ece": ece, "adaece": adaece, "brier": brier}
+OBJECTIVES = ("ece", "adaece", "brier")
 
 # confidences are scored as float32
 ROUNDING = 1e-6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", METRICS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize(("size", "classes", "seed"), [(300, 5, 0), (900, 5, 1), (900, 2, 2), (400, 30, 3)])
 def test_no_worse_than_a_scan(objective: Any, size: int, classes: int, seed: int) -> None:
     logits, labels, _ = sample(classes=classes, size=size, seed=seed)
-    value = METRICS[objective]
+    value = functools.partial(value_of, objective, logits, labels)
     reduce = reduce_of(logits, labels)
-    found = value(logits, labels, Temperature.fit(reduce, objective=objective).temperature)
+    found = value(Temperature.fit(reduce, objective=objective).temperature)
     centre = Temperature.fit(reduce).temperature
-    assert found <= value(logits, labels, centre) + ROUNDING
+    assert found <= value(centre) + ROUNDING
     # the same reach, as finely as the first of its own scans
     steps = centre * np.geomspace(1 / 3, 3, 33)
-    assert found <= min(value(logits, labels, t) for t in steps) + ROUNDING
+    assert found <= min(map(value, steps)) + ROUNDING
     # thirty times finer. An error of calibration has dips of noise in between, not deeper than the error of a frequency
     noise = 0.0 if objective == "brier" else math.sqrt(0.25 / size)
     steps = centre * np.geomspace(1 / 3, 3, 961)
-    assert found <= min(value(logits, labels, t) for t in steps) + noise + ROUNDING
+    assert found <= min(map(value, steps)) + noise + ROUNDING
 
 
-@pytest.mark.parametrize("objective", METRICS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_chunks_give_what_the_whole_gives(objective: Any) -> None:
     logits, labels, _ = sample(size=300)
     whole, cut = (
@@ -89,7 +65,8 @@ def test_the_bins_are_those_asked_for(bins: int) -> None:
     reduce = reduce_of(logits, labels)
     found = Temperature.fit(reduce, objective="ece", bins=bins).temperature
     steps = Temperature.fit(reduce).temperature * np.geomspace(1 / 3, 3, 33)
-    assert ece(logits, labels, found, bins) <= min(ece(logits, labels, t, bins) for t in steps) + ROUNDING
+    value = functools.partial(value_of, "ece", logits, labels, bins=bins)
+    assert value(found) <= min(map(value, steps)) + ROUNDING
     assert found != Temperature.fit(reduce, objective="ece").temperature
 
 
