@@ -56,18 +56,8 @@ def _nodes(proto: onnx.ModelProto, random: Random) -> None:
 def _operator(proto: onnx.ModelProto, random: Random) -> None:
     node = random.choice(proto.graph.node)
     kinds = (
-        "Gemm",
-        "MatMul",
-        "Conv",
-        "Einsum",
-        "Softmax",
-        "Reshape",
-        "Transpose",
-        "Loop",
-        "If",
-        "DequantizeLinear",
-        "Add",
-    )
+        "Gemm", "MatMul", "Conv", "Einsum", "Softmax", "Reshape", "Transpose", "Loop", "If", "DequantizeLinear", "Add",
+    )  # fmt: skip
     node.op_type = random.choice([*kinds, *TEXTS])
     node.domain = random.choice(["", "", "ai.onnx.ml", "com.microsoft", "local"])
 

@@ -110,15 +110,15 @@ def check_bounds(name: str, model: onnx.ModelProto) -> None:
         _check_messages(name, model)
     except UnicodeDecodeError as error:  # which protobuf raises, or gives bytes: that differs by version
         raise UnsupportedModel(f"{name}: damaged: a name is not UTF-8 text ({error})") from error
-    for what, names in _defined_names(model):
+    for kind, names in _defined_names(model):
         if len(set(names)) < len(names):
-            twice = next(each for each, count in Counter(names).items() if count > 1)
-            raise UnsupportedModel(f"{name}: damaged: {what} '{twice}' is there twice; export the model again")
+            twice = next(text for text, count in Counter(names).items() if count > 1)
+            raise UnsupportedModel(f"{name}: damaged: {kind} '{twice}' is there twice; export the model again")
     for node in all_nodes(model.graph):
-        if wanted := [attribute.ref_attr_name for attribute in node.attribute if attribute.ref_attr_name]:
+        if references := [attribute.ref_attr_name for attribute in node.attribute if attribute.ref_attr_name]:
             raise UnsupportedModel(
-                f"{name}: damaged: {node.op_type} '{node.name}' takes attribute '{wanted[0]}' of a function, and is in "
-                "none; export the model again"
+                f"{name}: damaged: {node.op_type} '{node.name}' takes attribute '{references[0]}' of a function, and "
+                "is in none; export the model again"
             )
 
 

@@ -344,9 +344,9 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
             "the output's last dimension, the number of classes, is not declared; export the model with it fixed"
         )
     require_little_slack(walked.output_slack, columns, walked.activation)
-    seen = walked.fields_of(Readout) | {"holds": holds, "labels": labels, "class_axis": class_axis}
+    further = walked.fields_of(Readout) | {"holds": holds, "labels": labels, "class_axis": class_axis}
     return Readout(
-        **seen,
+        **further,
         logits_type=_logits_type(model, walked, tensor.elem_type),
         binary=not multi_label and (walked.activation == "sigmoid" or single),
         n_classes=columns,

@@ -51,6 +51,7 @@ BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 """What exporters put between a maximum or a sum and what reads it."""
 
 _MAX_NODES = 20  # in a row
+_MAX_COPIES = 2**20  # of a number, for a batch of samples; a weight is not read for each formula
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
@@ -112,10 +113,10 @@ def _node(model: Model, tensor: str) -> onnx.NodeProto | None:
 def _number(model: Model, tensor: str) -> float | None:
     """Return the one value that a constant holds."""
     constant = model.constant_tensor(tensor)
-    if constant is None or constant.data_type not in _FLOATS:
+    if constant is None or constant.data_type not in _FLOATS or not 0 < math.prod(constant.dims) <= _MAX_COPIES:
         return None
-    values = np.unique(model.floats(constant))
-    if values.size != 1:
+    values = model.floats(constant).reshape(-1)
+    if np.any(values != values[0]):
         return None
     return float(values[0])
 
