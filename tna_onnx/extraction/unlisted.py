@@ -74,11 +74,10 @@ def better_outside_the_list(images: TrialImages, best: Trial) -> tuple[Trial, st
     scaled = best.resolved.dtype.kind == "f" and not images.source.mixed_sizes
     if scaled:
         for_affine = images.runs + budget
-        affine = AffineSearch.coarse(images, best, int(_COARSE * budget))
-        if affine is not None and _is_right(
-            images, affine.trial, best, int(_COMPARED * budget), for_affine - int(_COARSE * budget)
-        ):
-            trial = affine.written(for_affine - images.runs)
+        coarse = int(_COARSE * budget)
+        affine = _affine(images, best, coarse)
+        if affine is not None and _is_right(images, affine[0], best, int(_COMPARED * budget), for_affine - coarse):
+            trial = _written(images, best, *affine, for_affine - images.runs)
             how = "inverted pixels (of a negative)" if trial.resolved.scale < 0 else "another scale or offset"
             return trial, f"{how}. If the model was trained with that, add {trial.named.flags}"
     changed = _best_change(images, best, int(_CHANGES * budget))
@@ -306,60 +305,48 @@ class Point:
         return replace(like, scale=scale, mean=mean, std=std, per_image=False, color=self.color)
 
 
-@dataclass(frozen=True, eq=False)
-class AffineSearch:
-    """The search of a scale and an offset for images of which no known recipe is right."""
+def _affine(images: TrialImages, best: Trial, budget: int) -> tuple[Trial, _Parabola] | None:
+    """Find about where the likeliest scale and offset lie, for images of which no known recipe is right.
 
-    images: TrialImages  # that are run
-    best: Trial  # of the known recipes
-    trial: Trial  # of the likeliest point, run on a few images
-    wide: _Parabola  # says where that point lies
+    Gives a trial of that point, run on a few images, and the parabola that says where it lies; None where too few
+    images may be run, or little is won. `budget`: images that may be run, each under one recipe.
+    """
+    color = best.resolved.color
+    runs = int(_SHARE * budget)
+    grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
+    # of inverted pixels, the best known recipe hardly tells the order of the channels
+    reverse = [_trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED]
+    start = _halved(images, grid + reverse, runs) or _halved(images, grid, runs)
+    if start is None:
+        return None
+    if start.behind(best)[0] > 0:
+        start = best
+    count = min((budget - runs) // (len(_STAR) + 3), len(best), len(images.rows) // 2)
+    if not count:
+        return None
+    wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
+    trial = _trial(images, best, wide.lowest())
+    images.run([start, trial], count)
+    if trial.loses_clearly(start):  # far from a parabola, its lowest point may be worse than where it began
+        trial = start
+    return (trial, wide) if trial.behind(best)[0] <= -_WORTH else None
 
-    @classmethod
-    def coarse(cls, images: TrialImages, best: Trial, budget: int) -> AffineSearch | None:
-        """Find about where the likeliest scale and offset lie; None where too few images may be run, or little is won.
 
-        `budget`: images that may be run, each under one recipe.
-        """
-        color = best.resolved.color
-        runs = int(_SHARE * budget)
-        grid = [_trial(images, best, Point(a, m, color)) for a, m in _GRID]
-        # of inverted pixels, the best known recipe hardly tells the order of the channels
-        reverse = [
-            _trial(images, best, Point(a, m, _REVERSED[color])) for a, m in _GRID if a < 0 and color in _REVERSED
-        ]
-        start = _halved(images, grid + reverse, runs) or _halved(images, grid, runs)
-        if start is None:
-            return None
-        if start.behind(best)[0] > 0:
-            start = best
-        count = min((budget - runs) // (len(_STAR) + 3), len(best), len(images.rows) // 2)
-        if not count:
-            return None
-        wide = _Parabola.fit(images, best, _point_of(start), _WIDE, count)
-        trial = _trial(images, best, wide.lowest())
-        images.run([start, trial], count)
-        if trial.loses_clearly(start):  # far from a parabola, its lowest point may be worse than where it began
-            trial = start
-        if trial.behind(best)[0] > -_WORTH:
-            return None
-        return cls(images, best, trial, wide)
-
-    def written(self, budget: int) -> Trial:
-        """Return a trial of numbers that somebody may have typed, near the likeliest ones."""
-        count = min(6 * budget // (10 * (len(_STAR) + 2)), len(self.images.rows) - self.wide.count)
-        if not count:
-            return self.trial
-        narrow = _Parabola.fit(self.images.after(self.wide.count), self.best, _point_of(self.trial), _NARROW, count)
-        # far from its centre a wide parabola is wrong, and a narrow one says little of where its centre lies
-        typed = [_likeliest(parabolas) for parabolas in ([narrow], [self.wide, narrow])]
-        nats = {_trial(self.images, self.best, point, unit): cost for point, unit, cost in filter(None, typed)}
-        lowest = narrow.lowest()
-        nats[_trial(self.images, self.best, lowest, lowest.unit)] = 4 * _WRITTEN
-        nats[self.trial] = 4 * _WRITTEN
-        count = min(budget // 6, len(self.trial))
-        self.images.run(list(nats), count)
-        return min(nats, key=lambda trial: nats[trial] + float(np.sum(trial.losses[:count])))
+def _written(images: TrialImages, best: Trial, affine: Trial, wide: _Parabola, budget: int) -> Trial:
+    """Return a trial of numbers that somebody may have typed, near the likeliest ones (`_affine`)."""
+    count = min(6 * budget // (10 * (len(_STAR) + 2)), len(images.rows) - wide.count)
+    if not count:
+        return affine
+    narrow = _Parabola.fit(images.after(wide.count), best, _point_of(affine), _NARROW, count)
+    # far from its centre a wide parabola is wrong, and a narrow one says little of where its centre lies
+    typed = [_likeliest(parabolas) for parabolas in ([narrow], [wide, narrow])]
+    nats = {_trial(images, best, point, unit): cost for point, unit, cost in filter(None, typed)}
+    lowest = narrow.lowest()
+    nats[_trial(images, best, lowest, lowest.unit)] = 4 * _WRITTEN
+    nats[affine] = 4 * _WRITTEN
+    count = min(budget // 6, len(affine))
+    images.run(list(nats), count)
+    return min(nats, key=lambda trial: nats[trial] + float(np.sum(trial.losses[:count])))
 
 
 @dataclass(frozen=True, eq=False)
