@@ -99,10 +99,8 @@ def find_label_column(
     'y'
     """
     names = [name for name in columns if name not in sample_info]
-    if label_column in columns or (label_column is None and not _named(names, _LABEL) and _named(columns, _LABEL)):
-        names = [*columns]
     if label_column is not None:
-        if label_column in names:
+        if label_column in columns:
             return label_column
         near = {name.lower(): name for name in names}
         advice = "name one of them"
@@ -111,19 +109,13 @@ def find_label_column(
         raise DataError(
             f"{where}: no column {label_column!r} for the labels; the columns are {listed(names)}; {advice}"
         )
+    if not _named(names, _LABEL) and _named(columns, _LABEL):
+        names = [*columns]
     if not names:
         raise DataError(f"{where}: no labels; add the class index of each sample as 'labels'")
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
-        problem = "no column is named 'label'"
-        if candidates:
-            problem = "several columns can hold the labels"
-        fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
-        shown = candidates or [*fitting, *(name for name in names if name not in fitting)]
-        advice = "name the one with --label-column"
-        if len(fitting) == 1:
-            advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
-        raise DataError(f"{where}: {problem} ({listed(shown)}); {advice}")
+        raise _not_one_column(names, candidates, where, classes_in)
     (label,) = candidates
     words = [str(name).strip().lower() for name in names if str(name).strip()]
     # next to an `x`, or among other columns, `y` may be a coordinate
@@ -132,6 +124,20 @@ def find_label_column(
             f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
         )
     return label
+
+
+def _not_one_column(
+    names: Sequence[str], candidates: Sequence[str], where: str, classes_in: Callable[[str], bool] | None
+) -> DataError:
+    problem = "no column is named 'label'"
+    if candidates:
+        problem = "several columns can hold the labels"
+    fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
+    columns = candidates or [*fitting, *(name for name in names if name not in fitting)]
+    advice = "name the one with --label-column"
+    if len(fitting) == 1:
+        advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
+    return DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
 
 
 def holds_classes(values: AnyArray, request: Request) -> bool:

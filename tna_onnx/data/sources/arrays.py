@@ -310,7 +310,7 @@ def open_npz(path: Path, limits: Limits) -> Iterator[StoredArrays]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             problem = "expected a .npz file, found something else or a broken one; write it with numpy.savez"
             raise DataError(f"{where}: {problem}")
-        left = limits.expanded_bytes(os.fstat(stream.fileno()).st_size)  # bytes that further arrays may take
+        free = limits.expanded_bytes(os.fstat(stream.fileno()).st_size)  # bytes that further arrays may take
 
         @functools.cache
         def sha256() -> str:
@@ -319,17 +319,17 @@ def open_npz(path: Path, limits: Limits) -> Iterator[StoredArrays]:
 
         @functools.cache
         def column(name: str) -> AnyArray:
-            nonlocal left
+            nonlocal free
             sha256()
-            values = _read_array(archive, name, where, left)
-            left -= values.nbytes
+            values = _read_array(archive, name, where, free)
+            free -= values.nbytes
             return values
 
         yield StoredArrays(where, path.name, archive.files, column, lambda names, labels: sha256())  # noqa: ARG005
 
 
-def _read_array(archive: Any, name: str, where: str, most: int) -> AnyArray:
-    """Read an array of an archive of NumPy, of so many bytes at most."""
+def _read_array(archive: Any, name: str, where: str, max_bytes: int) -> AnyArray:
+    """Read an array of an archive of NumPy, of `max_bytes` at most."""
     problem = f"array {name!r} cannot be read"
     member = name if name in archive.zip.namelist() else f"{name}.npy"
     advice = (
@@ -339,7 +339,7 @@ def _read_array(archive: Any, name: str, where: str, most: int) -> AnyArray:
     with parsing(where, problem, advice):
         with archive.zip.open(member) as stream:
             claimed = claimed_bytes(stream, archive.zip.getinfo(member).file_size)
-        if claimed > most:
+        if claimed > max_bytes:
             raise DataError(
                 f"{where}: its arrays take more bytes than a file of its size may expand to; if that is right, raise "
                 "--limit expansion=NUMBER"

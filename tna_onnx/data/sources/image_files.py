@@ -138,10 +138,9 @@ def prepared_input(request: Request, where: str) -> tuple[str, ResolvedRecipe]:
     """Return the name and the preprocessing of the only input, which takes images."""
     # With several, nothing says which of them takes the image and what the others get.
     if len(request.inputs) != 1:
-        names = ", ".join(repr(spec.name) for spec in request.inputs)
         raise DataError(
-            f"{where}: images need a model with one input, but this one has {len(request.inputs)} ({names}); "
-            "store the samples as .npz, with one array per input"
+            f"{where}: images need a model with one input, but this one has {len(request.inputs)} "
+            f"({listed(spec.name for spec in request.inputs)}); store the samples as .npz, with one array per input"
         )
     require_pillow()
     return request.inputs[0].name, (stated_recipe(request) or Recipe()).resolve(request.inputs[0])
@@ -369,7 +368,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
         if any(name.startswith(("logits", "features")) for name in table.columns):
             advice += "; computed logits and features are read from Parquet, as a column of lists, and from .npz"
         raise DataError(
-            f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.columns)) or 'labels'} "
+            f"{path}: no column holds the paths of the images (found {listed(table.columns) or 'labels'} "
             f"only); {advice}"
         )
     labels = class_indices(request, table.labels, len(table.paths), str(path))

@@ -69,8 +69,8 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
     arrays = {name: any_array(value) for name, value in _by_name(batch, input_names, where).items()}
     for name, array in arrays.items():
         if name != LABELS and array.dtype.kind in "OUS":
-            found = "objects" if array.dtype.hasobject else str(array.dtype)
-            raise DataError(f"{where}: {name!r}: expected numbers, found {found}; give arrays of one shape and dtype")
+            kind = "objects" if array.dtype.hasobject else str(array.dtype)
+            raise DataError(f"{where}: {name!r}: expected numbers, found {kind}; give arrays of one shape and dtype")
     lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
         raise DataError(
@@ -91,23 +91,19 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
             advice = ""
             if LABELS in missing:
                 advice = f"; give labels apart, or under {LABELS!r}"
-            raise DataError(
-                f"{where}: has no {', '.join(map(repr, missing))} (found {', '.join(map(repr, batch))}){advice}"
-            )
+            raise DataError(f"{where}: has no {listed(missing)} (found {listed(map(str, batch))}){advice}")
         return {name: parts[name] for name in input_names}
     if isinstance(batch, (tuple, list)):
         # With labels apart, those that a data loader yields all the same are left alone.
         if len(batch) not in (len(input_names), len(input_names) + (LABELS not in input_names)):
-            raise DataError(
-                f"{where}: has {len(batch)} parts, expected {len(input_names)}, {', '.join(map(repr, input_names))} in "
-                "this order"
-            )
+            expected = f"{len(input_names)}, {listed(input_names)} in this order"
+            raise DataError(f"{where}: has {len(batch)} parts, expected {expected}")
         return dict(zip(input_names, batch, strict=False))
     if len(input_names) == 1 and LABELS not in input_names:  # labels are given apart: a batch may be the bare array
         return {input_names[0]: batch}
     raise DataError(
-        f"{where}: expected a mapping or a tuple of {', '.join(map(repr, input_names))}, found {type(batch).__name__}; "
-        "for arrays of all samples give one mapping of name and array"
+        f"{where}: expected a mapping or a tuple of {listed(input_names)}, found {type(batch).__name__}; for arrays of "
+        "all samples give one mapping of name and array"
     )
 
 
