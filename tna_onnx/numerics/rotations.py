@@ -6,6 +6,7 @@ each set in one step for several paths, and `ClassVectors` is where all paths of
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class Rotations:
         # a path ends where mRC is looked at
         self.last = -(-parameters.max_rotations(n) // parameters.n_t) * parameters.n_t
         self._key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
-        self._blocks: dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        self._block = functools.lru_cache(_KEPT)(self._draw)
 
     def of(self, paths: NDArray[np.int64], start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rotations `start` to `stop` of P ascending paths: (P, stop - start, 2) pairs and their angles."""
@@ -112,15 +113,8 @@ class Rotations:
         part = slice(start - first * _ROTATIONS, stop - first * _ROTATIONS)
         return np.concatenate(pairs)[:, part], np.concatenate(turn)[:, part]
 
-    def _block(self, row: int, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return (paths, rotations, 2) pairs and (paths, rotations) angles."""
-        if (row, column) not in self._blocks:
-            if len(self._blocks) >= _KEPT:
-                self._blocks.clear()
-            self._blocks[row, column] = self._draw(row, column)
-        return self._blocks[row, column]
-
     def _draw(self, row: int, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return a block: (paths, rotations, 2) pairs and (paths, rotations) angles."""
         # the two lowest words of the counter count the numbers of a block
         draws = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, row, column]))
         size = (_PATHS, _ROTATIONS)

@@ -54,13 +54,11 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
     `rows`: samples to choose by; all by default.
     """
 
-    def chosen_rows(candidate: Candidate) -> Candidate:
-        if rows is None:
-            return candidate
-        return replace(candidate, scores=candidate.scores.take(rows))
+    def scores_of(candidate: Candidate) -> SampleScores:
+        return candidate.scores if rows is None else candidate.scores.take(rows)
 
-    original = chosen_rows(candidates[0])
-    return pick(candidates, [value_of(original, chosen_rows(c), settings) for c in candidates])
+    original = scores_of(candidates[0])
+    return pick(candidates, [value_of(original, scores_of(c), settings) for c in candidates])
 
 
 def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:
@@ -107,12 +105,12 @@ def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, flo
     return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
 
 
-def value_of(original: Candidate, candidate: Candidate, settings: SearchSettings) -> float:
+def value_of(original: SampleScores, scores: SampleScores, settings: SearchSettings) -> float:
     """Objective, or infinity if the accuracy drop is not within the constraint."""
-    drop, _ = accuracy_drop(original.scores, candidate.scores)
+    drop, _ = accuracy_drop(original, scores)
     if drop > settings.max_accuracy_drop + ROUNDING:
         return math.inf
-    return metric_value(candidate.scores, settings.objective, settings.bins)
+    return metric_value(scores, settings.objective, settings.bins)
 
 
 Score = Callable[[Sequence[Any]], Sequence[SampleScores]]

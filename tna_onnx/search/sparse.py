@@ -45,7 +45,7 @@ class Walk:
         self, original: Candidate, settings: SearchSettings, progress: Callable[[int, int], None] | None = None
     ) -> None:
         self.pool = [original]
-        self._values = [value_of(original, original, settings)]
+        self._values = [value_of(original.scores, original.scores, settings)]
         self._settings = settings
         self._progress = progress
         self._best = 0
@@ -60,7 +60,7 @@ class Walk:
     def add(self, candidates: Sequence[Candidate]) -> None:
         """Add candidates; only the best of all keeps its weight."""
         self.pool += candidates
-        self._values += [value_of(self.original, c, self._settings) for c in candidates]
+        self._values += [value_of(self.original.scores, c.scores, self._settings) for c in candidates]
         best = pick(self.pool, self._values)
         new = range(len(self.pool) - len(candidates), len(self.pool))
         for k in {*new, self._best} - {best}:  # weights are large, and can be made again
