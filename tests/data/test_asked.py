@@ -162,14 +162,6 @@ def test_numbers_too_large_for_any_dtype_are_features_or_refused_labels(power: i
         open_source({**columns(), "label": large}, TWO, 3)
 
 
-def test_labels_too_large_in_a_parquet_file(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    table = pa.table({**columns(), "label": pa.array([0, 1, 2**63, 0, 1], pa.uint64())})
-    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "d.parquet")
-    with pytest.raises(DataError, match="largest 9223372036854775808"):
-        open_source(tmp_path / "d.parquet", TWO, 3)
-
-
 @pytest.mark.parametrize("names", [["x", "y", "kind"], ["x0", "y", "x1"], ["y", "x", "z"]])
 def test_y_may_be_a_feature(names: list[str]) -> None:
     with pytest.raises(DataError, match="'y' may be the label or a feature"):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.conftest import Small
-from tests.data.samples import gather, spec
+from tests.data.samples import gather, spec, write_npz
 from tests.support import PLAIN, loaded, ok, refused, words_of
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data.options import Request
 from tna_onnx.data.sources import feature_files as module
-from tna_onnx.data.sources.arrays import open_precomputed
+from tna_onnx.data.sources.arrays import Precomputed, open_precomputed
 from tna_onnx.data.sources.feature_files import FeatureFolder, features_table, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 
@@ -35,8 +35,8 @@ def table() -> Any:
     return features_table("features", values, {"label": labels, "key": np.arange(N)}, {"model_sha256": "ab"})
 
 
-def opened(place: Path | str) -> Any:
-    files = open_feature_files(place, Request(inputs=[], n_classes=CLASSES))
+def opened(place: Path | str, at_most: int | None = None) -> Any:
+    files = open_feature_files(place, Request(inputs=[], n_classes=CLASSES), at_most)
     assert files is not None
     return files
 
@@ -80,11 +80,7 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
         monkeypatch.setattr(module, "_DIGESTED", 64)
     digests = {every.source.digest()}
     for most in (20, 100, N - 1):
-        files = open_feature_files(
-            write_shuffled(tmp_path / f"{most}", 1 + most % 7), Request(inputs=[], n_classes=CLASSES), at_most=most
-        )
-        assert files is not None
-        part = files
+        part = opened(write_shuffled(tmp_path / f"{most}", 1 + most % 7), most)
         np.testing.assert_array_equal(part.values, every.values[:most], strict=True)
         np.testing.assert_array_equal(part.labels, every.labels[:most], strict=True)
         assert any(f"{most:,} of {N:,} rows" in note for note in part.source.notes)
@@ -240,8 +236,13 @@ WANTED = Request(inputs=[spec()], n_classes=3)
 
 
 def store(folder: Path, **arrays: Any) -> Path:
-    np.savez(folder / "calib.npz", **arrays)
-    return folder / "calib.npz"
+    return write_npz(folder / "calib.npz", arrays)
+
+
+def computed(data: Any, request: Request = WANTED, **options: Any) -> Precomputed:
+    found = open_precomputed(data, replace(request, **options))
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -250,8 +251,7 @@ def store(folder: Path, **arrays: Any) -> Path:
 def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
     values = {"features": FEATURES, "logits": LOGITS}[kind].astype(dtype)
     path = store(tmp_path, **{kind: values, "labels": LABELS})
-    found = open_precomputed(path, WANTED)
-    assert found is not None
+    found = computed(path)
     assert found.kind == kind
     np.testing.assert_array_equal(found.values, values, strict=True)
     np.testing.assert_array_equal(found.labels, LABELS, strict=True)
@@ -261,9 +261,7 @@ def test_values_and_labels(tmp_path: Path, kind: str, dtype: str) -> None:
 
 
 def test_features_go_before_logits(tmp_path: Path) -> None:
-    found = open_precomputed(store(tmp_path, logits=LOGITS, features=FEATURES, labels=LABELS), WANTED)
-    assert found is not None
-    assert found.kind == "features"
+    assert computed(store(tmp_path, logits=LOGITS, features=FEATURES, labels=LABELS)).kind == "features"
 
 
 def test_inputs_are_not_features(tmp_path: Path) -> None:
@@ -299,31 +297,22 @@ def test_refusals(tmp_path: Path, arrays: dict[str, Any], pattern: str) -> None:
 
 
 def test_a_mapping() -> None:
-    found = open_precomputed({"features": FEATURES, "labels": LABELS}, WANTED)
-    assert found is not None
+    found = computed({"features": FEATURES, "labels": LABELS})
     assert found.values is FEATURES
     assert found.source.describe() == "features (6 samples of 3 classes)"
-    other = open_precomputed({"features": 1 - FEATURES, "labels": LABELS}, WANTED)
-    assert other is not None
-    assert found.source.digest() != other.source.digest()
+    assert found.source.digest() != computed({"features": 1 - FEATURES, "labels": LABELS}).source.digest()
     assert open_precomputed({"x": FEATURES, "labels": LABELS}, WANTED) is None
     assert open_precomputed([(FEATURES, LABELS)], WANTED) is None
 
 
 def test_one_logit(tmp_path: Path) -> None:
-    found = open_precomputed(store(tmp_path, logits=LOGITS[:, :1], labels=LABELS % 2), replace(WANTED, n_classes=2))
-    assert found is not None
-    assert found.values.shape == (6, 1)
+    path = store(tmp_path, logits=LOGITS[:, :1], labels=LABELS % 2)
+    assert computed(path, n_classes=2).values.shape == (6, 1)
 
 
 def test_labels_apart_and_names(tmp_path: Path) -> None:
     path = store(tmp_path, features=FEATURES)
-    found = open_precomputed(path, Request(inputs=[spec()], n_classes=3, labels=LABELS))
-    assert found is not None
-    np.testing.assert_array_equal(found.labels, LABELS)
+    np.testing.assert_array_equal(computed(path, labels=LABELS).labels, LABELS)
     (tmp_path / "y.txt").write_text("cat\ndog\ncow\n" * 2)
-    found = open_precomputed(
-        path, Request(inputs=[spec()], n_classes=3, labels=str(tmp_path / "y.txt"), class_names=["cow", "cat", "dog"])
-    )
-    assert found is not None
+    found = computed(path, labels=str(tmp_path / "y.txt"), class_names=["cow", "cat", "dog"])
     np.testing.assert_array_equal(found.labels, [1, 2, 0, 1, 2, 0])

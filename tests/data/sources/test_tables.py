@@ -252,10 +252,11 @@ def test_names(tmp_path: Path, encode: bool) -> None:
     [
         ([0, 1, None, 0, 1, 2], "'label': has empty cells, first in row 2"),
         ([0, 1, 2, 0, 1, None], "'label': has empty cells, first in row 5"),
+        (pa.array([0, 1, 2**63, 0, 1, 2], pa.uint64()), "largest 9223372036854775808"),
         (["a", "b", None, "c", "a", "b"], "found None in row 2"),
     ],
 )
-def test_labels_that_cannot_be_used(tmp_path: Path, labels: list[Any], pattern: str) -> None:
+def test_labels_that_cannot_be_used(tmp_path: Path, labels: Any, pattern: str) -> None:
     table = pa.table({"x": rows(X), "label": labels})
     assert pattern in refusal(write(tmp_path / "a.arrow", table))
 
