@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.samples import noise
-from tna_onnx.data.images.decode import image_of, read_ahead, read_image, require_pillow
+from tna_onnx.data.images.decode import image_of, load_pillow, read_ahead, read_image
 from tna_onnx.errors import DataError, UsageError
 
 ORIENTATION = 0x0112  # the EXIF tag
@@ -129,7 +129,7 @@ def test_missing_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
     with pytest.raises(UsageError, match=r"pip install 'tna-onnx\[images\]'"):
-        require_pillow()
+        load_pillow()
 
 
 # ---- Reading ahead: order, bounds, failures, and no thread left behind

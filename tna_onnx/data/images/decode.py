@@ -30,7 +30,7 @@ _BYTES_PER_PIXEL = 16  # four channels of 32 bits
 _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 
 
-def require_pillow() -> Any:
+def load_pillow() -> Any:
     """Import the part of Pillow for images."""
     return optional("PIL.Image", "images", "reading images by Pillow")
 
@@ -41,7 +41,7 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     `file`: path, or the bytes of a file. `name`: what messages call it; None is the path. `limits`: how many pixels it
     may have.
     """
-    require_pillow()
+    load_pillow()
     where = name or str(file)
     with (
         parsing(where, "cannot be read as an image", "repair or remove it, or leave out such images with --skip-bad"),
@@ -60,7 +60,7 @@ def _upright(image: Image, file_format: str | None, where: str) -> Image:
     # Pillow would carry a transparent colour along, with a warning where a palette has several.
     image.info.pop("transparency", None)
     if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
-        grey: Image = require_pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))  # these hold 0..65535
+        grey: Image = load_pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))  # these hold 0..65535
         return grey
     if image.mode not in ("I", "F"):
         mode = "L" if image.mode in _GREY else "RGB"
@@ -79,7 +79,7 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     `value`: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
     image of Pillow.
     """
-    pillow = require_pillow()
+    pillow = load_pillow()
     if isinstance(value, Mapping):
         value = value.get("bytes")
     if isinstance(value, (bytes, bytearray, memoryview)):

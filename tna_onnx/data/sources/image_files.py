@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.digest import files_sha256, short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside
-from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image, require_pillow
+from tna_onnx.data.images.decode import load_pillow, open_image_file, read_ahead, read_image
 from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipe_files import stated_recipe
@@ -142,7 +142,7 @@ def prepared_input(request: Request, where: str) -> tuple[str, ResolvedRecipe]:
             f"{where}: images need a model with one input, but this one has {len(request.inputs)} "
             f"({listed(spec.name for spec in request.inputs)}); store the samples as .npz, with one array per input"
         )
-    require_pillow()
+    load_pillow()  # an error here, not at the first image
     return request.inputs[0].name, (stated_recipe(request) or Recipe()).resolve(request.inputs[0])
 
 
