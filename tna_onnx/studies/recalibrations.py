@@ -169,6 +169,9 @@ def walk(
     """Yield the tilted weights after every few rotations. `weight`: (C, n) class vectors."""
     start = np.ascontiguousarray(weight.T)
     n = len(start)
+    squares = np.sum(np.square(start, dtype=np.float64), axis=0)
+    # a zero vector has no direction
+    squares[squares == 0] = np.nan
     draw = np.arange(draws)
     tilted = np.repeat(start[None], draws, axis=0)
     for stop in range(every, rotations + 1, every):
@@ -183,17 +186,8 @@ def walk(
             two = tilted[draw, second[k]]
             tilted[draw, first[k]] = cos[k] * one - sin[k] * two
             tilted[draw, second[k]] = sin[k] * one + cos[k] * two
-        yield Stop(stop, tilted, angles_of(start, tilted))
-
-
-def angles_of(start: NDArray[Any], tilted: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (D, C) angles in radians between (n, C) vectors and (D, n, C) tilted ones of the same lengths."""
-    squares = np.sum(np.square(start, dtype=np.float64), axis=0)
-    # a zero vector has no direction
-    squares[squares == 0] = np.nan
-    inner = np.einsum("nc,dnc->dc", start, tilted, dtype=np.float64)
-    angles: NDArray[np.float64] = np.arccos(np.clip(inner / squares, -1, 1))
-    return angles
+        inner = np.einsum("nc,dnc->dc", start, tilted, dtype=np.float64)
+        yield Stop(stop, tilted, np.arccos(np.clip(inner / squares, -1, 1)))
 
 
 Score = Callable[[NDArray[Any]], tuple[SampleScores, CalibrationMap | None]]
