@@ -243,49 +243,58 @@ class WithoutLabels:
         )
 
 
-@dataclass(frozen=True)
-class Evaluation(Displayed):
-    """The result of `evaluate`: metrics of one model on samples.
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """A model on samples: what an evaluation and each compared model have.
 
     Attributes:
         model: path of the model.
         model_sha256: SHA-256 of its file.
         output: graph output that classifies.
         output_kind: what that output holds.
-        data: what the samples are, in one line.
-        metrics: metrics of the model on the data; without labels only the number of samples is known, the rest is null.
-        reliability: top-label reliability diagram on the data, with the bins of the ECE; without labels it has none.
+        metrics: metrics on the samples; without labels only their number is known, the rest is null.
+        reliability: top-label reliability diagram, with the bins of the ECE; without labels it has none.
         bin_free: calibration of the top label without bins; null without labels.
         preprocessing: what was done to the images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
-        notes: what the user should know, in sentences.
-        missed: gates that the model missed, a line each.
         decisions: what a guarded model decides; None where it decides nothing.
-        labels: each label of a model with several a sample; empty for others.
-        recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
-        estimates: metrics, and slope and intercept of calibration, with their intervals.
         subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
-        resolution: d of (p + d) / (1 + C d), of which the NLL is taken, for probabilities that come in steps; else 0.
-        without_labels: what is known of data without labels; null where they have some.
     """
 
     model: str
     model_sha256: str
     output: str
     output_kind: str
-    data: str
     metrics: Metrics
     reliability: Bins
     bin_free: BinFree
     preprocessing: dict[str, object] | None
     provider: str
+    decisions: Decisions | None = None
+    subgroups: tuple[Subgroup, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(MeasuredModel, Displayed):
+    """The result of `evaluate`: metrics of one model on samples.
+
+    Attributes:
+        data: what the samples are, in one line.
+        notes: what the user should know, in sentences.
+        missed: gates that the model missed, a line each.
+        labels: each label of a model with several a sample; empty for others.
+        recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
+        estimates: metrics, and slope and intercept of calibration, with their intervals.
+        resolution: d of (p + d) / (1 + C d), of which the NLL is taken, for probabilities that come in steps; else 0.
+        without_labels: what is known of data without labels; null where they have some.
+    """
+
+    data: str
     notes: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
-    decisions: Decisions | None = None
     labels: tuple[LabelMetrics, ...] = ()
     recipe_search: RecipeSearch | None = None
     estimates: dict[str, Estimate] = field(default_factory=dict)
-    subgroups: tuple[Subgroup, ...] = ()
     resolution: float = 0.0
     without_labels: WithoutLabels | None = None
 
@@ -319,44 +328,22 @@ class Evaluation(Displayed):
         return [metric_record(name, value=getattr(self.metrics, name)) for name in METRICS]
 
 
-@dataclass(frozen=True)
-class ComparedModel:
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel(MeasuredModel):
     """One of the compared models.
 
     Attributes:
         name: what reports call it: the file's name, with folders where two would be the same.
-        model: path of the file.
-        model_sha256: SHA-256 of the file.
-        output: graph output that was read.
-        output_kind: what that output holds.
-        metrics: metrics on the samples.
-        reliability: top-label reliability diagram, with the bins of the ECE.
-        bin_free: calibration of the top label without bins.
         agreement: share of samples for which it predicts the class that the baseline predicts, or each of the labels, a
             fraction.
         differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
         verdict: the differences in words; empty for the baseline.
-        preprocessing: what was done to its images; None where values are used as they are.
-        provider: execution provider of ONNX Runtime that was obtained.
-        decisions: what a guarded model decides; None where it decides nothing.
-        subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
     """
 
     name: str
-    model: str
-    model_sha256: str
-    output: str
-    output_kind: str
-    metrics: Metrics
-    reliability: Bins
-    bin_free: BinFree
     agreement: float
     differences: dict[str, Interval]
     verdict: str
-    preprocessing: dict[str, object] | None
-    provider: str
-    decisions: Decisions | None = None
-    subgroups: tuple[Subgroup, ...] = ()
 
     @property
     def word(self) -> Word:

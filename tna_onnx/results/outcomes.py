@@ -210,9 +210,9 @@ class Decisions:
     decision: DecisionScores | None = None
 
 
-@dataclass(frozen=True)
-class Guard:
-    """What `guard` wrote.
+@dataclass(frozen=True, kw_only=True)
+class WrittenCopy:
+    """A copy of a model that was written: what `guard` and `shift` have in common.
 
     Attributes:
         model: path of the model.
@@ -220,22 +220,11 @@ class Guard:
         output: path of the new file; empty if none was written.
         files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
         class_output: graph output that classifies.
-        outputs: what was added.
-        set_penalty: of `raps`, added for each class behind the free ones, no unit; 0 without.
-        set_free_classes: number of likeliest classes without a penalty; 0 without `raps`.
-        data: what the samples are that the thresholds come from, in one line.
+        data: what the labelled samples are, in one line.
         samples: their number, at least 1.
-        fitted_on: number of samples that an outlier score, and the penalty of sets were fitted to; their thresholds
-            come from others.
-        decisions: what the file decides, on held-out data if they were given.
-        nodes: number of nodes that were added, at least 1.
-        bytes: number of bytes by which the file is larger.
-        max_change: largest change of a value of an output that was there before, no unit.
-        omitted: roles of outputs that were asked for and left out, as the samples cannot promise the level.
-        lowest_risk: at which `accept` would have a threshold, where it was left out, a fraction; null up to one half.
+        nodes: number of nodes that were added.
         notes: what the user should know, in sentences.
         provider: execution provider of ONNX Runtime that was obtained.
-        operating_point: of the output `decision`; null without it.
     """
 
     model: str
@@ -243,20 +232,40 @@ class Guard:
     output: str
     files: tuple[str, ...]
     class_output: str
+    data: str
+    samples: int
+    nodes: int
+    notes: tuple[str, ...]
+    provider: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard(WrittenCopy):
+    """What `guard` wrote, with thresholds from the labelled samples.
+
+    Attributes:
+        outputs: what was added.
+        set_penalty: of `raps`, added for each class behind the free ones, no unit; 0 without.
+        set_free_classes: number of likeliest classes without a penalty; 0 without `raps`.
+        fitted_on: number of samples that an outlier score, and the penalty of sets were fitted to; their thresholds
+            come from others.
+        decisions: what the file decides, on held-out data if they were given.
+        bytes: number of bytes by which the file is larger.
+        max_change: largest change of a value of an output that was there before, no unit.
+        omitted: roles of outputs that were asked for and left out, as the samples cannot promise the level.
+        lowest_risk: at which `accept` would have a threshold, where it was left out, a fraction; null up to one half.
+        operating_point: of the output `decision`; null without it.
+    """
+
     outputs: tuple[GuardOutput, ...]
     set_penalty: float
     set_free_classes: int
-    data: str
-    samples: int
     fitted_on: int
     decisions: Decisions
-    nodes: int
     bytes: int
     max_change: float
     omitted: tuple[str, ...]
     lowest_risk: float | None
-    notes: tuple[str, ...]
-    provider: str
     operating_point: OperatingPoint | None = None
 
 
@@ -318,46 +327,26 @@ class ShiftEffect:
     distance: float
 
 
-@dataclass(frozen=True)
-class Shift:
+@dataclass(frozen=True, kw_only=True)
+class Shift(WrittenCopy):
     """What `shift` wrote.
 
     Attributes:
-        model: path of the model.
-        model_sha256: SHA-256 of its file.
-        output: path of the new file; empty if none was written.
-        files: paths of all files of the written model: `output`, and its external data, which has to stay beside it.
-        class_output: graph output that classifies.
         method: where the new frequencies come from: `em`, `bbse` or `given`.
         classes: frequencies of each class, in the model's order.
-        data: what the labelled samples are, in one line.
-        samples: their number, at least 1.
         target_data: what the samples without labels are; empty without.
         target_samples: their number.
         evidence: what they say; null without.
         effect: what labelled samples of the target say; null without.
         placed: where the change is: `bias` of the head, or `nodes` behind the scores.
-        nodes: number of nodes that were added.
         max_difference: largest difference between a probability of the file and of the formula, a fraction.
-        notes: what the user should know, in sentences.
-        provider: execution provider of ONNX Runtime that was obtained.
     """
 
-    model: str
-    model_sha256: str
-    output: str
-    files: tuple[str, ...]
-    class_output: str
     method: str
     classes: tuple[ClassFrequency, ...]
-    data: str
-    samples: int
     target_data: str
     target_samples: int
     evidence: ShiftEvidence | None
     effect: ShiftEffect | None
     placed: str
-    nodes: int
     max_difference: float
-    notes: tuple[str, ...]
-    provider: str
