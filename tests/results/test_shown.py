@@ -35,17 +35,14 @@ def results(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_values_are_those_of_the_json(results: dict[str, Any], kind: str) -> None:
-    values = results[kind].to_dict()
+def test_plain_values_are_those_of_the_json_and_a_result_comes_back_from_them(
+    results: dict[str, Any], kind: str
+) -> None:
+    result = results[kind]
+    values = result.to_dict()
     assert json.loads(json.dumps(values)) == values
     assert values["kind"] == kind.replace("detailed", "report")
     assert ("details" in values) == (kind == "detailed")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_result_comes_back_from_its_json(results: dict[str, Any], kind: str) -> None:
-    result = results[kind]
-    values = result.to_dict()
     again = from_json(type(result), values)
     assert again.to_dict() == values
     assert repr(again) == repr(result)
@@ -99,10 +96,7 @@ def test_data_frames_hold_the_rows(results: dict[str, Any], kind: str) -> None:
     assert (len(frame), [*frame.columns]) == (len(rows), [*rows[0]])
 
 
-@pytest.mark.parametrize("kind", KINDS[:1])
-def test_without_pandas_the_error_says_what_to_do(
-    results: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pandas_the_error_says_what_to_do(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
     def missing(name: str, *rest: Any) -> Any:

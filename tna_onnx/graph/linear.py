@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
@@ -86,20 +84,6 @@ def read_linear(model: Model, index: int, output: str) -> Linear:
     if node.op_type == "Mul":
         return _products(model, index, node)
     return _READERS[node.domain or "", node.op_type](model, index, node, attributes, output)
-
-
-def class_vectors(model: Model, node: str) -> NDArray[Any]:
-    """Return the (C, n) class vectors of a linear layer by the label of its node, whatever follows it.
-
-    Raises:
-        UnsupportedModel: no node of this label is a layer that can be read.
-    """
-    try:
-        index = model.labels.index(node)
-        # of a LinearClassifier, the scores come behind the label
-        return read_linear(model, index, model.proto.graph.node[index].output[-1]).vectors
-    except (ValueError, KeyError, Refused):
-        raise UnsupportedModel(f"{model.name}: no linear layer is called '{node}'") from None
 
 
 def _matrix(weight: Stored, transposed: bool) -> tuple[Step, ...]:

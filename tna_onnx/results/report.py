@@ -6,12 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from numpy.typing import NDArray
-
 from tna_onnx.data.images.known_recipes import RecipeSearch
 from tna_onnx.errors import listed
-from tna_onnx.graph.linear import class_vectors
-from tna_onnx.graph.load import load_model
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import JUDGED, METRICS, POSITIVE_ECE
 from tna_onnx.numerics.metrics import Interval, Metrics, Positive
@@ -516,20 +512,6 @@ class Report(Displayed):
         return "class"
 
     @property
-    def weight(self) -> NDArray[Any] | None:
-        """(C, n) class vectors of the last layer in the written file, read at each call; None without a file or a head.
-
-        A layer with one number for two classes has one.
-
-        Raises:
-            UsageError: the file is gone.
-            UnsupportedModel: no one layer in it is called `head`, which may be a sum of layers.
-        """
-        if not self.output or not self.head:
-            return None
-        return class_vectors(load_model(self.output), self.head)
-
-    @property
     def is_copy(self) -> bool:
         """Whether weight and scores are those of the input."""
         return self.angle == 0 and self.map == "none"
@@ -667,7 +649,7 @@ class Report(Displayed):
             c.after,
             c.differences,
             self.recall.worst,
-            labels=bool(self.labels),
+            self.kind,
             chance=self.bin_free_after.ece_expected,
         )
         return sentence + self._threshold_sentence

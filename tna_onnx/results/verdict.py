@@ -256,11 +256,10 @@ class Recall:
         return min(self.classes, key=lambda one: one.difference.difference)
 
 
-_OPENINGS: dict[Word, str] = {
+_OPENINGS: dict[str, str] = {
     "improved": "The new model's probabilities are better",
     "no significant change": "On these samples the new model's probabilities are neither better nor worse",
     "worse": "The new model is worse than the original",
-    "still off": "The new model's probabilities are still off",
 }
 
 
@@ -309,15 +308,13 @@ def result_sentence(
     after: Metrics,
     differences: Mapping[str, Interval],
     worst: ClassRecall | None = None,
-    *,
-    labels: bool = False,
+    kind: str = "class",
     chance: float | None = None,
 ) -> str:
     """Say what a result comes to; the word is that of the verdict, so that both say the same.
 
-    Where `labels` are several a sample, `worst` is one. It loses recall, and most of it. `chance` is the ECE that
-    calibrated confidences have on as many samples, a fraction. A metric that is worse by its whole interval is named,
-    whatever the word.
+    `worst` is the class, or label (`kind`), that loses most recall. `chance` is the ECE that calibrated confidences
+    have on as many samples, a fraction. A metric that is worse by its whole interval is named, whatever the word.
 
     >>> rest = {"n": 100, "bins": 15, "accuracy": 0.9, "adaece": 0.1, "nll": 0.3, "brier": 0.1}
     >>> old, new = (Metrics(ece=ece, **rest) for ece in (0.05, 0.01))
@@ -326,9 +323,6 @@ def result_sentence(
     >>> result_sentence("improved", old, new, d).partition(": ")[2]
     'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
     """
-    kind = "class"
-    if labels:
-        kind = "label"
     calibration = calibration_of(differences)
     gap = changed(calibration, differences[calibration])
     fit = changed("nll", differences["nll"])

@@ -237,11 +237,10 @@ def test_the_table_of_classes_counts_what_the_file_predicts(report: Report, smal
 
 
 def test_every_bar_has_its_interval_and_few_samples_are_pale(page: str, report: Report) -> None:
-    top = section_of(page, "reliability").split("Class by class")[0]
+    top, drawn = section_of(page, "reliability").split("Class by class")
     filled = [n for bins in (report.reliability.before, report.reliability.after) for n in bins.count if n]
     assert top.count('<line class="whisker"') == 3 * len(filled)
     assert top.count('<g class="mark weak">') == sum(n < 10 for n in filled)
-    drawn = section_of(page, "reliability").split("Class by class")[1]
     assert drawn.count('"consistent-border"') == drawn.count('<g class="mark')
 
 
@@ -285,8 +284,7 @@ def test_names_of_a_model_are_literals_in_the_lines(report: Report) -> None:
 
 
 def test_the_diagrams_of_the_predicted_class_have_the_band_of_calibrated_models(page: str, report: Report) -> None:
-    section = page[page.index('<section id="reliability"') :].split("</section>", maxsplit=1)[0]
-    top, classes = section.split("Class by class")
+    top, classes = section_of(page, "reliability").split("Class by class")
     assert top.count('<polygon class="band"') == top.count('<polyline class="line fit"') == 2
     assert "<polygon" not in classes
     assert "consistent with calibration (95 %)" in top

@@ -95,26 +95,22 @@ def _recalls(report: Report) -> Iterable[Table]:
 def choice(report: Report) -> Table:
     """Return the methods that were compared as a dot plot, the lowest NLL first."""
     methods = wording.best_methods(report)
-    losses = {method.method: method.metrics.nll for method in methods}
     looks = {"none": "input", report.method: "chosen"}
     # an input that is far off would leave no room for the others: its number stands beside it
     near = [method for method in methods if method.method != "none"] or methods
-    ends = [end for m in near for end in (m.metrics.nll - m.error, m.metrics.nll + m.error)]
+    low = min(method.metrics.nll - method.error for method in near)
+    high = max(method.metrics.nll + method.error for method in near)
     # beside a huge number a hundredth would be lost
-    room = 0.03 * (max(ends) - min(ends)) or 0.01 * max(1.0, abs(ends[0]))
-    reach = (min(ends) - room, max(ends) + room)
+    room = 0.03 * (high - low) or 0.01 * max(1.0, abs(low))
+    reach = (low - room, high + room)
     rows: list[tuple[str, ...]] = []
     names, texts = wording.method_table(report)
     for method, (name, nll, error, *remaining) in zip(methods, texts, strict=True):
         look = looks.get(method.method, "open")
-        loss = losses[method.method]
-        bar = interval_bar(
-            loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
-        )
-        shown_loss = nll
-        if error:
-            shown_loss += f" ± {error}"
-        rows.append((name, shown_loss, bar, *remaining))
+        loss = method.metrics.nll
+        ends = (loss - method.error, loss + method.error)
+        bar = interval_bar(loss, *ends, reach, look, "", mark=methods[0].metrics.nll, wide=True)
+        rows.append((name, f"{nll} ± {error}" if error else nll, bar, *remaining))
     place = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     digits = max(2, math.ceil(-math.log10(reach[1] - reach[0])))
     heads = (names[0], "NLL, nats", f"{reach[0]:.{digits}f} to {reach[1]:.{digits}f} nats", *names[3:])
