@@ -698,14 +698,14 @@ class Report(Displayed):
                 f"left as it is: {self.refused} has a significantly lower NLL on {samples} and a higher ECE, and no "
                 f"other method does better than the input model ({values})",
             )
-        apart = apart_text(before, self.bin_free_before.ece_expected)
+        distance = apart_text(before, self.bin_free_before.ece_expected)
         if self.off_before:
             return (
-                f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {apart}",
+                f"The model is not calibrated, but nothing that was tried is better, so it stays as it is: {distance}",
                 f"not calibrated, and left as it is: on {samples} {best}",
             )
         return (
-            f"On these samples the model needs no recalibration: {apart}",
+            f"On these samples the model needs no recalibration: {distance}",
             f"already calibrated: on {samples} {best}",
         )
 

@@ -52,11 +52,11 @@ def table(
     return Table(heads, cells, caption, look, **more)
 
 
-def text_table(found: TextTable | None, look: str = "metrics") -> list[Table]:
+def text_table(content: TextTable | None, look: str = "metrics") -> list[Table]:
     """Return a table that the terminal has too; nothing for none."""
-    if found is None:
+    if content is None:
         return []
-    caption, heads, rows = found
+    caption, heads, rows = content
     return [table(heads, rows, capital(caption), look)]
 
 

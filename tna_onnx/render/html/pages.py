@@ -63,9 +63,20 @@ def page_of(result: Any, command: str = "") -> str:
     )
     style = page_style + drawing_style
     version = getattr(result, "versions", {}).get("tna-onnx", "")
-    shown: dict[str, Any] = {"title": title, "facts": facts, "checks": checks, "sections": sections, "version": version}
-    policy = _policy(style, script)
-    return environment().get_template("page.html").render(style=style, script=script, policy=policy, **shown)
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            facts=facts,
+            checks=checks,
+            sections=sections,
+            version=version,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+        )
+    )
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

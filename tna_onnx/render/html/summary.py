@@ -64,10 +64,10 @@ def part_tables(result: Report | Evaluation) -> list[Table]:
 
 def positive_tables(heads: Sequence[str], metrics: Sequence[Metrics]) -> list[Table]:
     """Return the table of P(positive); none for more than two classes."""
-    found = wording.positive_table(heads, metrics)
-    if found is None:
+    text_table = wording.positive_table(heads, metrics)
+    if text_table is None:
         return []
-    title, columns, rows = found
+    title, columns, rows = text_table
     return blocks.text_table((title, columns, [(capital(name), *cells) for name, *cells in rows]))
 
 
@@ -290,9 +290,9 @@ def run_terms(report: Report, details: Details | None, command: str) -> list[Ter
     held_out: list[Term] = []
     device: list[Term] = []
     if details is not None:
-        made = details.made
-        when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
-        digests = {"calibration": made.calibration_sha256, "held-out": made.held_out_sha256}
+        origin = details.made
+        when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
+        digests = {"calibration": origin.calibration_sha256, "held-out": origin.held_out_sha256}
         dated.append(Term("Date", when))
         dated += [Term(f"SHA-256 of {kind} data", digest, code=True) for kind, digest in digests.items() if digest]
         # held-out data can have a recipe of their own
