@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.data.samples import encoded, gather, noise, open_source, spec
+from tna_onnx.data.options import FeatureFields, Request
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.arrays import ArraySource
+from tna_onnx.data.sources.slices import plain_tables, table_slices
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -360,3 +362,14 @@ def test_labels_apart(tmp_path: Path) -> None:
     path = write(tmp_path / "b.parquet", pa.table({"image": [encoded(seed) for seed in range(6)]}))
     np.testing.assert_array_equal(opened(path, IMAGE, labels=LABELS).labels, LABELS)
     assert "b.parquet: column 'labels': 5 labels for 6 samples" in refusal(path, IMAGE, labels=LABELS[:5])
+
+
+@pytest.mark.parametrize(("labels", "count"), [([[0, 1], [1, 0]] * 3, 4), (["a", None, "b"] * 2, 3)])
+def test_rows_are_drawn_by_labels_that_have_no_order(tmp_path: Path, labels: list[Any], count: int) -> None:
+    """Half of six, rounded in each class."""
+    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": labels}))
+    request = Request(path, inputs=[spec()], n_classes=2)
+    files = plain_tables(request)
+    assert files is not None
+    drawn, columns, _ = table_slices(files, request, FeatureFields(max_samples=3, stratify=True))
+    assert (sum(map(len, drawn)), columns) == (count, ("x",))
