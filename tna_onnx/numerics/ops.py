@@ -14,13 +14,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
-
-T = TypeVar("T")
 
 # NumPy 2.1 is an array API by itself; the one made of earlier versions loads all of NumPy, compilers of Fortran too.
 _NUMPY = np if hasattr(np, "unstack") else array_api_compat.array_namespace(np.zeros(0))
@@ -194,12 +192,9 @@ def _keep_freed_memory() -> None:
     np.empty(2**21)
 
 
-def rows_of(values: T | None, rows: Any) -> T | None:
-    """Return some rows of an array; of what is missing, None."""
-    if values is None:
-        return None
-    part: T = values[rows]  # type: ignore[index]  # an array of any namespace
-    return part
+def rows_of(values: Any, rows: Any) -> Any:
+    """Return some rows of an array of any namespace; of what is missing, None."""
+    return None if values is None else values[rows]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from tna_onnx.numerics.ops import Ops
 
+FloatArray = NDArray[np.float64]
+
 
 class OutlierScore(Protocol):
     """A formula that tells how far away a sample is."""
@@ -109,8 +111,6 @@ def _whitening(covariance: FloatArray) -> FloatArray:
     values, axes = np.linalg.eigh(covariance)
     return np.asarray(axes / np.sqrt(values))
 
-
-FloatArray = NDArray[np.float64]
 
 # Columns of a product with the triangular whitening at least: narrower ones are slower than what they save.
 _NARROWEST = 64

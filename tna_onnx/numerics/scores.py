@@ -384,8 +384,7 @@ class SampleScores:
 
     def take(self, rows: NDArray[Any] | slice) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
-        columns: dict[str, Any] = {field.name: rows_of(getattr(self, field.name), rows) for field in fields(self)}
-        return SampleScores(**columns)
+        return SampleScores(*(rows_of(column, rows) for column in vars(self).values()))
 
     def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:
         """Return the same scores with their clusters and weights, (N,) each."""
