@@ -31,11 +31,6 @@ SCHEMA = 1
 
 def to_json(result: Any, *, details: bool = False) -> str:
     """Return a result dataclass as a JSON text, with the details of a report if asked; floats keep all their digits."""
-    # allow_nan: should one have slipped through, fail rather than write what no parser reads
-    return json.dumps(_entries(result, details), indent=2, allow_nan=False) + "\n"
-
-
-def _entries(result: Any, details: bool) -> dict[str, Any]:
     kind = type(result).__name__.lower()
     entries: dict[str, Any] = {"schema": f"tna-onnx/{kind}/{SCHEMA}", "kind": kind}
     for field in dataclasses.fields(result):
@@ -44,7 +39,8 @@ def _entries(result: Any, details: bool) -> dict[str, Any]:
             entries[field.name] = _plain(value)
     if hasattr(result, "verdict"):
         entries["verdict"] = result.verdict
-    return entries
+    # allow_nan: should one have slipped through, fail rather than write what no parser reads
+    return json.dumps(entries, indent=2, allow_nan=False) + "\n"
 
 
 def _plain(content: Any) -> Any:
@@ -143,11 +139,6 @@ Record = dict[str, Any]
 """A row by the names of its columns; numbers in the units that arguments have, as a reader sees them."""
 
 
-def _render(module: str) -> Any:
-    """Load what draws results: it lies above them, and is for those that somebody looks at."""
-    return importlib.import_module(f"tna_onnx.render.{module}")
-
-
 class Displayed(ABC):
     """Base class of results that display themselves in a notebook."""
 
@@ -186,7 +177,9 @@ class Displayed(ABC):
         Raises:
             ResultError: a file cannot be written.
         """
-        return tuple(_render("figures").write_figures(self, Path(folder)))
+        # what draws lies above, and loads for what somebody looks at
+        figures = importlib.import_module("tna_onnx.render.figures")
+        return tuple(figures.write_figures(self, Path(folder)))
 
     def save_html(self, path: str | Path) -> Path:
         """Write the page, one file with its drawings inside, and return its path.
@@ -199,7 +192,7 @@ class Displayed(ABC):
         return Path(path)
 
     def _page(self) -> str:
-        return str(_render("html.pages").page_of(self))
+        return str(importlib.import_module("tna_onnx.render.html.pages").page_of(self))
 
 
 def metric_record(name: str, **values: float | None) -> Record:
