@@ -176,7 +176,7 @@ def test_a_map_goes_behind_logits_that_the_weight_does_not_give(tmp_path: Path, 
     def differs(*_: Any, **__: Any) -> None:
         raise head_check.HeadDiffers(f"{path}: other logits")
 
-    monkeypatch.setattr(head_check, "check_tail", differs)
+    monkeypatch.setattr(head_check.Tail, "check", differs)
     monkeypatch.setattr(head_check, "_check_linear", differs)
     _, report = calibrated(path)
     assert (report.head, report.folded) == ("", False)
