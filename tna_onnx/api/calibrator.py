@@ -333,7 +333,9 @@ def fit(
             raise UsageError(f"fit does not use {name}, which is for the inputs of a model; leave it out")
     check_targets(output, json, in_use=[source])
     kind, stored, stored_labels, parts = open_scores(replace(source, class_prior=None), scores)
-    place = "" if isinstance(source.samples, Mapping) else f"{source.samples}: "
+    place = ""
+    if not isinstance(source.samples, Mapping):
+        place = f"{source.samples}: "
     values = checked_scores(stored, kind, f"{place}{kind}")
     labels, _ = column_numbers(stored_labels, values, f"{place}labels")
     samples = Data(

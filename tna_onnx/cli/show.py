@@ -44,7 +44,9 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
     """
     lines: list[str] = []
     failures: list[str] = []
-    ending = f"; {output} is written" if output else ""
+    ending = ""
+    if output:
+        ending = f"; {output} is written"
 
     def print_text() -> Sequence[str]:
         with standard_output():

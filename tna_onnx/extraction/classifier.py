@@ -167,7 +167,9 @@ class OpenModel(Classifier):
         return None if answer is None or answer.first else answer
 
     def _tensors(self) -> list[str]:
-        decided = [] if self.decided is None else [self.decided.name]
+        decided = []
+        if self.decided is not None:
+            decided = [self.decided.name]
         return self.computed([self.readout.main, self.readout.logits, self.readout.output, *decided])
 
 

@@ -254,7 +254,9 @@ def collect_features(
             return table
         return _collected_by_length(collector, progress) or collector.run(progress)
     columns = {role: values for role, values in source.sample_info.items() if role in STORED}
-    classes = opened.class_names(source) if opened.names or folder_names(source) else ()
+    classes: tuple[str, ...] = ()
+    if opened.names or folder_names(source):
+        classes = opened.class_names(source)
     with open_store(cache, collector.key(), source.labels, batch_size, columns, classes) as store:
         return collector.run(progress, store)
 
@@ -310,7 +312,9 @@ class Collector:
         rows_a_sample = 0
         decided: list[NDArray[np.int64]] = []
         progress("collect features", done, total)
-        at_once = self.session.at_once if self.session else 1
+        at_once = 1
+        if self.session:
+            at_once = self.session.at_once
         for batch, rows in side_by_side(self.rows, self._batches(done), at_once):
             rows_a_sample = rows.rows
             if rows.decided is not None:
@@ -355,7 +359,9 @@ class Collector:
     def rows(self, batch: Batch) -> BatchRows:
         """Run one batch and return what is kept of it."""
         results = batch_in_rows(self.session, batch)
-        names = [] if self.readout.main in batch else [self.readout.main]
+        names = []
+        if self.readout.main not in batch:
+            names = [self.readout.main]
         if self.decided is not None:
             names.append(self.decided.name)
         if self.session is not None and names:  # else the samples hold all of it themselves

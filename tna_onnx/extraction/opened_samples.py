@@ -189,11 +189,15 @@ def _refuse_computed(model: Classifier, data: Data) -> None:
     kind = computed_kind(data, inputs)
     if not kind:
         return
-    where = "arrays" if isinstance(data.samples, Mapping) else data.samples
+    where = "arrays"
+    if not isinstance(data.samples, Mapping):
+        where = data.samples
     stated = data.labels is not None and data.labels is not NO_LABELS
     if (stated or model.output.multi_label) and not computed_kind(data, inputs, in_tables=False):
         raise _labels_elsewhere(where, kind)
-    holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
+    holds = "is a feature store"
+    if kind != "store":
+        holds = f"{kind!r} holds {kind}"
     raise UsageError(
         f"{where}: {holds}, which only calibrate and evaluate accept; this command runs the whole "
         "model, so give samples for its inputs. If this array is an input, give it the name of that input, or name it "

@@ -143,7 +143,9 @@ def _set_promise(plan: GuardPlan, whom: str) -> str:
         )
     score = plan.guarded.set_score
     if score is not None and score.weight:
-        free = f" {score.free:,}" if score.free > 1 else ""
+        free = ""
+        if score.free > 1:
+            free = f" {score.free:,}"
         promise += f"; penalty {score.weight:g} for each class behind the first{free}"
     return promise
 

@@ -152,7 +152,9 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
 
 def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) -> NDArray[np.float32]:
     """Return outlier scores that differ by more than rounding."""
-    spread = float(np.ptp(scores)) if len(scores) else 1.0
+    spread = 1.0
+    if len(scores):
+        spread = float(np.ptp(scores))
     if spread <= _ROUNDING * max(1.0, float(np.max(np.abs(scores), initial=0.0))):
         raise DataError(
             f"{where}: the {settings.ood_score} score is the same for all samples, up to rounding ({spread:.1g}), so "
@@ -194,7 +196,9 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
     model, options = before_map(opened.model, opened.output.name, options)
     if score not in _FITTED:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
-        holds = "one number a sample" if readout.binary else readout.holds
+        holds = "one number a sample"
+        if not readout.binary:
+            holds = readout.holds
         if holds != "logits":
             raise UnsupportedModel(
                 f"{model.name}: the energy needs a tensor of logits of all classes, and '{readout.logits}' holds "

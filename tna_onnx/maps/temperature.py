@@ -108,7 +108,9 @@ class Temperature(CalibrationMap):
 
 
 def _likeliest(reduce: Reduce, start: Any) -> Temperature:
-    first = 1.0 if start is None else 1 / start.temperature
+    first = 1.0
+    if start is not None:
+        first = 1 / start.temperature
     # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
     root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
     if root.status == "upper":

@@ -442,7 +442,9 @@ class Ensemble:
                 yield Average(angle, self.weight * cosine, 0.0, angle)
             return
         # the odd one of pairs has no counterpart
-        paired = members // 2 if self._draws.antithetic else 0
+        paired = 0
+        if self._draws.antithetic:
+            paired = members // 2
         stops = self._stops_of(angles, members - paired)
         # a mean over some of the members would not be the average that was asked for
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))

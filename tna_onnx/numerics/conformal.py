@@ -260,8 +260,12 @@ def share_interval(
         information = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
         n = float(n / max(1.0, effect) * information) if np.isfinite(effect) else 1.0
     count = share * n
-    low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
-    high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
+    low = 0.0
+    if share > 0:
+        low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2))
+    high = 1.0
+    if share < 1:
+        high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2))
     return low, high
 
 

@@ -180,7 +180,9 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     if before.predicted is None and before.clusters is None:
         squares = float(np.sum(change**2)) + 2 - (n + 2) * middle**2
     else:
-        labels = 1 if before.predicted is None else before.hit.shape[1]
+        labels = 1
+        if before.predicted is not None:
+            labels = before.hit.shape[1]
         squares = (error * n) ** 2 + 2 / labels**2
     reach = z * math.sqrt(squares) / (n + 2)
     return mean, min(mean, middle - reach), max(mean, middle + reach)

@@ -160,7 +160,9 @@ def oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:
     top = alpha + mu**2
     # zero for a multiple of the identity, which shrinking does not change
     bottom = (n_samples + 1) * (alpha - mu**2 / n)
-    shrinkage = 1.0 if bottom <= 0 else min(top / bottom, 1.0)
+    shrinkage = 1.0
+    if not (bottom <= 0):
+        shrinkage = min(top / bottom, 1.0)
     shrunk = (1 - shrinkage) * covariance
     shrunk.flat[:: n + 1] += shrinkage * mu
     return shrunk, float(shrinkage)

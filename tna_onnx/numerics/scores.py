@@ -355,7 +355,9 @@ class SampleScores:
         """Return the same scores with the NLL of p' (`resolution_of`); all else is of the probabilities as they are."""
         if not d:
             return self
-        classes = n_classes if self.predicted is None else 2
+        classes = 2
+        if self.predicted is None:
+            classes = n_classes
         label_p = np.exp(-self.nll.astype(np.float64))
         return replace(self, nll=-np.log((label_p + d) / (1 + classes * d)).astype(np.float32))
 

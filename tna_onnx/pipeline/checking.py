@@ -495,7 +495,9 @@ def _spread(n: int, count: int) -> NDArray[np.int64]:
 
 def with_file(report: Report, path: Path) -> Report:
     """Return a report with the SHA-256 of the file at `path`, where that is kept, and all files of the model."""
-    digest = file_sha256(path).hex() if report.output else ""
+    digest = ""
+    if report.output:
+        digest = file_sha256(path).hex()
     return dataclasses.replace(report, output_sha256=digest, files=written_files(path, report.output))
 
 

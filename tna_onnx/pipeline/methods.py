@@ -76,7 +76,9 @@ class Method:
             if self.tilted:
                 return "class vectors tilted and averaged (tna)"
             return "the input model"
-        strength = f", strength {self._strengths[self.step]:g}" if self.has_path else ""
+        strength = ""
+        if self.has_path:
+            strength = f", strength {self._strengths[self.step]:g}"
         title = MAPS[self.map].title or self.map
         text = f"{title} ({self.map}{strength})"
         if self.tilted:
@@ -112,9 +114,13 @@ class Method:
     @property
     def rank(self) -> tuple[int, bool, int, str, int]:
         """Sorts methods from the simplest on."""
-        rank = 0 if self.map == "none" else MAPS[self.map].rank
+        rank = 0
+        if self.map != "none":
+            rank = MAPS[self.map].rank
         # a tilt moves every class vector: no simpler than a scale and a bias for each class
-        rank_of_weight = MAPS["svs"].rank if self.tilted else 0
+        rank_of_weight = 0
+        if self.tilted:
+            rank_of_weight = MAPS["svs"].rank
         return (max(rank, rank_of_weight), self.tilted, rank, self.map, self.step)
 
 

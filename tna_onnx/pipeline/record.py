@@ -248,8 +248,12 @@ def recorded_numbers(file: Model) -> dict[str, str]:
             fitted = [decoder.decoded(step.get("folded")), *decoder.decoded(step.get("maps", []))]
             if decoder.placeholders:
                 continue
-            output = step["readout"]["output"] if step["step"] == "head" else ""
-            start = head_key(output) if output in file.calibrated_heads else ""
+            output = ""
+            if step["step"] == "head":
+                output = step["readout"]["output"]
+            start = ""
+            if output in file.calibrated_heads:
+                start = head_key(output)
             for applied in fitted:
                 brief = getattr(applied, "brief", {})
                 numbers |= {f"{start}{key}": json.dumps(value) for key, value in brief.items()}
@@ -596,7 +600,9 @@ def _require_shape(readout: Readout, fitted: Any, file: Model) -> None:
     logits, features = (1, readout.n_classes), None
     if isinstance(readout, Head):
         features = (1, readout.n_features)
-    classes = 0 if readout.multi_label else readout.n_classes
+    classes = 0
+    if not readout.multi_label:
+        classes = readout.n_classes
     if isinstance(fitted, Clamped) and fitted.classes != classes:
         raise NotRebuilt(f"it keeps predictions of {fitted.classes} classes; expected {classes}")
     if fitted is not None and fitted.forward(ShapeOps(file.total_bytes), logits, features) != logits:

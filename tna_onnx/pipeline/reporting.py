@@ -241,7 +241,9 @@ def _weight_notes(task: Task, outcome: Outcome, changes: Changes, drift: float |
     assert task.head is not None  # noqa: S101 - it holds the weight
     stored = task.head.stored_weight
     if stored.integers and outcome.weight is task.weight:
-        stored_as = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
+        stored_as = ""
+        if stored.quantized is not None:
+            stored_as = f" ({stored.quantized.dtype})"
         yield f"the weight is quantised in the file{stored_as} and stays as it is"
     elif stored.quantized is not None:
         kind = "with one scale" if stored.quantized.axis is None else "per class"

@@ -258,7 +258,9 @@ class Strategy:
         """How one of several methods is chosen."""
         # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
         chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
-        drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
+        drop = 0.0
+        if not chosen_for_the_user:
+            drop = self.settings.max_accuracy_drop
         # where the caller may move a threshold, accuracy at 0.5 is no measure of probabilities
         if self.free or (self.two_classes and self.predictions == "change"):
             drop = 1.0

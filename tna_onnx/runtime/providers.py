@@ -82,7 +82,9 @@ def open_session(
     if use_cuda:
         _preload_cuda(ort)
         providers = [(CUDA, _cuda_options(device)), _CPU]
-    most_at_once = 1 if use_cuda else _side_by_side(model)
+    most_at_once = 1
+    if not use_cuda:
+        most_at_once = _side_by_side(model)
     at_once = min(at_once, most_at_once)
     session, printed = _load(ort, model, name, providers, folder, at_once)
     session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed

@@ -228,7 +228,9 @@ def _find_frequencies(job: ShiftJob, opened: _Opened, progress: Progress) -> _Fr
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
     suspicion = opened.suspicion(old.argmax(axis=1), lambda: old.max(axis=1))
     warnings = checked_warnings(suspicion, names, opened.source.describe(), trusted=settings.trust_labels)
-    off = "" if settings.only else _off_centre(old, labels, source, opened.names)
+    off = ""
+    if not settings.only:
+        off = _off_centre(old, labels, source, opened.names)
     notes = tuple(filter(None, (*warnings, off)))
     if target is not None:
         return _Frequencies(source, target, old, notes)

@@ -186,7 +186,9 @@ def _verdict(changes: Mapping[str, tuple[float, float, float] | None]) -> str:
     """State which metrics are significantly better or worse."""
     words: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for name, change in changes.items():
-        side = METRICS[name].standing(*change[1:]) if change else 0
+        side = 0
+        if change:
+            side = METRICS[name].standing(*change[1:])
         words[side].append(METRICS[name].label)
     parts = [f"{word}: {', '.join(words[side])}" for side, word in ((1, "better"), (-1, "worse")) if words[side]]
     return "; ".join(parts) or "no significant difference"

@@ -160,7 +160,9 @@ def open_image_files(
     `labels`: class indices of all files. `columns`: name -> further values, of all files too.
     """
     rows = np.arange(len(files), dtype=np.int64)
-    paths = files.names if isinstance(files, FolderImages) else ()
+    paths: tuple[str, ...] = ()
+    if isinstance(files, FolderImages):
+        paths = files.names
     of_files = labels
     skipped: tuple[str, ...] = ()
     if request.skip_bad:

@@ -69,7 +69,9 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
     arrays = {name: any_array(value) for name, value in _by_name(batch, input_names, where).items()}
     for name, array in arrays.items():
         if name != LABELS and array.dtype.kind in "OUS":
-            kind = "objects" if array.dtype.hasobject else str(array.dtype)
+            kind = "objects"
+            if not array.dtype.hasobject:
+                kind = str(array.dtype)
             raise DataError(f"{where}: {name!r}: expected numbers, found {kind}; give arrays of one shape and dtype")
     lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():

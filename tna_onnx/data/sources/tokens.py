@@ -118,7 +118,9 @@ def _padded_rows(
 ) -> AnyArray:
     array = np.full(shape, fill, dtype)
     for padded_row, values in zip(array, rows, strict=True):
-        start = shape[1] - len(values) if on_the_left else 0
+        start = 0
+        if on_the_left:
+            start = shape[1] - len(values)
         padded_row[start : start + len(values)] = values
     return array
 

@@ -47,7 +47,9 @@ def classes_table(classes: Sequence[ClassBins], kind: str) -> Table:
     heads += ["probability before, %", "probability after, %", "gap before, %", "gap after, %"]
     rows = [_row(c, total, moved) for c in classes]
     caption = f"Each {kind}, {total:,} samples; click a column head to sort"
-    folded = f"Numbers of all {len(rows):,} {PLURALS[kind]}" if len(rows) > _MAX_ROWS else ""
+    folded = ""
+    if len(rows) > _MAX_ROWS:
+        folded = f"Numbers of all {len(rows):,} {PLURALS[kind]}"
     confused = blocks.PageColumn("most often taken for", wraps=True)
     return blocks.table((*heads, confused), rows, caption, "sortable numbers", folded=folded)
 

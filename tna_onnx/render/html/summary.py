@@ -88,7 +88,9 @@ def _recalls(report: Report) -> Iterable[Table]:
         sides = f"{metric.number(class_recall.before)} → {metric.number(class_recall.after)}"
         rows.append((class_recall.name, f"{class_recall.samples:,}", sides, wording.change_text("accuracy", d), bar))
     caption = f"Recall of each {report.kind}: the largest loss first"
-    folded = caption if len(rows) > _MAX_ROWS else ""
+    folded = ""
+    if len(rows) > _MAX_ROWS:
+        folded = caption
     yield blocks.table(heads, rows, caption, "numbers dots recalls", folded=folded)
 
 
@@ -203,7 +205,9 @@ def differences_tables(differences: Sequence[Difference]) -> Iterable[Table]:
         blocks.PageColumn(head, wraps=True) for head in ("name", "change", "before and after", "explained by")
     )
     heads = ("part", name, change, detail, "largest |change|", reason)
-    folded = f"All {len(rows):,}" if len(rows) > _MAX_ROWS else ""
+    folded = ""
+    if len(rows) > _MAX_ROWS:
+        folded = f"All {len(rows):,}"
     yield blocks.table(heads, rows, "Differences between the files", folded=folded)
 
 
