@@ -1,6 +1,7 @@
 """Parquet and Arrow: columns, labels, images, and that rows are not all loaded."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tna_onnx.data.options import FeatureFields, Request
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.data.sources.slices import plain_tables, table_slices
+from tna_onnx.data.sources.tables import TableFiles
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -132,6 +134,36 @@ def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.parquet").unlink()
     assert "begin with '.' or '_'" in refusal(tmp_path)
+
+
+def test_what_is_no_file_in_a_folder_of_tables_is_not_left_out(tmp_path: Path) -> None:
+    def pipe(path: Path) -> None:
+        getattr(os, "mkfifo", Path.mkdir)(path)
+
+    for number, make in enumerate((Path.mkdir, pipe, lambda path: path.symlink_to(path.with_name("gone")))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write(folder / "a.parquet", pa.table({"x": rows(X), "label": LABELS}))
+        make(folder / "b.parquet")
+        refusal(folder)
+        with pytest.raises(DataError, match=r"b\.parquet"):
+            table_slices(*drawn_from(folder), FeatureFields())
+
+
+def test_one_file_of_any_name(tmp_path: Path) -> None:
+    write(tmp_path / "ab.parquet", pa.table({"x": rows(X), "label": LABELS}))
+    for name in ("_a.parquet", ".a.parquet", "a*.parquet"):
+        path = write(tmp_path / name, pa.table({"x": rows(X[:2]), "label": LABELS[:2]}))
+        assert len(opened(path)) == 2
+        slices, *_ = table_slices(*drawn_from(path), FeatureFields())
+        assert sum(map(len, slices)) == 2
+
+
+def drawn_from(path: Path) -> tuple[TableFiles, Request]:
+    request = Request(path, inputs=[spec()], n_classes=3)
+    files = plain_tables(request)
+    assert files is not None
+    return files, request
 
 
 def test_files_with_other_columns(tmp_path: Path) -> None:
@@ -339,6 +371,8 @@ def test_which_column_holds_the_images(tmp_path: Path) -> None:
     assert "no column 'middle', which --drop-columns names" in refusal(path, IMAGE, drop_columns=["middle"])
     path = write(tmp_path / "b.parquet", pa.table({"thumb": cells, "image": cells, "label": LABELS}))
     assert len(opened(path, IMAGE)) == 6
+    path = write(tmp_path / "e.parquet", pa.table({IMAGE.name: cells, "crop": others, "label": LABELS}))
+    np.testing.assert_array_equal(next(opened(path, IMAGE, drop_columns=[IMAGE.name]).batches(6))[IMAGE.name], right)
     path = write(tmp_path / "c.parquet", pa.table({"img": cells, "image": cells, "label": LABELS}))
     assert "no column is known to hold the images (found 'img', 'image', 'label')" in refusal(path, IMAGE)
 
@@ -368,8 +402,5 @@ def test_labels_apart(tmp_path: Path) -> None:
 def test_rows_are_drawn_by_labels_that_have_no_order(tmp_path: Path, labels: list[Any], count: int) -> None:
     """Half of six, rounded in each class."""
     path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": labels}))
-    request = Request(path, inputs=[spec()], n_classes=2)
-    files = plain_tables(request)
-    assert files is not None
-    drawn, columns, _ = table_slices(files, request, FeatureFields(max_samples=3, stratify=True))
+    drawn, columns, _ = table_slices(*drawn_from(path), FeatureFields(max_samples=3, stratify=True))
     assert (sum(map(len, drawn)), columns) == (count, ("x",))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, optional, parsing
+from tna_onnx.data.foreign import cell_array, check_inside, file_system, foreign_json, open_foreign, optional, parsing
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import class_indices
 from tna_onnx.data.options import Request
@@ -121,12 +121,14 @@ def image_column(table: table_inputs.Table, request: Request, label: str | None)
         return None
     where, kinds = table.where, table.kinds
     table_inputs.require_columns(where, request.drop_columns, kinds, "--drop-columns")
-    no_images = {label, *request.drop_columns}
-    images = [name for name, kind in kinds.items() if kind == "image" and name not in no_images]
+    images = [name for name, kind in kinds.items() if kind == "image" and name != label]
     input_name = request.inputs[0].name
-    if request.columns or input_name in kinds:
-        named = [*(request.columns or [input_name])]
+    named = [*request.columns]
+    if not named and input_name in kinds and input_name not in request.drop_columns:
+        named = [input_name]
+    if named:
         return named[0] if len(named) == 1 and named[0] in images else None
+    images = [name for name in images if name not in request.drop_columns]
     if len(images) > 1:  # a mask beside the image, say
         images = [name for name in _IMAGE_NAMES if name in images] or images
     if len(images) > 1:
@@ -237,25 +239,27 @@ def find_table_files(place: str) -> TableFiles | None:
         names = _local_names(Path(place))
     if any(name.endswith(f"/{UNFINISHED}") for name in names):
         raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
-    names = sorted(
-        name for name in names if name.lower().endswith(SUFFIXES) and not Path(name).name.startswith((".", "_"))
-    )
-    if not names:
+    tables = [name for name in names if name.lower().endswith(SUFFIXES)]
+    # engines hide their marks in folders; the path of one file says what is meant
+    visible = [name for name in tables if Path(name) == Path(place) or not Path(name).name.startswith((".", "_"))]
+    if not visible:
         return None
-    return TableFiles(tuple(names), opened, _schema(opened, names[0]))
+    visible.sort()
+    return TableFiles(tuple(visible), opened, _schema(opened, visible[0]))
 
 
 def _local_names(path: Path) -> list[str]:
-    if "*" in path.name:
-        return [str(file) for file in path.parent.glob(path.name)]
+    if path.is_file():  # of whatever name: an asterisk may be a part of it
+        return [str(path)]
     if path.is_dir():
         if any((path / name).is_file() for name in SAVED):  # the order of its rows may be in a file of its own
             raise DataError(f"{path}: is a data set saved by `datasets`; write data_set.to_parquet('calib.parquet')")
-        return [str(file) for file in path.iterdir() if file.is_file()]
-    return [str(path)] if path.is_file() else []
+        return [str(entry) for entry in path.iterdir()]
+    return [str(file) for file in path.parent.glob(path.name)] if "*" in path.name else []
 
 
 def _mapped(name: str) -> Any:
+    open_foreign(Path(name)).close()  # a folder, a pipe or a broken link of such a name is an error, and not left out
     return load_pyarrow().memory_map(name)
 
 
