@@ -174,6 +174,8 @@ def test_torch() -> None:
     rounded = values.bfloat16()
     expected = rounded.float().detach().numpy()
     np.testing.assert_array_equal(gather(opened((rounded, torch.tensor(LABELS))), 16)["X"], expected, strict=True)
+    assert "batch 0: 'X': cannot be made an array" in refusal([([*values], LABELS)])  # the gradients are not dropped
+    assert "batch 0: 'labels': cannot be made an array" in refusal([(VALUES, torch.tensor(LABELS, device="meta"))])
 
 
 def test_masked_values_are_missing_ones() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.data.foreign import any_array, plain_column, repeated
+from tna_onnx.data.foreign import any_array, plain_column, reason, repeated
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.mapped import GrowingRows
 from tna_onnx.data.options import Request
@@ -66,8 +66,13 @@ def open_iterable(data: Any, request: Request) -> ArraySource:
 
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:
     """Return the arrays of one batch that are wanted, all of one length."""
-    arrays = {name: any_array(value) for name, value in _by_name(batch, input_names, where).items()}
-    for name, array in arrays.items():
+    arrays = {}
+    for name, value in _by_name(batch, input_names, where).items():
+        try:
+            array = arrays[name] = any_array(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # of the library whose values these are
+            text = f"{where}: {name!r}: cannot be made an array ({reason(error)}); give NumPy arrays"
+            raise DataError(text) from error
         if name != LABELS and array.dtype.kind in "OUS":
             kind = "objects"
             if not array.dtype.hasobject:
