@@ -153,6 +153,17 @@ def test_a_command_on_data_logs_its_stages(small: Small) -> None:
     assert cli(*words, "--device", "cpu", "-v", "-q").output == ""
 
 
+def test_the_longer_log_has_every_candidate_and_method(small: Small) -> None:
+    words = words_of({**TILTED, "map": "auto", "search": "auto"})
+    result = cli("calibrate", small.model, small.calib, "--dry-run", *words, "-vv")
+    weights = re.findall(r"^search: ([\d.]+) degrees, \S+ members, accuracy 0\.\d{4}$", result.stderr, re.MULTILINE)
+    methods = re.findall(r"^choice: (.+), cross-validated NLL \d\.\d{4}$", result.stderr, re.MULTILINE)
+    assert f"weights scored: {len(weights)}" in result.stderr
+    assert len(weights) > 1
+    assert f"methods and strengths compared: {len(methods)}" in result.stderr
+    assert {"none", "ts"} <= set(methods)
+
+
 # ---- What people type: data behind the model, either flag, lists with spaces, any case
 
 

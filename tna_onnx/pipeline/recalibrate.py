@@ -164,6 +164,11 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     # `numerics` knows neither files nor heads: name both here
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
+    for step in outcome.candidates:
+        members, accuracy = step.ensemble_size or "many", step.scores.mean("hit")
+        _log.debug("search: %g degrees, %s members, accuracy %.4f", step.angle, members, accuracy)
+    for method, scores in outcome.scores.items():
+        _log.debug("choice: %s, cross-validated NLL %.4f", method.label, scores.mean("nll"))
     candidate = outcome.chosen
     weight = "weight not tilted"
     if candidate.angle != 0:
