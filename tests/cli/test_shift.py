@@ -13,7 +13,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.builders import nodes_of, small_model
 from tests.results.test_json import valid
-from tests.support import cli, loaded, ok, outputs_of, with_options
+from tests.support import cli, loaded, ok, outputs_of, refused, with_options
 from tna_onnx.fields import settings_of
 
 Q = np.array([0.55, 0.25, 0.15, 0.05])
@@ -254,6 +254,11 @@ def test_the_samples_that_the_model_was_calibrated_on(calibrated: dict[str, Path
 def test_frequencies_are_given_or_estimated(calibrated: dict[str, Path], tmp_path: Path, words: list[str]) -> None:
     given = [calibrated.get(word, word) for word in words]
     run(calibrated, tmp_path, *given, code=2, said="expected either class frequencies")
+
+
+def test_a_dry_run_refuses_what_a_run_does(calibrated: dict[str, Path]) -> None:
+    words = ("shift", calibrated["m"], "--calib", calibrated["fresh"], "--target-prior", "uniform", "--dry-run")
+    refused(2, "output is the input model", *words, "-o", calibrated["m"])
 
 
 def test_a_model_is_shifted_once_and_before_it_is_guarded(calibrated: dict[str, Path], tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     """Give a model new class frequencies and write it."""
     opened = _open(job)
     model = opened.model
-    target = None if job.dry_run else target_of(job, model, ".shift.onnx")
+    target = target_of(job, model, ".shift.onnx")
+    if job.dry_run:
+        target = None
     frequencies = _find_frequencies(job, opened, progress)
     change = prior_shift.log_ratio(frequencies.source, frequencies.target)
     rewritten, placed = _write(opened, change, _metadata(job, opened, frequencies))
