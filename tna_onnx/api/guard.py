@@ -215,8 +215,8 @@ def shift(
     labelled = arguments.samples_of(calib, reading)
     labelled.refuse_beside("shift")
     unlabelled = arguments.held_out_of(target, labelled, reading)
-    from tna_onnx.shifting.shift import ShiftJob
     from tna_onnx.shifting.shift import shift as run
+    from tna_onnx.shifting.shift_job import ShiftJob
 
     job = ShiftJob(
         model=model,
