@@ -72,16 +72,24 @@ def score_model(
 
 
 # As many samples show the step of probabilities, for every command.
-SHOWN = 256
+_SHOWN = 256
 
 
 def with_quantum(session: BatchRunner, output: ClassOutput, source: Source, batch_size: int) -> ClassOutput:
     """Return an output with the step of its probabilities: as samples show it, where the graph does not tell."""
     if output.quantum is not None:
         return output
-    batches = source.batches(batch_size, np.arange(min(SHOWN, len(source)), dtype=np.int64))
+    batches = source.batches(batch_size, np.arange(min(_SHOWN, len(source)), dtype=np.int64))
     values = np.concatenate([output.in_order(session.run([output.name], batch)[0]) for batch in batches])
     return replace(output, quantum=grid_of(values))
+
+
+def readout_with_quantum(readout: Readout, scores: NDArray[Any]) -> Readout:
+    """Return a readout with that step, from log p (N, C), or from the logits of labels."""
+    if readout.quantum is not None:
+        return replace(readout, quantum=float(readout.quantum))
+    logits = np.asarray(scores[:_SHOWN], np.float64)
+    return replace(readout, quantum=grid_of(readout.probabilities(logits) if readout.multi_label else np.exp(logits)))
 
 
 def with_projections(

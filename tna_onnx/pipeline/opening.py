@@ -18,10 +18,10 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Source, clusters_of, source_weights
 from tna_onnx.data.suspicion import Suspicion, checked_labels
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.engine.scoring import SHOWN
+from tna_onnx.engine.scoring import readout_with_quantum
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of
-from tna_onnx.extraction.collect import FeatureTable, collect_features
+from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import CheckedHead, HeadDiffers, check_readout
 from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
@@ -34,7 +34,6 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import STATED_KINDS, ClassOutput, Head, Readout, requantized
 from tna_onnx.graph.scores import SeveralHeads, choose_head, find_readout
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.numerics.scores import grid_of
 from tna_onnx.pipeline.job import Collected, Job, Task, target_of
 from tna_onnx.pipeline.sample_checks import (
     DigestedSamples,
@@ -175,7 +174,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     del session  # `opened` may replace it by one that runs several batches at a time
     run = functools.partial(_collected, opened, probed, size, progress)
     calibration = run(samples, "calibration data", job.cache)
-    probed = replace(probed, readout=_with_quantum(probed.readout, calibration.table))
+    probed = replace(probed, readout=readout_with_quantum(probed.readout, calibration.table.features))
     # only this run needs these: no store keeps their features
     judging = None if held_out is None else run(held_out, "held-out data", None)
     # the network has run: what it holds, on the device too, is free for the search
@@ -346,17 +345,6 @@ def _provider(session: Session | None) -> tuple[str, str]:
     if session is None:
         return "none", ""
     return session.provider, session.fallback
-
-
-def _with_quantum(readout: Readout, table: FeatureTable) -> Readout:
-    """Return a readout with the step of its probabilities: as samples show it, where the graph does not tell.
-
-    `table`: log p, or the logits of labels.
-    """
-    if readout.quantum is not None:
-        return replace(readout, quantum=float(readout.quantum))
-    logits = np.asarray(table.features[:SHOWN], np.float64)
-    return replace(readout, quantum=grid_of(readout.probabilities(logits) if readout.multi_label else np.exp(logits)))
 
 
 def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
