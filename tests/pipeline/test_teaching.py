@@ -206,14 +206,28 @@ def test_a_folder_of_images_without_classes(tmp_path: Path) -> None:
     assert found["kl_after"] < found["kl_before"] / 10
 
 
-def test_the_teacher_may_call_its_input_something_else(small: Small, student: Path, tmp_path: Path) -> None:
+def batches_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what loaders give, and what quantisation reads."""
+    return [{name: value[start : start + 100] for name, value in data.items()} for start in range(0, 600, 100)]
+
+
+FORMS = {
+    "file": lambda small: small.calib,
+    "arrays": lambda small: {**np.load(small.calib), "id": np.arange(1500)},
+    "batches": lambda small: batches_of({"x": np.load(small.calib)["x"]}),
+    "batches with labels": lambda small: batches_of(dict(np.load(small.calib))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_teacher_may_call_its_input_something_else(form: str, small: Small, student: Path, tmp_path: Path) -> None:
     proto = onnx.load(small.model)
     proto.graph.input[0].name = "another"
     for node in proto.graph.node:
         node.input[:] = ["another" if name == "x" else name for name in node.input]
     onnx.save(proto, tmp_path / "teacher.onnx")
     reports = [
-        tna_onnx.calibrate(student, small.calib, teacher=teacher, eval=small.test, dry_run=True, **PLAIN)
+        tna_onnx.calibrate(student, FORMS[form](small), teacher=teacher, eval=small.test, dry_run=True, **PLAIN)
         for teacher in (small.model, tmp_path / "teacher.onnx")
     ]
     assert reports[0].teacher.kl_after == reports[1].teacher.kl_after < reports[0].teacher.kl_before

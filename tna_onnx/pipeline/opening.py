@@ -181,7 +181,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     opened.close()
     teacher = None
     if teacher_model is not None and judging is not None:
-        teacher, calibration, judging = taught(teacher_model, job, calibration, judging, size, progress)
+        teacher, calibration, judging = taught(teacher_model, job, opened, calibration, judging, size, progress)
     calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
     multiplications = calibration.table.features.size * probed.readout.n_classes
     about_model = (*_shift_notes(opened.model), *_integer_notes(opened.model, opened.readout), *more)

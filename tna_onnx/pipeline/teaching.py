@@ -4,16 +4,19 @@ The student's loss of a sample is sum_c t_c (-log q_c). What knows labels alone,
 drawn from t. Unlabelled samples are enough; held-out labelled ones are reported on.
 """
 
-from dataclasses import replace
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import NO_LABELS, Part, Source, halves
+from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.engine.scoring import with_projections
+from tna_onnx.engine.scoring import BatchRunner, with_projections
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError, listed
 from tna_onnx.extraction.classifier import Classifier, OpenModel, names_of, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
@@ -29,6 +32,7 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree
 from tna_onnx.results.report import Report, Taught
+from tna_onnx.runtime import Session
 
 # Of the unlabelled samples, those that are fitted; the others are for the report.
 _FITTED = 0.75
@@ -84,16 +88,36 @@ def open_teacher(file: ModelSource, opened: OpenModel, data: Data) -> Classifier
     return Classifier(model, output, opened.device, data)
 
 
+@dataclass(frozen=True, eq=False)
+class _OneInput:
+    """A session with one input, which batches may call something else."""
+
+    session: Session
+    name: str
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch."""
+        (values,) = batch.values()
+        return self.session.run(outputs, {self.name: values})
+
+
 def taught(
-    classifier: Classifier, job: Job, calibration: Collected, held_out: Collected, batch_size: int, progress: Progress
+    classifier: Classifier,
+    job: Job,
+    opened: OpenModel,
+    calibration: Collected,
+    held_out: Collected,
+    batch_size: int,
+    progress: Progress,
 ) -> tuple[Teacher, Collected, Collected]:
     """Run the teacher over the samples of a student, and return both sets with its labels where they have none."""
+    session: BatchRunner = classifier.session
+    if len(classifier.inputs) == 1:
+        session = _OneInput(classifier.session, classifier.inputs[0].name)
 
     def run(collected: Collected, stage: str) -> NDArray[np.float32]:
-        source = _as_inputs_of(classifier, collected)
-        (probabilities,) = with_projections(
-            classifier.session, classifier.output, [], source, batch_size, stage, progress
-        )
+        source = _as_inputs_of(classifier, collected, opened.inputs)
+        (probabilities,) = with_projections(session, classifier.output, [], source, batch_size, stage, progress)
         return probabilities
 
     soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
@@ -106,13 +130,18 @@ def taught(
     return Teacher(classifier.model, probabilities, labelled), calibration, held_out
 
 
-def _as_inputs_of(classifier: Classifier, collected: Collected) -> Source:
-    """Return the same samples as the inputs of the teacher, which may have other types and names."""
+def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence[InputSpec]) -> Source:
+    """Return the same samples as the inputs of the teacher, which may have other types; and names, if it has one."""
     source = collected.source
+    all_samples = source.source if isinstance(source, Part) else source
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
+    # data with names have those of the student's inputs
+    if len(inputs) == len(classifier.inputs) == 1 and not isinstance(all_samples, ImageSource):
+        classifier = copy.copy(classifier)
+        classifier.inputs = (replace(classifier.inputs[0], name=inputs[0].name),)
     _, opened = open_inputs(classifier, data, labels=False)
-    n = len(source.source if isinstance(source, Part) else source)
+    n = len(all_samples)
     if len(opened) != n:
         raise DataError(f"{opened.describe()}: expected the same samples as for the student, which are {n:,}")
     if isinstance(source, Part):
