@@ -233,6 +233,15 @@ def test_the_teacher_may_call_its_input_something_else(form: str, small: Small, 
     assert reports[0].teacher.kl_after == reports[1].teacher.kl_after < reports[0].teacher.kl_before
 
 
+def test_the_teacher_is_not_overwritten(small: Small, student: Path, tmp_path: Path) -> None:
+    """Nor where the output has its name by default."""
+    model, teacher = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
+    for source, target in ((student, model), (small.model, teacher)):
+        target.write_bytes(source.read_bytes())
+    refused(2, "m.tna.onnx: output is the teacher", "calibrate", model, small.calib, "--teacher", teacher)
+    assert teacher.read_bytes() == small.model.read_bytes()
+
+
 def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) -> None:
     words = ("calibrate", student, small.calib, "--teacher", small.model)
     other = onnx.load(small.model)

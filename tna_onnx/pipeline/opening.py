@@ -157,7 +157,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     opened, target = _open_model(job)
-    teacher_model = None if job.teacher is None else open_teacher(job.teacher, opened, job.calib)
+    teacher_model = None if job.teacher is None else open_teacher(job.teacher, opened, job.calib, target)
     samples, held_out = _open_both(job, opened)
     check_counts(job, samples, held_out)
     check_gated_classes(job, opened, (held_out or samples).source)

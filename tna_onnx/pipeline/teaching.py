@@ -7,6 +7,7 @@ drawn from t. Unlabelled samples are enough; held-out labelled ones are reported
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,15 @@ def open_unlabelled(opened: OpenModel, data: Data, held_out: Samples | None, see
     return fitted, reported
 
 
-def open_teacher(file: ModelSource, opened: OpenModel, data: Data) -> Classifier:
-    """Open the model whose probabilities stand for labels of a student's samples; nothing has run yet."""
+def open_teacher(file: ModelSource, opened: OpenModel, data: Data, target: Path | None) -> Classifier:
+    """Open the model whose probabilities stand for labels of a student's samples; nothing has run yet.
+
+    `target`: the file to write, which must be another one.
+    """
     model, output = read_classifier(file, ModelOptions())
     require_one_prediction(model, output, _ONE_LABEL)
+    if target is not None and model.path is not None and target.exists() and target.samefile(model.path):
+        raise UsageError(f"{target}: output is the teacher; choose another --output")
     if model.sha256 == opened.model.sha256:
         raise UsageError(f"--teacher: {model.name} is the model itself; name a better one, such as the float model")
     if output.n_classes != opened.readout.n_classes:
