@@ -16,6 +16,7 @@ from tna_onnx.data.options import Data, Request
 from tna_onnx.data.source import NO_LABELS, Source
 from tna_onnx.data.sources.arrays import ArraySource, open_columns
 from tna_onnx.data.sources.image_files import prepared_input
+from tna_onnx.data.sources.table_inputs import Table, label_of
 from tna_onnx.data.textfile import read_columns
 from tna_onnx.errors import CheckFailed, DataError, UsageError
 
@@ -203,3 +204,17 @@ def test_a_column_of_labels_is_no_feature(tmp_path: Path, name: str, column: str
     np.testing.assert_array_equal(next(source.batches(4))["x"][0], [0, 1, 2])
     with pytest.raises(DataError, match="4"):  # and is none that fills up an input
         open_source(path, [spec("x", (None, 4))], 2, labels=NO_LABELS, label_column=column)
+
+
+def test_a_column_of_many_texts_is_not_read_whole_for_an_advice() -> None:
+    read = []
+
+    def parts(names: Any) -> Any:
+        for start in range(0, 100, 10):
+            read.append(start)
+            yield {names[0]: np.array([f"text {row}" for row in range(start, start + 10)], object)}
+
+    table = Table("captions", {"caption": "text", "x": "list", "more": "other"}, parts)
+    with pytest.raises(DataError, match="name the one with --label-column"):
+        label_of(table, Request(inputs=[spec()], n_classes=3, class_names=["a", "b", "c"]))
+    assert read == [0, 10]

@@ -58,11 +58,14 @@ class Table:
     # names that the table itself has for the classes which a column numbers
     class_names: Callable[[str], Sequence[str] | None] = lambda _: None
 
-    def distinct(self, name: str) -> AnyArray:
-        """Return the values of a column, each once; of fractions, which name no classes, nothing."""
+    def distinct(self, name: str, limit: int) -> AnyArray:
+        """Return the values of a column, each once; of more than `limit`, some.
+
+        Of fractions, which name no classes, there is nothing.
+        """
         values: dict[Any, None] = {}
         for part in self.parts([name]):
-            if part[name].dtype.kind == "f":
+            if part[name].dtype.kind == "f" or len(values) > limit:
                 break
             values.update(dict.fromkeys(part[name].tolist()))
         return plain_column(cell_array([*values]))
@@ -104,7 +107,8 @@ def label_of(table: Table, request: Request) -> str | None:
         if kinds[name] not in ("number", "text"):
             return False
         with contextlib.suppress(DataError):  # empty cells, say
-            return holds_classes(table.distinct(name), request)
+            # a column of texts may be long, and all different
+            return holds_classes(table.distinct(name, request.n_classes), request)
         return False
 
     try:
