@@ -13,7 +13,7 @@ from tna_onnx.data.options import FeatureFields, Request
 from tna_onnx.data.source import Source
 from tna_onnx.data.sources.arrays import ArraySource
 from tna_onnx.data.sources.slices import plain_tables, table_slices
-from tna_onnx.data.sources.tables import TableFiles
+from tna_onnx.data.sources.tables import TableFiles, find_table_files
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -148,6 +148,19 @@ def test_what_is_no_file_in_a_folder_of_tables_is_not_left_out(tmp_path: Path) -
         refusal(folder)
         with pytest.raises(DataError, match=r"b\.parquet"):
             table_slices(*drawn_from(folder), FeatureFields())
+
+
+def test_a_parquet_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    """An error: of a mapped file, the rest would end the process."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.random.default_rng(0).random(200_000)}), path, row_group_size=20_000)
+    files = find_table_files(str(path))
+    assert files is not None
+    batches = files.batches(str(path), ["x"])
+    next(batches)
+    os.truncate(path, path.stat().st_size // 4)
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        list(batches)
 
 
 def test_one_file_of_any_name(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ class TableFiles:
 
 def find_table_files(place: str) -> TableFiles | None:
     """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none."""
-    opened: Callable[[str], Any] = _mapped
+    opened: Callable[[str], Any] = _open_here
     if is_url(place):
         if not (place.endswith((*SUFFIXES, "/")) or "*" in place):
             return None  # a single file of another kind, or a folder that would have to be listed to be sure
@@ -258,9 +258,11 @@ def _local_names(path: Path) -> list[str]:
     return [str(file) for file in path.parent.glob(path.name)] if "*" in path.name else []
 
 
-def _mapped(name: str) -> Any:
+def _open_here(name: str) -> Any:
     open_foreign(Path(name)).close()  # a folder, a pipe or a broken link of such a name is an error, and not left out
-    return load_pyarrow().memory_map(name)
+    if _is_parquet(name):
+        return load_pyarrow().OSFile(name)
+    return load_pyarrow().memory_map(name)  # it may be one batch, of which a few columns are read
 
 
 def _is_parquet(name: str) -> bool:
