@@ -1,11 +1,13 @@
 """Runs of any number of samples: in portions, as bfloat16, and out of memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tests.builders import small_model
-from tests.runtime.fakes import CPU, WEIGHT, Exhausted, fail_with, inputs, product, record
+from tests.builders import nodes_of, small_model
+from tests.runtime.fakes import CPU, WEIGHT, Exhausted, Recorded, fail_with, inputs, product, record
 from tna_onnx.errors import DataError, DeviceError, UnsupportedModel
 from tna_onnx.runtime import Device, OutOfMemory, open_session
 
@@ -47,6 +49,26 @@ def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatc
     assert [len(portion["x"]) for portion in recorded.fed] == [4, 4]
     expected = open_session(product(4), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
     np.testing.assert_array_equal(y, expected)
+
+
+def test_two_batches_at_a_time_may_both_find_that_the_network_takes_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = nodes_of("Reshape x row > one_row; MatMul one_row weight > y")
+    tensors = {"row": np.array([1, 4]), "weight": WEIGHT}
+    model = small_model(nodes, {"x": ["N", 4]}, {"y": ["N", 3]}, tensors)
+    session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
+    x = inputs(5)["x"]
+
+    class Meanwhile(Recorded):
+        def run(self, outputs: list[str], feeds: dict[str, np.ndarray]) -> Any:
+            first = not self.fed
+            self.fed.append(feeds)
+            if first:  # as another thread would
+                session.run(["y"], {"x": x[3:]})
+            return self._inner.run(outputs, feeds)
+
+    monkeypatch.setattr(session, "_session", Meanwhile(session._session))
+    np.testing.assert_allclose(session.run(["y"], {"x": x[:3]})[0], x[:3] @ WEIGHT, rtol=1e-5, atol=1e-6)
+    assert session.alone
 
 
 def test_an_array_without_a_row_per_sample_goes_into_every_portion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,12 +142,13 @@ class Session:
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         samples = len(next(iter(feeds.values())))
+        fixed_batch = self.fixed_batch  # as it is now: meanwhile another thread may find that it is 1
         try:
-            return self._in_portions(outputs, feeds, samples, self.fixed_batch or samples)
+            return self._in_portions(outputs, feeds, samples, fixed_batch or samples)
         except OutOfMemory:
             raise
         except DataError as error:
-            if self.fixed_batch or samples == 1:
+            if fixed_batch or samples == 1:
                 raise
             try:  # nodes with a batch of one in them, behind a declared one of any size
                 first = self._run_portion(outputs, _portion(feeds, samples, 0, 1), 1)
