@@ -15,6 +15,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.readers import can_scale, require_no_other_readers
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.scores import choose_head, find_readout
+from tna_onnx.graph.walk.patterns import written_out
 from tna_onnx.runtime import Device
 
 _STORED = {"zero": 0, "one": 1, "last": -1, "origin": [0, 0], "row": [1, 0], "axes": [0, 1], "dropped": [1]}
@@ -147,6 +148,16 @@ def test_a_log_softmax_around_a_maximum_that_is_checked(tmp_path: Path) -> None:
 def test_what_need_not_be_the_same_for_all_classes_is_refused(shift: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel):
         _check_by_numbers(_log_softmax(shift).write(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(("operands", "form"), [("sum least", ("Softmax", "scores")), ("beyond sum least", None)])
+def test_a_sum_that_computed_numbers_may_exceed_is_no_softmax(operands: str, form: tuple[str, str] | None) -> None:
+    """They are below it on all data at hand."""
+    b = Builder()
+    b.linear("scores")
+    summed = "Exp scores > exponentials; ReduceSum exponentials axes > sum keepdims=1; Sub scores limit > beyond"
+    b.text(f"{summed}; Max {operands} > kept; Div exponentials kept > y", limit=100.0, least=1e-30, axes=[1])
+    assert written_out(load_model(b.proto("y")), "y") == form
 
 
 def _check_by_numbers(model: Model, folder: Path) -> None:

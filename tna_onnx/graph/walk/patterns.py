@@ -127,14 +127,15 @@ def _in_shape(model: Model, tensor: str, passed: Collection[str] = ()) -> str:
         node = _node(model, tensor)
         if node is None:
             break
-        operands = [str(node.input[0])]
+        operands = node.input[:1]
         if node.op_type in ("Max", "Where"):  # kept above -inf; 0 in its place where it is infinite
-            operands = [str(name) for name in node.input[-2:] if model.constant_tensor(name) is None]
+            values = node.input[1:] if node.op_type == "Where" else node.input
+            operands = [name for name in values if model.constant_tensor(name) is None]
         elif node.op_type not in (*BESIDE_SUM, *passed):
             break
         if len(operands) != 1:
             break
-        tensor = operands[0]
+        tensor = str(operands[0])
     return tensor
 
 
