@@ -1,7 +1,8 @@
 """Guarded files that the writer itself has written, or whose entries are sealed anew."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import guard
 from tests.pipeline.test_forged_changes import require_little_memory
+from tna_onnx.errors import CheckFailed
 from tna_onnx.graph.decisions import Guarded, SetScore
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import annotate
+from tna_onnx.guarding import guard as guarding
+from tna_onnx.pipeline.checking import checked_file
 from tna_onnx.pipeline.record import _seal, _text_of, prove, write_decisions
+from tna_onnx.runtime import Device, Session, open_session
 
 FILES: dict[str, dict[str, Any]] = {
     "all": {"add": ("confidence", "accept", "set", "ood"), "risk": 30.0, "coverage": 80.0},
@@ -45,6 +51,37 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], kind: str) -> None:
     found = tna_onnx.verify(small.model, files[kind])
     assert found.intact, (found.reason, found.unexplained)
+
+
+# output of a guarded file -> what its values become, and the complaint
+_COMPLAINT = "output {} of the written file disagrees with its scores for"
+OTHERWISE = {
+    **{name: ("Neg", _COMPLAINT.format(name)) for name in ("confidence", "ood", "decision")},
+    **{name: ("Not", _COMPLAINT.format(name)) for name in ("accept", "set", "ood_alarm")},
+    "logits": ("Neg", r"output 'logits' changed by \d.*; expected no change"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_file_that_runs_otherwise_than_its_scores_gets_no_name(
+    small: Small, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_type, complaint = OTHERWISE[name]
+
+    @contextlib.contextmanager
+    def opened(model: Model, proto: onnx.ModelProto, target: Path, device: Device) -> Iterator[tuple[Path, Session]]:
+        other = onnx.ModelProto()
+        other.CopyFrom(proto)
+        place, maker = next((k, node) for k, node in enumerate(other.graph.node) if name in node.output)
+        maker.output[:] = ["before" if output == name else output for output in maker.output]
+        other.graph.node.insert(place + 1, helper.make_node(op_type, ["before"], [name]))
+        with checked_file(model, proto, target, device) as (path, _):
+            yield path, open_session(other.SerializeToString(), path.name, device)
+
+    monkeypatch.setattr(guarding, "checked_file", opened)
+    with pytest.raises(CheckFailed, match=complaint):
+        guard(small.model, small.calib, tmp_path / "o.onnx", **FILES["all"], decide="macro-f1")
+    assert not list(tmp_path.iterdir())
 
 
 def _with_twice(text: str, source: str | None = None) -> str:
