@@ -70,6 +70,14 @@ def test_a_full_standard_output_is_said(small: Small, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.onnx", "r.json"]
 
 
+@posix
+def test_a_closed_standard_output_takes_no_json(small: Small) -> None:
+    inspect = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "tna_onnx", "inspect", str(small.model)]
+    for words, code, said in ((inspect, 0, ""), ([*inspect, "--json", "-"], 6, "it is closed; name a file for --json")):
+        done = subprocess.run(words, check=False, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr.rpartition(": ")[2].strip()) == (code, said)
+
+
 # Files
 
 

@@ -180,6 +180,8 @@ def text_step(path: str | None, make: Callable[[], str]) -> Step:
 
 def _write(path: str, text: str) -> None:
     if path == "-":
+        if sys.stdout is None:  # closed before the command ran
+            raise ResultError("standard output: cannot be written: it is closed; name a file for --json")
         with standard_output():
             sys.stdout.write(text)
         return
