@@ -137,8 +137,8 @@ def _off_centre(
     worst = int(np.argmax(np.where(off, share, 0)))
     return (
         f"the model gives class '{names[worst]}' a mean probability of {source[worst] - mean[worst]:.4f}, and its "
-        f"frequency is {source[worst]:.4f}: {int(off.sum())} classes are off, and EM carries that over; calibrate with "
-        "--map bias first, or say the frequencies of the calibration data with --source-prior"
+        f"frequency is {source[worst]:.4f} (classes that are off: {int(off.sum())}), and EM carries that over; "
+        "calibrate with --map bias first, or say the frequencies of the calibration data with --source-prior"
     )
 
 
