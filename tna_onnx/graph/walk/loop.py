@@ -157,7 +157,10 @@ def _two_sided(state: State, node: onnx.NodeProto) -> str | Head | None:
         return str(node.input[0])
     if node.op_type not in ("Add", "Sub", "Mul", "Div", "Sum", "Mean"):
         return None
-    operands = list(dict.fromkeys(node.input))  # once each: s + s has one
+    operands = list(dict.fromkeys(node.input))
+    wanted = len(node.input) if node.op_type in ("Mean", "Sum") else 2
+    if len(operands) < wanted:  # s + s is not s
+        raise Refused(f"{node.op_type} reads {', '.join(operands)}; expected {wanted} different tensors")
     constants = [name for name in operands if logit_steps.is_constant(state.model, name)]
     if len(operands) != len(constants) + 1 or node.op_type == "Mean":
         return _fork(state, node, operands)
@@ -174,8 +177,6 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
 
     Of Add and Sub, the other is one number a sample, such as the squared length of the features in a distance.
     """
-    if len(operands) < len(node.input):
-        raise Refused(f"{node.op_type} takes '{operands[0]}' twice")
     shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
     if node.op_type not in ("Mul", "Div") and len(shifts) != 1:
         return _sum(state, node, operands)
