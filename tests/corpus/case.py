@@ -68,6 +68,11 @@ class Case:
     rtol: float = 1e-5
 
 
+def normal_feeds(name: str, *shape: int) -> Callable[[int, np.random.Generator], dict[str, NDArray[np.generic]]]:
+    """Return what draws N normal samples of a shape as the input of that name."""
+    return lambda n, rng: {name: rng.standard_normal((n, *shape)).astype(np.float32)}
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Drop what an exporter prints, logs and warns about; errors pass."""

@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tests.corpus import exported_sklearn as sk
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, normal_feeds, quiet
 
 _tree = sk.classifier("sklearn.tree.DecisionTreeClassifier", max_depth=3, random_state=0)
 _xgboost = sk.classifier("xgboost.XGBClassifier", n_estimators=5, max_depth=3, n_jobs=1)
@@ -37,10 +35,6 @@ def write(make: Callable[[], Any], classes: int, folder: Path, **extra: Any) -> 
     return path
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, sk.Array]:
-    return {"x": rng.standard_normal((n, sk.FEATURES)).astype(np.float32)}
-
-
 def _case(
     name: str,
     make: Callable[[], Any],
@@ -51,9 +45,8 @@ def _case(
     **extra: Any,
 ) -> Case:
     return Case(
-        name=f"hummingbird/{name}-{classes}", route="hummingbird",
-        build=lambda folder: write(make, classes, folder, **extra), weight=weight, reason=reason, feeds=_feeds,
-        needs=("hummingbird", "sklearn", "torch", *needs),
+        f"hummingbird/{name}-{classes}", "hummingbird", lambda folder: write(make, classes, folder, **extra), weight,
+        reason, normal_feeds("x", sk.FEATURES), needs=("hummingbird", "sklearn", "torch", *needs),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Library, quiet
+from tests.corpus.case import Case, Library, class_vectors, normal_feeds, quiet
 
 jax = Library("jax")
 jnp = Library("jax.numpy")
@@ -28,56 +28,42 @@ def _tensors() -> dict[str, Array]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def _features(x: Any) -> Any:
-    return jax.nn.relu(x @ _tensors()["body"] + _tensors()["shift"])
+def _logits(z: Any) -> Any:
+    return z @ _tensors()["head"] + _tensors()["bias"]
 
 
-def _logits(x: Any) -> Any:
-    return _features(x) @ _tensors()["head"] + _tensors()["bias"]
+def _one_logit(z: Any) -> Any:
+    return z @ _tensors()["one"] + 0.3
 
 
-def _without_bias(x: Any) -> Any:
-    return _features(x) @ _tensors()["head"]
+def _weight_in_front(z: Any) -> Any:
+    """One sample at a time, as JAX users like it: W^T z + b under vmap."""
+    return jax.vmap(lambda one: _tensors()["head"].T @ one + _tensors()["bias"])(z)
 
 
-def _softmax(x: Any) -> Any:
-    return jax.nn.softmax(_logits(x))
-
-
-def _log_softmax(x: Any) -> Any:
-    return jax.nn.log_softmax(_logits(x))
-
-
-def _softmax_by_hand(x: Any) -> Any:
+def _softmax_by_hand(s: Any) -> Any:
     """As in many tutorials: exp(s - max s) over its sum, the exponential written twice."""
-    s = _logits(x)
     return jnp.exp(s - s.max(-1, keepdims=True)) / jnp.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True)
 
 
-def _log_softmax_by_hand(x: Any) -> Any:
-    s = _logits(x)
+def _log_softmax_by_hand(s: Any) -> Any:
     return s - jax.scipy.special.logsumexp(s, axis=-1, keepdims=True)
 
 
-def _einsum(x: Any) -> Any:
-    return jnp.einsum("nd,dc->nc", _features(x), _tensors()["head"]) + _tensors()["bias"]
-
-
-def _weight_in_front(x: Any) -> Any:
-    """One sample at a time, as JAX users like it: W^T z + b under vmap."""
-    return jax.vmap(lambda z: _tensors()["head"].T @ z + _tensors()["bias"])(_features(x))
-
-
-def _turned(x: Any) -> Any:
-    return (_tensors()["head"].T @ _features(x).T).T + _tensors()["bias"]
-
-
-def _sigmoid(x: Any) -> Any:
-    return jax.nn.sigmoid(_features(x) @ _tensors()["one"] + 0.3)
-
-
-def _sigmoid_by_hand(x: Any) -> Any:
-    return 1 / (1 + jnp.exp(-(_features(x) @ _tensors()["one"] + 0.3)))
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "logits": _logits,
+    "without-bias": lambda z: z @ _tensors()["head"],
+    "softmax": lambda z: jax.nn.softmax(_logits(z)),
+    "log-softmax": lambda z: jax.nn.log_softmax(_logits(z)),
+    "softmax-by-hand": lambda z: _softmax_by_hand(_logits(z)),
+    "log-softmax-by-hand": lambda z: _log_softmax_by_hand(_logits(z)),
+    "einsum": lambda z: jnp.einsum("nd,dc->nc", z, _tensors()["head"]) + _tensors()["bias"],
+    "weight-in-front": _weight_in_front,
+    "turned": lambda z: (_tensors()["head"].T @ z.T).T + _tensors()["bias"],
+    "sigmoid": lambda z: jax.nn.sigmoid(_one_logit(z)),
+    "sigmoid-by-hand": lambda z: 1 / (1 + jnp.exp(-_one_logit(z))),
+}
+"""Of the features."""
 
 
 @cache
@@ -119,65 +105,38 @@ def _layers_in_function() -> Any:
     return Layers(nnx.Rngs(0))
 
 
-def write(make: Callable[[], Any], shape: tuple[int, ...], folder: Path, **options: Any) -> Path:
-    """Write what `make` returns with jax2onnx, batch of any size; `options` are its own."""
+def _transposed(layer: Any) -> Array:
+    return np.asarray(layer.kernel[...]).T
+
+
+def write(make: Callable[[], Any], folder: Path) -> Path:
+    """Write what `make` returns with jax2onnx, batch of any size."""
     path = folder / "model.onnx"
     with quiet():
         import onnx
         from jax2onnx import to_onnx
 
-        onnx.save(to_onnx(make(), [("B", *shape)], **options), path)
+        onnx.save(to_onnx(make(), [("B", 12)]), path)
     return path
 
 
-def _head() -> Array:
-    return _tensors()["head"].T
+def _case(name: str, make: Callable[[], Any], weight: Callable[[], Array], library: str = "jax") -> Case:
+    needs = ("jax", "jax2onnx", library)
+    return Case(f"jax/{name}", "jax", partial(write, make), weight, feeds=normal_feeds("in_0", 12), needs=needs)
 
 
-def _single() -> Array:
-    return np.concatenate([np.zeros((1, 16), np.float32), _tensors()["one"].T])
+def _function(name: str) -> Case:
+    def forward(x: Any) -> Any:
+        return _FUNCTIONS[name](jax.nn.relu(x @ _tensors()["body"] + _tensors()["shift"]))
 
-
-def _feeds(shape: tuple[int, ...], n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"in_0": rng.standard_normal((n, *shape)).astype(np.float32)}
-
-
-def case(
-    name: str,
-    make: Callable[[], Any],
-    weight: Callable[[], Array],
-    library: str = "jax",
-    shape: tuple[int, ...] = (12,),
-    **options: Any,
-) -> Case:
-    """Return the case of what `make` returns, for samples of a shape."""
-    return Case(
-        name=f"jax/{name}", route="jax", build=lambda folder: write(make, shape, folder, **options),
-        weight=weight, feeds=partial(_feeds, shape), needs=("jax", "jax2onnx", library),
-    )  # fmt: skip
-
-
-def _function(name: str, function: Callable[[Any], Any], weight: Callable[[], Array] = _head) -> Case:
-    return case(name, lambda: function, weight)
+    head = "one" if name.startswith("sigmoid") else "head"
+    return _case(name, lambda: forward, lambda: class_vectors(_tensors()[head].T))
 
 
 CASES: tuple[Case, ...] = (
-    _function("logits", _logits),
-    _function("without-bias", _without_bias),
-    _function("softmax", _softmax),
-    _function("log-softmax", _log_softmax),
-    _function("softmax-by-hand", _softmax_by_hand),
-    _function("log-softmax-by-hand", _log_softmax_by_hand),
-    _function("einsum", _einsum),
-    _function("weight-in-front", _weight_in_front),
-    _function("turned", _turned),
-    _function("sigmoid", _sigmoid, _single),
-    _function("sigmoid-by-hand", _sigmoid_by_hand, _single),
-    case("flax", _layers, lambda: np.asarray(_layers().head.kernel[...]).T, "flax"),
-    case(
-        "flax-function",
-        _layers_in_function,
-        lambda: np.asarray(_layers_in_function().head.dense.kernel[...]).T,
-        "flax",
+    *map(_function, _FUNCTIONS),
+    _case("flax", _layers, lambda: np.asarray(_layers().head.kernel[...]).T, "flax"),
+    _case(
+        "flax-function", _layers_in_function, lambda: np.asarray(_layers_in_function().head.dense.kernel[...]).T, "flax"
     ),
 )

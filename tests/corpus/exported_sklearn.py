@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, class_vectors, quiet
+from tests.corpus.case import Case, class_vectors, normal_feeds, quiet
 
 Array = NDArray[Any]
 FEATURES = 8
@@ -67,7 +67,7 @@ class _Sure:
         return model
 
 
-class _SeveralLabels:
+class SeveralLabels:
     """A classifier of several labels a sample: its class, and whether the first feature is positive."""
 
     def __init__(self, model: Any) -> None:
@@ -77,16 +77,9 @@ class _SeveralLabels:
         return self.model.fit(x, np.column_stack([y == 0, y > 1, x[:, 0] > 0]).astype(np.int64))
 
 
-def _labels_mlp() -> Any:
-    return _SeveralLabels(mlp())
-
-
-def _labels_one_vs_rest() -> Any:
-    return _SeveralLabels(_one_vs_rest())
-
-
-def _labels_multi_output() -> Any:
-    return _SeveralLabels(_multi_output())
+_labels_mlp = classifier(f"{__name__}.SeveralLabels", mlp)
+_labels_one_vs_rest = classifier(f"{__name__}.SeveralLabels", _one_vs_rest)
+_labels_multi_output = classifier(f"{__name__}.SeveralLabels", _multi_output)
 
 
 def data(classes: int, names: bool = False) -> tuple[Array, Array]:
@@ -136,10 +129,6 @@ def last_layer(make: Callable[[], Any], classes: int) -> Array:
     return class_vectors(fitted(make, classes).coefs_[-1].T)
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"X": rng.standard_normal((n, FEATURES)).astype(np.float32)}
-
-
 def _case(
     name: str,
     make: Callable[[], Any],
@@ -154,7 +143,7 @@ def _case(
         build=lambda folder: write(make, classes, folder, **options),
         weight=weight,
         reason=reason,
-        feeds=_feeds,
+        feeds=normal_feeds("X", FEATURES),
         needs=("sklearn", "skl2onnx"),
     )
 

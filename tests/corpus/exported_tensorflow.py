@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Library, Unavailable, class_vectors, quiet
+from tests.corpus.case import Case, Library, Unavailable, class_vectors, normal_feeds, quiet
 
 jax = Library("jax")
 jnp = Library("jax.numpy")
@@ -121,13 +121,10 @@ def write_jax(name: str, opset: int, folder: Path) -> Path:
     return path
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"x": rng.standard_normal((n, 12)).astype(np.float32)}
-
-
 def _case(name: str, build: Callable[[Path], Path], classes: int = _CLASSES, *needs: str) -> Case:
     modules = ("tensorflow", "tf2onnx", *needs)
-    return Case(f"tf2onnx/{name}", "tf2onnx", build, partial(_truth, classes), feeds=_feeds, needs=modules)
+    weight, feeds = partial(_truth, classes), normal_feeds("x", 12)
+    return Case(f"tf2onnx/{name}", "tf2onnx", build, weight, feeds=feeds, needs=modules)
 
 
 _AFTER: dict[str, Callable[[Any, Any], Any]] = {
@@ -155,7 +152,7 @@ def _saved_case(name: str, opset: int = 17) -> Case:
 CASES: tuple[Case, ...] = (
     *map(_saved_case, _AFTER),
     *(_saved_case("softmax", opset) for opset in (9, 11, 13)),
-    *(_saved_case("sigmoid-squeezed", opset) for opset in (9,)),
+    _saved_case("sigmoid-squeezed", 9),
     *(
         _case(f"jax2tf-{name}", partial(write_jax, name, 17), 1 if name == "sigmoid" else _CLASSES, "jax")
         for name in ("logits", "softmax", "log-softmax", "sigmoid", "logsumexp", "exp-log-softmax", "vmap")

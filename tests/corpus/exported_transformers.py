@@ -1,6 +1,5 @@
 """Small random classifiers of the transformers library, written by both of PyTorch's exporters."""
 
-from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,85 +13,38 @@ torch = Library("torch")
 
 Array = NDArray[Any]
 _CLASSES, _PAD, _LENGTH = 4, 0, 7
-_TEXT = {"vocab_size": 40, "num_labels": _CLASSES, "pad_token_id": _PAD, "attn_implementation": "eager"}
 _SMALL = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
-    "num_labels": _CLASSES,
     "attn_implementation": "eager",
 }
+_TEXT = {"vocab_size": 40, "pad_token_id": _PAD, "max_position_embeddings": 16, "attn_implementation": "eager"}
+_PATCHES = _SMALL | {"image_size": 16, "patch_size": 8}
+_DISTILBERT = _TEXT | {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
+_GPT2 = {"vocab_size": 40, "pad_token_id": _PAD, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+_LEVIT = {"hidden_sizes": [16, 16, 16], "depths": [1, 1, 1], "num_attention_heads": [2, 2, 2], "key_dim": [4, 4, 4]}
+_SEQUENCE, _IMAGE = "ForSequenceClassification", "ForImageClassification"
+_TWO = "ForImageClassificationWithTeacher"
 
-
-def _bert(lib: Any) -> Any:
-    return lib.BertForSequenceClassification(lib.BertConfig(**_TEXT | _SMALL, max_position_embeddings=16))
-
-
-def _distilbert(lib: Any) -> Any:
-    config = lib.DistilBertConfig(**_TEXT, dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=16)
-    return lib.DistilBertForSequenceClassification(config)
-
-
-def _roberta(lib: Any) -> Any:
-    return lib.RobertaForSequenceClassification(lib.RobertaConfig(**_TEXT | _SMALL, max_position_embeddings=16))
-
-
-def _albert(lib: Any) -> Any:
-    config = lib.AlbertConfig(**_TEXT | _SMALL, embedding_size=8, max_position_embeddings=16)
-    return lib.AlbertForSequenceClassification(config)
-
-
-def _gpt2(lib: Any) -> Any:
-    config = lib.GPT2Config(**_TEXT, n_embd=16, n_layer=1, n_head=2, n_positions=16)
-    return lib.GPT2ForSequenceClassification(config)
-
-
-def _bert_tokens(lib: Any) -> Any:
-    return lib.BertForTokenClassification(lib.BertConfig(**_TEXT | _SMALL, max_position_embeddings=16))
-
-
-def _vit(lib: Any) -> Any:
-    return lib.ViTForImageClassification(lib.ViTConfig(**_SMALL, image_size=16, patch_size=8))
-
-
-def _convnext(lib: Any) -> Any:
-    config = lib.ConvNextConfig(depths=[1, 1], hidden_sizes=[8, 16], num_stages=2, num_labels=_CLASSES)
-    return lib.ConvNextForImageClassification(config)
-
-
-def _deit(lib: Any) -> Any:
-    return lib.DeiTForImageClassificationWithTeacher(lib.DeiTConfig(**_SMALL, image_size=16, patch_size=8))
-
-
-def _levit(lib: Any) -> Any:
-    sizes = {"hidden_sizes": [16, 16, 16], "depths": [1, 1, 1], "num_attention_heads": [2, 2, 2], "key_dim": [4, 4, 4]}
-    config = lib.LevitConfig(image_size=32, **sizes, num_labels=_CLASSES)
-    model = lib.LevitForImageClassificationWithTeacher(config)
-    # apart from the other, as after training: two layers that are the same are written once
-    model.classifier_distill.batch_norm.bias.data.uniform_()
-    return model
-
-
-def _swiftformer(lib: Any) -> Any:
-    config = lib.SwiftFormerConfig(depths=[1, 1], embed_dims=[8, 16], downsamples=[True, True], num_labels=_CLASSES)
-    return lib.SwiftFormerForImageClassification(config)
-
-
-_MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "bert": (_bert, "classifier"),
-    "distilbert": (_distilbert, "classifier"),
-    "roberta": (_roberta, "classifier.out_proj"),
-    "albert": (_albert, "classifier"),
-    "gpt2": (_gpt2, "score"),
-    "bert-tokens": (_bert_tokens, "classifier"),
-    "vit": (_vit, "classifier"),
-    "convnext": (_convnext, "classifier"),
-    "deit": (_deit, "cls_classifier distillation_classifier"),
-    "levit": (_levit, "classifier.linear classifier_distill.linear"),
-    "swiftformer": (_swiftformer, "head + dist_head"),
-}
-"""Per model: how to make it, and its last linear layer, or two that are averaged; with a + they read the same."""
+_MODELS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "bert": ("Bert", _SEQUENCE, _TEXT | _SMALL, "classifier"),
+    "distilbert": ("DistilBert", _SEQUENCE, _DISTILBERT, "classifier"),
+    "roberta": ("Roberta", _SEQUENCE, _TEXT | _SMALL, "classifier.out_proj"),
+    "albert": ("Albert", _SEQUENCE, _TEXT | _SMALL | {"embedding_size": 8}, "classifier"),
+    "gpt2": ("GPT2", _SEQUENCE, _GPT2 | {"attn_implementation": "eager"}, "score"),
+    "bert-tokens": ("Bert", "ForTokenClassification", _TEXT | _SMALL, "classifier"),
+    "vit": ("ViT", _IMAGE, _PATCHES, "classifier"),
+    "convnext": ("ConvNext", _IMAGE, {"depths": [1, 1], "hidden_sizes": [8, 16], "num_stages": 2}, "classifier"),
+    "deit": ("DeiT", _TWO, _PATCHES, "cls_classifier distillation_classifier"),
+    "levit": ("Levit", _TWO, _LEVIT | {"image_size": 32}, "classifier.linear classifier_distill.linear"),
+    "swiftformer": (
+        "SwiftFormer", _IMAGE, {"depths": [1, 1], "embed_dims": [8, 16], "downsamples": [True, True]},
+        "head + dist_head",
+    ),
+}  # fmt: skip
+"""Architecture, task, settings, and the last linear layer, or two that are averaged; with a + they read the same."""
 _IMAGES = {"vit": 16, "convnext": 16, "deit": 16, "levit": 32, "swiftformer": 32}
 
 
@@ -113,7 +65,11 @@ def _module(name: str) -> Any:
         import transformers
 
         torch.manual_seed(3)
-        model = _MODELS[name][0](transformers)
+        architecture, task, settings, _ = _MODELS[name]
+        config = getattr(transformers, f"{architecture}Config")(**settings, num_labels=_CLASSES)
+        model = getattr(transformers, architecture + task)(config)
+        if name == "levit":  # apart from the other, as after training: two layers that are the same are written once
+            model.classifier_distill.batch_norm.bias.data.uniform_()
 
     class Images(torch.nn.Module):
         def __init__(self) -> None:
@@ -132,7 +88,7 @@ def _module(name: str) -> Any:
 
 def weight_of(name: str) -> Array:
     """Return the (C, n) weight of a model's last linear layer, of several side by side or added up."""
-    words = _MODELS[name][1].split()
+    words = _MODELS[name][-1].split()
     layers = [_module(name).model.get_submodule(word) for word in words if word != "+"]
     values = [layer.weight.detach().numpy().copy() for layer in layers]
     value: Array = np.sum(values, axis=0) if "+" in words else np.concatenate(values, axis=1)

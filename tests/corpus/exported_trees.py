@@ -3,10 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from tests.corpus.case import Case, quiet
-from tests.corpus.exported_sklearn import FEATURES, Array, classifier, fitted
+from tests.corpus.case import Case, normal_feeds, quiet
+from tests.corpus.exported_sklearn import FEATURES, classifier, fitted
 
 _MAKERS = {
     "xgboost": classifier("xgboost.XGBClassifier", n_estimators=5, n_jobs=1),
@@ -28,14 +26,10 @@ def write(library: str, classes: int, folder: Path) -> Path:
     return path
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"input": rng.standard_normal((n, FEATURES)).astype(np.float32)}
-
-
 CASES: tuple[Case, ...] = tuple(
     Case(
         f"trees/{library}-{classes}", "trees", partial(write, library, classes), None, reason="TreeEnsemble",
-        feeds=_feeds, needs=("onnxmltools", library),
+        feeds=normal_feeds("input", FEATURES), needs=("onnxmltools", library),
     )
     for library in _MAKERS
     for classes in (2, 3)

@@ -10,10 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Library
+from tests.corpus.case import Case, Library, normal_feeds
 from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of, network
 
 torch = Library("torch")
@@ -104,10 +103,6 @@ def _weight(name: str) -> Array:
     return value
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"x": rng.standard_normal((n, 12)).astype(np.float32)}
-
-
 def _built(name: str, write: Callable[[Source, Path], Path], folder: Path) -> Path:
     return write(_source(name), folder)
 
@@ -123,7 +118,7 @@ def _case(exporter: str, name: str, write: Callable[[Source, Path], Path]) -> Ca
         build=partial(_built, name, write),
         weight=None if applied is None else partial(_weight, name),
         reason=reason,
-        feeds=_feeds,
+        feeds=normal_feeds("x", 12),
         needs=("torch", "onnxscript") if exporter == "dynamo" else ("torch",),
     )
 

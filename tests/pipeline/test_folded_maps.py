@@ -302,14 +302,15 @@ FEATURE_SAMPLES = 600
 
 def _half(g: Graph) -> None:
     """A head in float16, whose logits are cast."""
-    g.output(g.node("Cast", g.gemm(g.vector()), to=1), dtype=np.float32)
+    g.output(g.text("Cast gemm > y to=FLOAT"), dtype=np.float32)
 
 
 def _steps(g: Graph) -> None:
     """Quantised features and logits."""
-    for_features, for_logits = (g.const(0.05), g.const(0, np.int8)), (g.const(0.1), g.const(0, np.int8))
-    z = g.node("DequantizeLinear", g.node("QuantizeLinear", g.vector(), *for_features), *for_features)
-    g.output(g.node("DequantizeLinear", g.node("QuantizeLinear", g.gemm(z), *for_logits), *for_logits))
+    features = "QuantizeLinear z z_scale zero > q; DequantizeLinear q z_scale zero > v"
+    logits = "QuantizeLinear s s_scale zero > q; DequantizeLinear q s_scale zero > y"
+    nodes = f"{features}; Gemm v W b > s transB=1; {logits}"
+    g.output(g.text(nodes, z_scale=0.05, s_scale=0.1, zero=np.int8(0)))
 
 
 @pytest.mark.parametrize(("fill", "dtype", "name"), [(_half, "float16", "refit"), (_steps, "float32", "aar")])
