@@ -35,6 +35,25 @@ FEATURES, CLASSES, TOKENS, SIDE, VOCABULARY = 8, 5, 4, 3, 11
 ML, LOCAL = "ai.onnx.ml", "local"
 
 
+def quantize(value: Array, axis: int | None = None, dtype: Any = np.int8) -> tuple[Array, Array, Array, Array]:
+    """Codes, scale, zero point and the values that they stand for; per tensor, or per index of `axis`."""
+    bounds = np.iinfo(dtype)
+    axes = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
+    low, high = (np.asarray(f(value, axis=axes, keepdims=True)) for f in (np.min, np.max))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    if bounds.min < 0:
+        scale = np.maximum(-low, high) / bounds.max
+        zero = np.zeros_like(scale)
+    else:
+        scale = (high - low) / bounds.max
+        zero = np.round(-low / scale)
+    scale = scale.astype(np.float32)
+    codes = np.clip(np.round(value / scale) + zero, bounds.min, bounds.max)
+    values = ((codes - zero) * scale).astype(np.float32)
+    shape = () if axis is None else (-1,)
+    return codes.astype(dtype), scale.reshape(shape), zero.reshape(shape).astype(dtype), values
+
+
 class Graph:
     """A graph in the making: its nodes are written as texts, see `text`.
 
@@ -73,11 +92,15 @@ class Graph:
         return np.asarray(self._rng.standard_normal(shape)).astype(self.dtype)
 
     def array(self, expression: str) -> Array:
-        """Return the value of a Python expression of W and V (both (C, n)), b (C,), K (W as a 1x1 kernel) and n."""
+        """Return the value of a Python expression.
+
+        Its names: W and V (both (C, n)), b (C,), K (W as a 1x1 kernel), n, np, draw, class_vectors, and q (`quantize`).
+        """
         arrays = {"W": self.weight, "b": self.bias, "K": self.weight[:, :, None, None], "n": self.n_features}
         if "V" in expression:
             arrays["V"] = self.other
-        return np.asarray(eval(expression, {"np": np, "draw": self.draw, "class_vectors": class_vectors, **arrays}))
+        functions = {"np": np, "draw": self.draw, "class_vectors": class_vectors, "q": quantize}
+        return np.asarray(eval(expression, functions | arrays))
 
     def const(self, value: Any) -> str:
         """Add an initializer: of the dtype of the graph if it holds floats, unless they are half precision already."""
@@ -186,14 +209,16 @@ _TENSORS: dict[str, Callable[[Graph], str]] = {
     "image": lambda g: _image(g, 2),
     "volume": lambda g: _image(g, 3),
     "ids": lambda g: g.input("ids", "N", TOKENS, dtype=np.int64),
-    "words": lambda g: g.text(
-        "Gather draw(11,n) ids > embedded; MatMul embedded draw(n,n) > trunk; Relu trunk > words"
-    ),
+    "words": lambda g: g.text("Gather draw(11,n) ids > rows; MatMul rows draw(n,n) > trunk; Relu trunk > words"),
     "W": lambda g: g.const(g.weight),
     "V": lambda g: g.const(g.other),
     "b": lambda g: g.const(g.bias),
     "one": lambda g: g.const(1.0),
     "half": lambda g: g.const(0.5),
+    "in_scale": lambda g: g.const(0.05),
+    "out_scale": lambda g: g.const(0.1),
+    "in_zero": lambda g: g.const(np.uint8(128)),
+    "out_zero": lambda g: g.const(np.uint8(128)),
     "gemm": lambda g: g.text("Gemm z W b > gemm transB=1"),
     "linear": lambda g: g.text("MatMul z W.T > product; Add product b > linear"),
     "token_scores": lambda g: g.text("MatMul tokens W.T > product; Add product b > token_scores"),
@@ -356,9 +381,7 @@ form(
     "pooling, Conv 1x1 without a bias, Add",
     "ReduceMean image > p axes=[2,3] keepdims=1; Conv p K > s; Add s b[:,None,None] > l; Flatten l > y",
 )
-form(
-    "pooling, Conv 1x1, output (N, C, 1, 1)", "GlobalAveragePool image > p; Conv p K b > y", shape=("N", CLASSES, 1, 1)
-)
+form("pooling, Conv 1x1, output (N, C, 1, 1)", "GlobalAveragePool image > p; Conv p K b > y", shape=("N", 5, 1, 1))
 for _name, _end in {
     "GlobalAveragePool, Flatten": "GlobalAveragePool s > p; Flatten p > y",
     "ReduceMean": "ReduceMean s > y axes=[2,3] keepdims=0",
@@ -494,9 +517,7 @@ form(
 form("softmax written out, times the reciprocal", f"{_PLAIN}Reciprocal total > r; Mul e r > y")
 form("softmax written out, Normalizer", f"{_TOP}{_SHIFTED}Exp s > e; Normalizer e > y domain=ai.onnx.ml norm=L1")
 form("softmax written out, log of it", f"{_JAX}{_WIDE}Div e wide > p; Log p > y")
-form(
-    "softmax written out, exp of the log", f"{_JAX}{_WIDE}{_TOP_JAX}{_SHIFTED}Log wide > log; Sub s log > l; Exp l > y"
-)
+form("softmax written out, exp of the log", f"{_JAX}{_WIDE}{_TOP_JAX}{_SHIFTED}Log wide > l; Sub s l > p; Exp p > y")
 
 _LOG = f"{_EXP}Log total > log; "
 form("log-softmax written out", f"Exp gemm > e; {_TOTAL}Log total > log; Sub gemm log > y")
@@ -558,30 +579,26 @@ _UNIT_WEIGHTS = {
         "Transpose u > w perm=[1,0]; "
     ),
 }
-_PRODUCT = "MatMul z w > s; Add s b > y"
+_LAYER = "MatMul z w > s; Add s b > y"
 
 
-def _dequantized_rows(g: Graph) -> Array:
-    wide, values = _dequantized(g, g.weight, np.int8, 0)
-    g.output(g.text(f"Transpose {wide} > w perm=[1,0]; {_PRODUCT}"))
-    return values
-
-
-def _dequantized_flat(g: Graph) -> Array:
-    wide, values = _dequantized(g, g.weight.T.reshape(-1), np.uint8)
-    g.output(g.text(f"Reshape {wide} [8,-1] > turned; Cast turned > w to=FLOAT; {_PRODUCT}"))
-    return values.reshape(g.n_features, -1).T
+def _dequantized(weight: str, result: str = "w", axis: str = "") -> str:
+    """Return the node that reads whole numbers as a weight; `weight` is an expression of `q`, see `quantize`."""
+    return f"DequantizeLinear {weight}[0] {weight}[1] {weight}[2] > {result} {axis}"
 
 
 def _mirrored(g: Graph) -> Array:
-    g.output(g.text(f"Neg v > minus; Concat minus v > w axis=1; {_PRODUCT}", v=g.weight[:1].T))
+    g.output(g.text(f"Neg v > minus; Concat minus v > w axis=1; {_LAYER}", v=g.weight[:1].T))
     return np.concatenate([-g.weight[:1], g.weight[:1]])
 
 
-form("weight, dequantize transpose", _dequantized_rows)
-form("weight, dequantize reshape cast", _dequantized_flat)
+_rows = _dequantized("q(W,0)", "u", "axis=0")
+form("weight, dequantize transpose", f"{_rows}; Transpose u > w perm=[1,0]; {_LAYER}", truth="q(W,0)[3]")
+_flat = _dequantized("q(W.T.ravel(),dtype=np.uint8)", "u")
+_text = f"{_flat}; Reshape u [8,-1] > v; Cast v > w to=FLOAT; {_LAYER}"
+form("weight, dequantize reshape cast", _text, truth="q(W.T,dtype=np.uint8)[3].T")
 for _name, _text in _UNIT_WEIGHTS.items():
-    form(f"weight, {_name}", f"{_text}{_PRODUCT}", truth=_UNIT)
+    form(f"weight, {_name}", f"{_text}{_LAYER}", truth=_UNIT)
 form("weight, one vector and its negative", _mirrored, classes=2)
 
 
@@ -677,18 +694,6 @@ def _names(count: int) -> list[str]:
     return [f"class {k}" for k in range(count)]
 
 
-def _classifier(
-    g: Graph, data: str, post: str, weight: Array, bias: Array, *, normalizer: bool, strings: bool, zipmap: bool
-) -> None:
-    width = len(weight)
-    labels = {"classlabels_strings": _names(width)} if strings else {"classlabels_ints": list(range(width))}
-    flags = {"coefficients": weight.reshape(-1).tolist(), "intercepts": bias.tolist(), "post_transform": post}
-    label, scores = g.node("LinearClassifier", data, domain=ML, n_out=2, multi_class=1, **flags, **labels)
-    if normalizer:
-        scores = g.text(f"Normalizer {scores} > n domain=ai.onnx.ml norm=L1")
-    _ml_outputs(g, label, scores, width, strings, zipmap)
-
-
 _BEFORE: dict[str, dict[str, Any]] = {
     "Scaler": {"scale": np.linspace(0.5, 2, FEATURES).tolist(), "offset": np.linspace(-1, 1, FEATURES).tolist()},
     "Normalizer": {"norm": "L2"},
@@ -701,46 +706,46 @@ def _linear_classifier(
     post: str = "SOFTMAX",
     before: str = "",
     kind: str = "float32",
+    normalizer: bool = False,
     strings: bool = False,
     zipmap: bool = False,
-) -> None:
+) -> Array:
+    """With a single class, mirrored coefficients of two, as skl2onnx writes them."""
     data = g.input("x", "N", FEATURES, dtype=kind)
     if before:
         data = g.node(before, data, domain=ML, **_BEFORE[before])
-    normalizer = post == "LOGISTIC"
-    _classifier(g, data, post, g.weight, g.bias, normalizer=normalizer, strings=strings, zipmap=zipmap)
-
-
-for _name, _flags in {
-    "LinearClassifier, NONE": {"post": "NONE"},
-    "LinearClassifier, SOFTMAX": {},
-    "LinearClassifier, SOFTMAX, strings": {"strings": True},
-    "LinearClassifier, SOFTMAX, ZipMap": {"zipmap": True},
-    "LinearClassifier, LOGISTIC, Normalizer L1": {"post": "LOGISTIC"},
-    "LinearClassifier, LOGISTIC, Normalizer L1, ZipMap": {"post": "LOGISTIC", "strings": True, "zipmap": True},
-    "Scaler, LinearClassifier": {"before": "Scaler"},
-    "Normalizer, LinearClassifier": {"before": "Normalizer"},
-    "Imputer, LinearClassifier": {"before": "Imputer", "zipmap": True},
-    "LinearClassifier, double input": {"kind": "float64"},
-}.items():
-    form(_name, partial(_linear_classifier, **_flags), route="ml")
-form("LinearClassifier, SOFTMAX, two classes", _linear_classifier, route="ml", classes=2)
-
-
-def _binary_classifier(g: Graph, strings: bool, zipmap: bool) -> Array:
-    """Mirrored coefficients, as skl2onnx writes them."""
-    weight, bias = np.concatenate([-g.weight, g.weight]), np.concatenate([-g.bias, g.bias])
-    _classifier(g, "x", "LOGISTIC", weight, bias, normalizer=strings, strings=strings, zipmap=zipmap)
+    weight, bias = g.weight, g.bias
+    if g.classes == 1:
+        weight, bias = np.concatenate([-weight, weight]), np.concatenate([-bias, bias])
+    width = len(weight)
+    labels = {"classlabels_strings": _names(width)} if strings else {"classlabels_ints": list(range(width))}
+    flags = {"coefficients": weight.reshape(-1).tolist(), "intercepts": bias.tolist(), "post_transform": post}
+    label, scores = g.node("LinearClassifier", data, domain=ML, n_out=2, multi_class=1, **flags, **labels)
+    if normalizer:
+        scores = g.text(f"Normalizer {scores} > n domain=ai.onnx.ml norm=L1")
+    _ml_outputs(g, label, scores, width, strings, zipmap)
     return class_vectors(g.weight)
 
 
-for _name, _strings, _zipmap in (
-    ("LOGISTIC", False, False),
-    ("LOGISTIC, ZipMap", False, True),
-    ("LOGISTIC, Normalizer, strings, ZipMap", True, True),
+_LOGISTIC = {"post": "LOGISTIC", "normalizer": True}
+_NAMED_MAPS = {"strings": True, "zipmap": True}
+for _name, _classes, _flags in (
+    ("LinearClassifier, NONE", CLASSES, {"post": "NONE"}),
+    ("LinearClassifier, SOFTMAX", CLASSES, {}),
+    ("LinearClassifier, SOFTMAX, strings", CLASSES, {"strings": True}),
+    ("LinearClassifier, SOFTMAX, ZipMap", CLASSES, {"zipmap": True}),
+    ("LinearClassifier, LOGISTIC, Normalizer L1", CLASSES, _LOGISTIC),
+    ("LinearClassifier, LOGISTIC, Normalizer L1, ZipMap", CLASSES, _LOGISTIC | _NAMED_MAPS),
+    ("Scaler, LinearClassifier", CLASSES, {"before": "Scaler"}),
+    ("Normalizer, LinearClassifier", CLASSES, {"before": "Normalizer"}),
+    ("Imputer, LinearClassifier", CLASSES, {"before": "Imputer", "zipmap": True}),
+    ("LinearClassifier, SOFTMAX, two classes", 2, {}),
+    ("LinearClassifier, double input", CLASSES, {"kind": "float64"}),
+    ("LinearClassifier, binary, LOGISTIC", 1, {"post": "LOGISTIC"}),
+    ("LinearClassifier, binary, LOGISTIC, ZipMap", 1, {"post": "LOGISTIC", "zipmap": True}),
+    ("LinearClassifier, binary, LOGISTIC, Normalizer, strings, ZipMap", 1, _LOGISTIC | _NAMED_MAPS),
 ):
-    fill = partial(_binary_classifier, strings=_strings, zipmap=_zipmap)
-    form(f"LinearClassifier, binary, {_name}", fill, route="ml", classes=1)
+    form(_name, partial(_linear_classifier, **_flags), route="ml", classes=_classes)
 
 
 def _neural_with_labels(g: Graph) -> None:
@@ -782,112 +787,45 @@ refused("SVMClassifier", "svm", _svm)
 # --- quantised
 
 
-def _quantized(value: Array, dtype: Any, axis: int | None = None) -> tuple[Array, Array, Array, Array]:
-    """Codes, scale, zero point and the values that they stand for; per tensor, or per index of `axis`."""
-    bounds = np.iinfo(dtype)
-    axes = None if axis is None else tuple(k for k in range(value.ndim) if k != axis)
-    low, high = (np.asarray(f(value, axis=axes, keepdims=True)) for f in (np.min, np.max))
-    low, high = np.minimum(low, 0), np.maximum(high, 0)
-    if bounds.min < 0:
-        scale = np.maximum(-low, high) / bounds.max
-        zero = np.zeros_like(scale)
-    else:
-        scale = (high - low) / bounds.max
-        zero = np.round(-low / scale)
-    scale = scale.astype(np.float32)
-    codes = np.clip(np.round(value / scale) + zero, bounds.min, bounds.max)
-    values = ((codes - zero) * scale).astype(np.float32)
-    shape = () if axis is None else (-1,)
-    return codes.astype(dtype), scale.reshape(shape), zero.reshape(shape).astype(dtype), values
+quantized = partial(form, route="quantized")
 
 
-def _qdq(g: Graph, data: str, scale: float = 0.05) -> str:
-    """QuantizeLinear and DequantizeLinear of an activation."""
-    nodes = f"QuantizeLinear {data} scale zero > codes; DequantizeLinear codes scale zero > values"
-    return g.text(nodes, scale=scale, zero=np.uint8(128))
+def _rounded(data: str, place: str, result: str) -> str:
+    """Return QuantizeLinear and DequantizeLinear of an activation, in front of the layer or behind it."""
+    pair = f"{place}_scale {place}_zero"
+    return f"QuantizeLinear {data} {pair} > codes; DequantizeLinear codes {pair} > {result}"
 
 
-def _dequantized(g: Graph, value: Array, dtype: Any, axis: int | None = None) -> tuple[str, Array]:
-    """The tensor of a weight that is stored as whole numbers, and its values."""
-    codes, scale, zero, values = _quantized(value, dtype, axis)
-    flag = "" if axis is None else f"axis={axis}"
-    nodes = f"DequantizeLinear codes scale zero > values {flag}"
-    return g.text(nodes, codes=codes, scale=scale, zero=zero), values
-
-
-def _qdq_matmul(g: Graph, dtype: Any = np.int8, axis: int | None = None, around: str = "") -> Array:
-    data = _qdq(g, "z") if "in" in around else g.read("z")
-    weight, values = _dequantized(g, g.weight.T, dtype, axis)
-    scores = g.text(f"MatMul {data} {weight} > p; Add p b > s")
-    if "out" in around:
-        scores = _qdq(g, scores, 0.1)
-    g.output(g.text(f"Softmax {scores} > y") if "softmax" in around else scores)
-    return values.T
-
-
-for _name, _flags in {
-    "int8": {},
-    "int8, per channel": {"axis": 1},
-    "int8, per feature": {"axis": 0},
-    "activations and output": {"axis": 1, "around": "in out"},
-    "activations and output, Softmax": {"dtype": np.uint8, "around": "in out softmax"},
-}.items():
-    form(f"QDQ weight, {_name}", partial(_qdq_matmul, **_flags), route="quantized")
-
-
-def _qdq_gemm(g: Graph, axis: int | None) -> Array:
-    data = _qdq(g, "z")
-    scale = _quantized(g.weight, np.int8, axis)[1]
-    weight, values = _dequantized(g, g.weight, np.int8, axis)
-    bias_scale = (scale * np.float32(0.05)).astype(np.float32)
-    flag = "" if axis is None else f"axis={axis}"
-    scores = g.text(
-        f"DequantizeLinear codes scale zero > bias {flag}; Gemm {data} {weight} bias > s transB=1",
-        codes=np.round(g.bias / bias_scale).astype(np.int32),
-        scale=bias_scale,
-        zero=np.zeros_like(bias_scale, np.int32),
-    )
-    g.output(_qdq(g, scores, 0.1))
-    return values
-
-
-form("QDQ Gemm, int32 bias", partial(_qdq_gemm, axis=None), route="quantized")
-form("QDQ Gemm, int32 bias, per channel", partial(_qdq_gemm, axis=0), route="quantized")
-
-
-def _qdq_conv(g: Graph, pool_first: bool) -> Array:
-    kernel, values = _dequantized(g, g.weight[:, :, None, None], np.int8, 0)
-    data = _qdq(g, g.text("GlobalAveragePool image > pooled") if pool_first else "image")
-    scores = _qdq(g, g.text(f"Conv {data} {kernel} b > s"), 0.1)
-    g.output(g.text(f"Flatten {scores} > y" if pool_first else f"GlobalAveragePool {scores} > p; Flatten p > y"))
-    return values[:, :, 0, 0]
-
-
-form("QDQ Conv 1x1, pooling", partial(_qdq_conv, pool_first=False), route="quantized")
-form("pooling, QDQ Conv 1x1", partial(_qdq_conv, pool_first=True), route="quantized")
-
-
-def _qdq_squeezed(g: Graph) -> Array:
-    wide, values = _dequantized(g, g.weight.T[None], np.int8)
-    g.output(g.text(f"Squeeze {wide} [0] > w; MatMul z w > y"))
-    return values[0].T
-
-
-def _qdq_halved(g: Graph) -> Array:
-    wide, values = _dequantized(g, g.weight.T, np.int8)
-    g.output(g.text(f"Mul {wide} 0.5 > w; MatMul z w > y"))
-    return values.T
-
-
-def _qdq_of_two(g: Graph) -> Array:
-    (first, upper), (second, lower) = (_dequantized(g, part, np.int8) for part in (g.weight.T[:3], g.weight.T[3:]))
-    g.output(g.text(f"Concat {first} {second} > w axis=0; MatMul z w > y"))
-    return np.concatenate([upper, lower]).T
-
-
-form("QDQ weight, Squeeze", _qdq_squeezed, route="quantized", opset=13)
-form("QDQ weight, Concat of two", _qdq_of_two, route="quantized", opset=13)
-form("QDQ weight, times a number", _qdq_halved, route="quantized", opset=13)
+_COLUMNS = _dequantized("q(W.T,1)", axis="axis=1")
+_AROUND = f"MatMul v w > p; Add p b > s; {_rounded('s', 'out', 'y')}"
+_READ, _TRUTH = _rounded("z", "in", "v"), "q(W.T,1)[3].T"
+quantized("QDQ weight, int8", f"{_dequantized('q(W.T)')}; {_LAYER}", truth="q(W.T)[3].T")
+quantized("QDQ weight, int8, per channel", f"{_COLUMNS}; {_LAYER}", truth=_TRUTH)
+_rows = f"{_dequantized('q(W.T,0)', axis='axis=0')}; {_LAYER}"
+quantized("QDQ weight, int8, per feature", _rows, truth="q(W.T,0)[3].T")
+quantized("QDQ weight, activations and output", f"{_READ}; {_COLUMNS}; {_AROUND}", truth=_TRUTH)
+_unsigned = f"{_READ}; {_dequantized('q(W.T,dtype=np.uint8)')}; {_AROUND}; Softmax y > y"
+quantized("QDQ weight, activations and output, Softmax", _unsigned, truth="q(W.T,dtype=np.uint8)[3].T")
+for _name, _weight, _axis in (("", "q(W)", ""), (", per channel", "q(W,0)", "axis=0")):
+    _scale = f"({_weight}[1]*np.float32(.05))"
+    _codes = f"np.round(b/{_scale}).astype(np.int32) {_scale} np.zeros_like({_scale},np.int32)"
+    _weights = f"{_dequantized(_weight, axis=_axis)}; DequantizeLinear {_codes} > bias {_axis}"
+    _text = f"{_READ}; {_weights}; Gemm v w bias > s transB=1; {_rounded('s', 'out', 'y')}"
+    quantized(f"QDQ Gemm, int32 bias{_name}", _text, truth=f"{_weight}[3]")
+_KERNEL = f"{_dequantized('q(K,0)', axis='axis=0')}; Conv v w b > s; {_rounded('s', 'out', 't')}"
+_text = f"{_rounded('image', 'in', 'v')}; {_KERNEL}; GlobalAveragePool t > p; Flatten p > y"
+quantized("QDQ Conv 1x1, pooling", _text, truth="q(K,0)[3][:,:,0,0]")
+_text = f"GlobalAveragePool image > p; {_rounded('p', 'in', 'v')}; {_KERNEL}; Flatten t > y"
+quantized("pooling, QDQ Conv 1x1", _text, truth="q(K,0)[3][:,:,0,0]")
+# nodes between DequantizeLinear and the layer
+_text = f"{_dequantized('q(W.T[None])')}; Squeeze w [0] > v; MatMul z v > y"
+quantized("QDQ weight, Squeeze", _text, truth="q(W.T)[3].T", opset=13)
+_halves = f"{_dequantized('q(W.T[:3])', 'first')}; {_dequantized('q(W.T[3:])', 'second')}"
+_text = f"{_halves}; Concat first second > w axis=0; MatMul z w > y"
+_truth = "np.vstack([q(W.T[:3])[3],q(W.T[3:])[3]]).T"
+quantized("QDQ weight, Concat of two", _text, truth=_truth, opset=13)
+_text = f"{_dequantized('q(W.T)')}; Mul w 0.5 > h; MatMul z h > y"
+quantized("QDQ weight, times a number", _text, truth="q(W.T)[3].T", opset=13)
 
 
 def _qdq_blocks(g: Graph) -> Array:
@@ -902,7 +840,7 @@ def _qdq_blocks(g: Graph) -> Array:
     return values.T
 
 
-form("QDQ weight, int4 in blocks", _qdq_blocks, route="quantized", opset=21, ir_version=10)
+quantized("QDQ weight, int4 in blocks", _qdq_blocks, opset=21, ir_version=10)
 
 # --- types
 
@@ -1108,9 +1046,7 @@ def _adapted(g: Graph) -> Array:
 
 
 form("three heads summed", _three_summed, route="summed")
-form(
-    "heads on the same features summed", "MatMul z V.T > p; Add gemm p > s; Div s 2.0 > y", route="summed", truth="W+V"
-)
+form("heads on the same features summed", "MatMul z V.T > p; Add gemm p > s; Div s 2. > y", route="summed", truth="W+V")
 form("LoRA beside the weight", _adapted, route="summed")
 form(
     "wide and deep, one logit",
@@ -1239,9 +1175,7 @@ _permuted(
 _permuted(", twice", f"Gather linear {_ORDER} > s axis=1; Gather s {_ORDER} > y axis=-1", f"W[{_ORDER}][{_ORDER}]")
 _permuted(", Softmax", f"Gather linear {_ORDER} > s axis=1; Softmax s > y")
 
-refused(
-    "embedding divided by its own length", "", "ReduceL2 linear > length axes=[1] keepdims=1; Div linear length > y"
-)
+refused("embedding divided by its own length", "", "ReduceL2 linear > n axes=[1] keepdims=1; Div linear n > y")
 refused("embedding, LpNormalization", "", "LpNormalization linear > y axis=1 p=2")
 # the classes of the output are not the vectors of the layer
 _FIELDS = "Reshape gemm [-1,2,3] > fields"
