@@ -1,5 +1,6 @@
 """Every form of a linear head that we know of, as small graphs, and graphs without one.
 
+`form("then Tanh", "Tanh gemm > y")` adds one: its nodes up to the scores `y`. `_TENSORS` lists what nodes may read.
 The truth is the class vectors that built the graph, never what the package reads from it. All graphs run in ONNX
 Runtime; those without `feeds` do not, and say why.
 
