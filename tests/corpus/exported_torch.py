@@ -63,18 +63,14 @@ def _scores(
     after: Callable[[Any], Any] = lambda scores: scores,
     classes: int = CLASSES,
     bias: bool = True,
-    truth: str = "plain",
     dtype: str = "float32",
     outputs: tuple[str, ...] = ("logits",),
 ) -> Source:
-    """MLP 12 -> 16 -> C, and `after` on its scores. `truth`: plain, binary ([0, w]) or none."""
+    """MLP 12 -> 16 -> C, and `after` on its scores."""
     body, head = torch.nn.Linear(12, FEATURES), torch.nn.Linear(FEATURES, classes, bias=bias)
     module = network(lambda net, x: after(net.head(torch.relu(net.body(x)))), body=body, head=head)
     module, x = module.to(getattr(torch, dtype)), torch.randn(3, 12).to(getattr(torch, dtype))
-    weight = None if truth == "none" else _array(head.weight)
-    if weight is not None and truth == "binary":
-        weight = class_vectors(weight)
-    return Source(module, x, weight, outputs)
+    return Source(module, x, class_vectors(_array(head.weight)), outputs)
 
 
 def _sigmoid_pair() -> Source:
@@ -82,7 +78,7 @@ def _sigmoid_pair() -> Source:
         p = scores.sigmoid()
         return torch.cat([1 - p, p], dim=1)
 
-    return _scores(pair, 1, truth="binary", outputs=("probabilities",))
+    return _scores(pair, 1, outputs=("probabilities",))
 
 
 def _two_heads(as_dict: bool) -> Source:
@@ -126,10 +122,10 @@ def _with_features() -> Source:
 
 
 def _custom(scores: Callable[[Any, Any], Any], head: Any, weight: Any) -> Source:
-    """MLP body 12 -> 16 and `scores(head, features)`; `weight` is a torch tensor, or None."""
+    """MLP body 12 -> 16 and `scores(head, features)`; `weight` is a torch tensor."""
     body = torch.nn.Linear(12, FEATURES)
     module = network(lambda net, x: scores(net.head, torch.relu(net.body(x))), body=body, head=head)
-    return Source(module, torch.randn(3, 12), None if weight is None else _array(weight))
+    return Source(module, torch.randn(3, 12), _array(weight))
 
 
 def _cosine() -> Source:
@@ -201,12 +197,12 @@ def _tied() -> Source:
 
 
 def _images(scores: Callable[[Any, Any], Any], weight: Any, **parts: Any) -> Source:
-    """Images (N, 3, 8, 8) -> maps (N, 16, 4, 4), and `scores(net, maps)`; `weight` is a torch tensor, or None."""
+    """Images (N, 3, 8, 8) -> maps (N, 16, 4, 4), and `scores(net, maps)`; `weight` is a torch tensor."""
     trunk = torch.nn.Sequential(
         torch.nn.Conv2d(3, FEATURES, 3, stride=2, padding=1), torch.nn.BatchNorm2d(FEATURES), torch.nn.ReLU()
     )
     module = network(lambda net, x: scores(net, net.trunk(x)), trunk=trunk, **parts)
-    return Source(module, torch.randn(3, 3, 8, 8), None if weight is None else _array(weight))
+    return Source(module, torch.randn(3, 3, 8, 8), _array(weight))
 
 
 def _cnn() -> Source:
@@ -252,11 +248,11 @@ _MODELS: dict[str, Callable[[], Source]] = {
     "softmax": partial(_scores, lambda s: s.softmax(1), outputs=("probabilities",)),
     "log-softmax": partial(_scores, lambda s: s.log_softmax(-1), outputs=("log_probabilities",)),
     "logits-and-softmax": partial(_scores, lambda s: (s, s.softmax(-1)), outputs=("logits", "probabilities")),
-    "sigmoid": partial(_scores, lambda s: s.sigmoid(), 1, truth="binary", outputs=("probability",)),
-    "sigmoid-flat": partial(_scores, lambda s: s.squeeze(-1).sigmoid(), 1, truth="binary", outputs=("probability",)),
+    "sigmoid": partial(_scores, lambda s: s.sigmoid(), 1, outputs=("probability",)),
+    "sigmoid-flat": partial(_scores, lambda s: s.squeeze(-1).sigmoid(), 1, outputs=("probability",)),
     "sigmoid-pair": _sigmoid_pair,
     "multi-label": partial(_scores, lambda s: s.sigmoid(), outputs=("probabilities",)),
-    "regression": partial(_scores, classes=1, truth="none"),
+    "regression": partial(_scores, classes=1),
     "float16": partial(_scores, dtype="float16"),
     "float64": partial(_scores, dtype="float64"),
     "temperature": partial(_scores, lambda s: s / 2.5),
