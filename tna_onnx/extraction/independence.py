@@ -214,9 +214,8 @@ def _refuse_random(
     largest = _Comparison(model, session, compared, math.inf).largest_move(batch, tensors, again, "the first batch")
     if largest > _CHANCE:
         raise UnsupportedModel(
-            f"{model.name}: its scores are random: the same batch gives others when it is run again, by up to "
-            f"{largest:.2g}. No figure on them would hold for another run; export the model for inference "
-            "(model.eval(); no random numbers)"
+            f"{model.name}: its scores are random: the same batch gives others when it is run again. No figure on them "
+            "would hold for another run; export the model for inference (model.eval(); no random numbers)"
         )
 
 
