@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -63,5 +64,5 @@ class ShiftSettings:
     def __post_init__(self) -> None:
         check_settings(self)
         only: object = self.only
-        if isinstance(only, str) or len({*self.only}) == 1:
+        if isinstance(only, str) or not isinstance(only, Collection) or len({*only}) == 1:
             raise UsageError(f"only: expected two classes or more, got {self.only!r}")
