@@ -359,13 +359,7 @@ def feeds_of(name: str) -> Callable[[int, np.random.Generator], dict[str, Array]
 
 def weight_of(name: str) -> Callable[[], Array]:
     """Return the function that gives a model's class vectors."""
-
-    def weight() -> Array:
-        value = source(name).weight
-        assert value is not None
-        return value
-
-    return weight
+    return lambda: source(name).weight
 
 
 def _case(route: str, label: str, name: str, build: Callable[[Path], Path], **fields: Any) -> Case:

@@ -6,7 +6,7 @@ vectors. `python -m tests.corpus two-stage` counts them.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,6 @@ def _source(name: str) -> Source:
     return Source(net, x, weight)
 
 
-def _weight(name: str) -> Array:
-    value = _source(name).weight
-    assert value is not None
-    return value
-
-
-def _built(name: str, write: Callable[[Source, Path], Path], folder: Path) -> Path:
-    return write(_source(name), folder)
-
-
 def _case(exporter: str, name: str, write: Callable[[Source, Path], Path]) -> Case:
     _, applied, reason = _FORMS[name]
     if exporter == "dynamo" and name in _DYNAMO:
@@ -115,8 +105,8 @@ def _case(exporter: str, name: str, write: Callable[[Source, Path], Path]) -> Ca
     return Case(
         name=f"two-stage/{exporter}/{name}",
         route="two-stage",
-        build=partial(_built, name, write),
-        weight=None if applied is None else partial(_weight, name),
+        build=lambda folder: write(_source(name), folder),
+        weight=None if applied is None else lambda: _source(name).weight,
         reason=reason,
         feeds=normal_feeds("x", 12),
         needs=("torch", "onnxscript") if exporter == "dynamo" else ("torch",),
