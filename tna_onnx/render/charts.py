@@ -22,6 +22,8 @@ MAX_DROP = 0.1
 MAX_TIMES = 2
 """Objectives that are more than so many times the original weight's are cut off."""
 
+# Ranks with a colour and a marker: a line of a higher one is plain, and a lone point of it would not be seen.
+_RANKS = 5
 # Paper between the highest point and the end of the axis.
 _ROOM = 1.15
 # Numbers that fit below a logarithmic axis.
@@ -128,15 +130,19 @@ def _search_lines(details: Details, metric: Metric, field: str) -> Iterable[Line
     sizes = sorted({step.members for step in details.steps[1:]}, key=lambda size: size or float("inf"))
     near = _near(details)
     for kind, word in _kinds(details).items():
-        for rank, size in enumerate(sizes):
+        for number, size in enumerate(sizes):
             steps = sorted((step for step in near if step.angle and step.members == size), key=lambda step: step.angle)
-            if rank == 0:
+            if number == 0:
                 steps.insert(0, details.steps[0])
+            rank = min(number, _RANKS - 1)
+            members = f"{members_text(size)} members"
+            if rank == _RANKS - 1 and len(sizes) > _RANKS:  # several that look alike
+                members = "other numbers of members"
             values = tuple(metric.factor * getattr(getattr(step, kind), field) for step in steps)
             # solid lines are the data to judge by: held-out ones where there are any
             dashed = details.held_out and kind == "calibration"
             angles = tuple(step.angle for step in steps)
-            yield Line(f"{word}, {members_text(size)} members", angles, values, rank=rank, dashed=dashed)
+            yield Line(f"{word}, {members}", angles, values, rank=rank, dashed=dashed)
 
 
 def members_text(size: int) -> str:

@@ -21,6 +21,7 @@ from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
 from tests.render.conftest import SEARCHED
 from tests.support import PLAIN, TILTED, ece, ok, outputs_of, with_options
+from tna_onnx.render.html import predictions
 from tna_onnx.render.html.pages import page_of
 from tna_onnx.results.details import Bins, RiskCoverage
 from tna_onnx.results.report import Report
@@ -306,6 +307,16 @@ def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
     ticks = re.findall(r'text-anchor="end">([0-9.]+)</text>', chart[: chart.index("</figure>")])
     assert max(map(float, ticks)) <= 2 * 1.15 * 100 * details.steps[0].calibration.objective
     assert '<th scope="row">85</th>' in page
+
+
+def test_every_candidate_has_a_marker_and_no_two_entries_look_alike(report: Report) -> None:
+    details = report.details
+    steps = tuple(replace(details.steps[-1], angle=2.0 * k, members=2**k) for k in range(1, 9))
+    searched = replace(details, steps=(details.steps[0], *steps), chosen=8)
+    panel = predictions.search(report, searched)
+    entries = [key.drawing for key in panel.keys]
+    assert len(set(entries)) == len(entries)
+    assert sum("dot" in part for part in str(panel.figures[0].drawing).split("<")) == 2 * len(searched.steps)
 
 
 def test_a_refusal_says_so_and_why(report: Report) -> None:
