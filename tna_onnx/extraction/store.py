@@ -303,8 +303,6 @@ def _lock(folder: Path) -> contextlib.AbstractContextManager[object]:
         return filelock.FileLock(folder / "lock").acquire(timeout=0)
     except filelock.Timeout as error:
         raise UsageError(f"{folder}: another process is filling this feature store; wait for it to end") from error
-    except NotImplementedError as error:  # older versions of filelock, where the file system has no locks
-        raise UsageError(f"{folder}: this file system has no locks; choose another --cache") from error
 
 
 def _cannot_write(folder: Path, error: OSError) -> UsageError:
